@@ -1,6 +1,5 @@
-"""Discovery tasks: which partitions a flow has that are not journals, and how far they reach.
+"""Discovery tasks find a flow's partitions other than journals, and their ends.
 
-A process of its own on nodes that collect (``python -m flumeng.agent.discovery``), started while
-the node has such tasks. It alone writes ``/flows/F/partitions``, fenced by the epoch of its task,
-and serves what only it knows to whoever asks.
+A process of its own on collecting nodes, started while they have such tasks. It alone writes
+``/flows/F/partitions``, fenced by its task's epoch, and serves what only it knows.
 """

@@ -39,7 +39,7 @@ parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for
 
 
 def main() -> int:
-    """Until the node says stop or is gone; the exit code."""
+    """Runs until the node stops it or is gone; returns the exit code."""
     given = parser.parse_args()
     logs.to_stderr("discover")
     parent = Parent.take_stdio()
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def finders_of(allowed: Policy, store: Store) -> MakeFinders:
-    """What finds the partitions of a flow's sources, as far as the node's policy allows."""
+    """Makes the finders of a flow's sources, as far as the node's policy allows."""
 
     def make(spec: FlowSpec, task: FindingTask) -> list[Finder]:
         for part in spec.partitioned:

@@ -1,9 +1,8 @@
-"""What a discovery process says of its flows' partitions: how far they reach, what is acked.
+"""Accounts of the partitions of a discovery process's flows: ends and acks.
 
-Whoever asks waits for a bounded time. What could not be had anew by then is told as it was, and
-after a while not at all; a server that does not answer costs the other flows nothing. How far each
-partition was a minute ago is known as long as the process runs, so each flow is looked at now and
-then, seldom when nothing happens to it.
+A caller waits for a bounded time. Accounts that are not refreshed by then are reported as they
+were, and dropped later; a server that does not answer delays no other flow. Each flow is sampled,
+quiet ones rarely, so that the account of a minute ago is known.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ log = logging.getLogger(__name__)
 THREADS = 4
 FAILING_THREADS = 2
 FRESH_SECONDS = 1.0
-"""What is not older is told as it is."""
+"""A younger account is reported as it is."""
 WAIT_SECONDS = 0.7
-"""So long who asks waits for what is older."""
+"""How long a caller waits for a fresh one."""
 STALE_SECONDS = 60.0
-"""What is older is not told any more."""
+"""An older account is not reported."""
 SAMPLE_SECONDS = 15.0
 SAMPLE_MOST_SECONDS = 60.0
 SAMPLES_A_SECOND = 200.0
-"""Of a flow with very many partitions; its acks are in as many znodes."""
+"""The most partitions sampled a second; each ack is a znode."""
 TICK_SECONDS = 1.0
 
 
 @dataclass
 class _Flow:
-    """What is known of one flow. ``due`` is when it is looked at although nobody asks."""
+    """``due``: when it is sampled next."""
 
     task: DiscoveryTask
     accounts: Mapping[str, Account] = field(default_factory=dict)
@@ -55,8 +54,8 @@ class _Flow:
 
 
 class PartitionAccounts:
-    """See ``flumeng.journal.serving.partition_server.Answers``. ``tasks`` gives those that run, by
-    flow. ``clock`` gives seconds that only grow."""
+    """See ``flumeng.journal.serving.partition_server.Answers``. ``tasks``: those that run, by flow.
+    ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class PartitionAccounts:
         self._failing_threads = ThreadPoolExecutor(FAILING_THREADS, "accounts-failing")
 
     def start(self) -> None:
-        """Look at the flows now and then from now on."""
+        """Start sampling."""
         vital.start("samples", self._sample)
 
     def positions(self) -> dict[str, Position]:
@@ -92,8 +91,7 @@ class PartitionAccounts:
             }
 
     def of_flows(self, flows: Collection[str]) -> dict[str, Mapping[str, Account]]:
-        """The partitions of these flows by name, as they are now; without the flows that do not say
-        it in time."""
+        """Fresh accounts of these flows by partition; lacks flows that do not answer in time."""
         now = self._clock()
         with self._news:
             known = self._follow()
@@ -106,7 +104,7 @@ class PartitionAccounts:
             }
 
     def _refresh(self, flows: Collection[_Flow]) -> None:
-        """Look at those that are not fresh, and wait a bounded time for the answers."""
+        """Refresh stale accounts, waiting a bounded time."""
         now = self._clock()
         for flow in flows:
             if now - flow.at > FRESH_SECONDS:
@@ -128,7 +126,7 @@ class PartitionAccounts:
                         self._look(flow)
 
     def _follow(self) -> Mapping[str, _Flow]:
-        """The flows whose tasks run now; one that runs anew is known no more."""
+        """The running flows; a restarted task begins without accounts."""
         known, tasks = self._flows, self._tasks()
         self._flows = {
             name: known[name] if name in known and known[name].task is task else _Flow(task)
@@ -168,7 +166,7 @@ class PartitionAccounts:
         flow.due = now + flow.every_seconds
 
     def _noted(self, flow: _Flow, name: str, account: Account) -> Account:
-        """The account, with what it was a minute ago."""
+        """The account, with that of a minute ago."""
         now = self._clock()
         flow.past.see(name, account.acked, account.safe, now)
         ago = flow.past.minute_ago(name, now)

@@ -19,7 +19,7 @@ from zkschema.records import Partition, Partitions
 
 
 def leaving(before: Partitions, findings: Findings) -> list[str]:
-    """The registered partitions that are not wanted, or not there."""
+    """Registered partitions that are not wanted, or missing."""
     if findings.troubles:
         return []
     stay = findings.offers.keys() | findings.kept
@@ -79,7 +79,7 @@ def merged(
 
 
 def is_read(partitions: Mapping[str, Partition], acks: Mapping[str, int]) -> bool:
-    """Whether all of these, which have ends, are read."""
+    """Whether all of these have ends and are read."""
     return all(
         one.end is not None and acks.get(name, one.start) >= one.end
         for name, one in partitions.items()

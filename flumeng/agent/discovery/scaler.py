@@ -1,8 +1,7 @@
-"""One flow's number of collect tasks: what is seen of its lag, and the proposal that is written.
+"""Scales a flow's collect tasks by its lag.
 
-The decision itself is ``flumeng.control.planner.scaling``. The number lies in the record of the
-flow's partitions and is written under the epoch of the discovery task: an owner before writes
-nothing.
+``flumeng.control.planner.scaling`` decides. The number is in the record of the flow's partitions,
+written under the epoch of the discovery task, so a former owner writes nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Seen:
-    """What was known of the flow's partitions by name at ``time``, of the clock that only grows.
-    ``waited``: for how long at least events have been there that wait, of those that have some."""
+    """Accounts by partition at ``time``, monotonic. ``waited``: the least age of waiting events, by
+    partition."""
 
     time: float
     accounts: Mapping[str, Account]
@@ -50,9 +49,7 @@ class Seen:
 
 
 class Scaler:
-    """Of the flow's discovery task of this ``epoch``; one thread at a time. ``clock`` gives seconds
-    that only grow, ``wall`` those since the epoch. ``wanted`` and ``batch_seconds`` are the flow's.
-    """
+    """One thread at a time. ``clock`` is monotonic, ``wall`` since the epoch, in seconds."""
 
     def __init__(
         self,
@@ -79,9 +76,9 @@ class Scaler:
         self._written_at = float("-inf")
 
     def step(self, accounts: Mapping[str, Account]) -> Decision | None:
-        """Look at what the partitions are at now, decide, and write what is new. ``accounts`` lacks
-        those of which nobody knows. None while there is nothing to decide about yet. Raises
-        ConflictError, CorruptError, UnavailableError: the same is tried with the next step."""
+        """Sample, decide, and write a new decision; None while there is nothing to decide.
+        ``accounts`` lacks unknown partitions. Raises ConflictError, CorruptError, UnavailableError;
+        the next step tries again."""
         record = readable(discovered.read(self._store, [self._flow])[0])
         if record is None or record.value.epoch != self._epoch:
             return None
@@ -139,7 +136,7 @@ class Scaler:
         tasks: Mapping[str, PlannedTask],
         accounts: Mapping[str, Account],
     ) -> str:
-        """Why nothing may be concluded from what is seen now; empty when all is at work."""
+        """Why the sample allows no conclusion; empty when all tasks run."""
         assert self._standing is not None
         silent = [
             n for n, one in record.partitions.items() if one.end is None and n not in accounts
@@ -167,16 +164,17 @@ class Scaler:
 
 
 class _Waits:
-    """For how long at least the oldest event of each partition that is not acked has been there, as
-    it was seen. Of a burst, events are hardly older than the newest one, however long they wait.
+    """The observed age of the oldest unacked event of each partition. Timestamps in a burst are all
+    young, however long the events wait.
 
-    Invariant: what is kept of a partition is when it reached as far as an ack has not come yet."""
+    Invariant: a mark is the time at which a partition reached an end that is not acked yet.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[float, int]] = {}
 
     def see(self, accounts: Mapping[str, Account], now: float) -> dict[str, float]:
-        """Partition -> seconds, of those with events that wait."""
+        """Partition -> seconds, of those with waiting events."""
         self._marks = {name: self._mark(name, one, now) for name, one in accounts.items()}
         waiting = (name for name, one in accounts.items() if one.unacked > 0)
         return {name: now - self._marks[name][0] for name in waiting}
@@ -209,7 +207,7 @@ def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) ->
 
 
 def _age(account: Account, wall: float) -> float | None:
-    """How late the oldest event is behind the newest: events may have been stamped long ago."""
+    """The age of the oldest event by the newest one's time: events may be stamped long ago."""
     if account.oldest_unacked_us is None:
         return None
     newest = wall if account.newest_us is None else account.newest_us / 1e6
@@ -225,11 +223,8 @@ def _tasks(scaling: Scaling | None) -> int:
 
 
 def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccounts) -> None:
-    """Runs a step of each flow every 15 seconds, forever. ``scalers``: those that run now, by flow.
-
-    All flows are asked at once and waited for together: one whose servers do not answer delays no
-    other, and has unknown ends.
-    """
+    """Run a step of each of the running ``scalers`` every 15 seconds, forever. All flows are asked
+    at once, so one whose servers do not answer delays no other, and has unknown ends."""
     due = time.monotonic()
     while True:
         due = max(due + SAMPLE_SECONDS, time.monotonic())

@@ -1,7 +1,7 @@
-"""One flow's discovery: a look at its sources, and what comes of it in the record.
+"""One flow's discovery: a look at its sources, and the changes to the record of partitions.
 
-A look writes only what has changed. Its first one takes the record over, under the task's epoch;
-from then on the write of an owner before fails, and one under a higher epoch ends this task.
+A look writes only changes. The first one takes the record over under the task's epoch: then a
+former owner's write fails, and one under a higher epoch ends this task.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from zkschema.records import Partition, Partitions
 log = logging.getLogger(__name__)
 
 TRIES = 5
-"""So often a look whose write has lost reads anew, and writes again."""
+"""How often a look whose write was superseded reads and writes again."""
 SOON_SECONDS = 2.0
-"""How often to look while something is to come of it soon."""
+"""The pause between looks while something is due soon."""
 GONE_LOOKS = 3
-"""What is not there in so many looks is gone: a server that has just started may not know yet."""
+"""Missing in so many looks means gone: a server that has just started may not know yet."""
 FORGET_SECONDS = 600.0
-"""The acks of what is gone go after this time: it may only be hidden for a while."""
+"""Acks of what is gone are deleted after this time: it may be hidden for a while."""
 OWN_CLOCKS = (FLOW, POLLS)
-"""Inputs whose events are stamped with clocks of this cluster: they are late by now's clock, also
-when none has come since."""
+"""Inputs whose events are stamped by this cluster, so their lateness is known also when no new ones
+come."""
 AUTHOR = "flumeng"
 NAMED = 3
 
 
 class SupersededError(ConflictError):
-    """The record is written under a higher epoch, ``seen``."""
+    """The record has a higher epoch, ``seen``."""
 
     def __init__(self, seen: int) -> None:
         super().__init__(f"another discovery task, of epoch {seen}, has taken the partitions over")
@@ -61,8 +61,8 @@ class SupersededError(ConflictError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``trouble`` is what a person should know of; ``soon``: to be looked at again soon; ``more``:
-    at once; ``due_seconds``: after that time at the latest."""
+    """``soon`` and ``more``: look again soon, or at once; ``due_seconds``: after that time at the
+    latest."""
 
     trouble: str = ""
     soon: bool = False
@@ -71,8 +71,7 @@ class Outcome:
 
 
 class DiscoveryTask:
-    """``finders`` are those of the flow's sources; one thread at a time. ``clock`` gives seconds
-    that only grow."""
+    """One thread at a time. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class DiscoveryTask:
         self._gone_at: dict[str, float] = {}
         self._told: tuple[str, ...] = ()
         self.partitions: Mapping[str, Partition] = {}
-        """Those that are registered, as of the last look."""
+        """As of the last look."""
 
     def look(self) -> Outcome:
         """Raises SupersededError, CorruptError, UserError, UnavailableError."""
@@ -111,8 +110,8 @@ class DiscoveryTask:
         raise UnavailableError(f"{paths.partitions(self._flow)} is written by others all the time")
 
     def accounts(self) -> dict[str, Account]:
-        """How far the partitions reach, what is acked of them, and since when what is not waits;
-        without those of which nobody says it. Raises CorruptError, UserError, UnavailableError."""
+        """Ends, acks and ages of waiting events by partition; lacks unknown ones. Raises
+        CorruptError, UserError, UnavailableError."""
         known = self.partitions
         bounds: dict[str, Bounds] = {}
         for finder in self._finders:
@@ -134,7 +133,6 @@ class DiscoveryTask:
         }
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        """See ``Finder``."""
         found: dict[str, int] = {}
         for finder in self._finders:
             found |= finder.offsets(partitions, to)
@@ -158,7 +156,7 @@ class DiscoveryTask:
         return record
 
     def _find(self, record: Partitions) -> Findings:
-        """What all finders have found; what one finds gone another may have."""
+        """The findings of all finders; a partition gone for one may be offered by another."""
         before = Before(record.partitions.keys(), record.scope, record.accepted)
         found: list[Findings] = []
         troubles: list[str] = []
@@ -236,7 +234,7 @@ class DiscoveryTask:
         return frozenset(name for task in tasks for name in task.partitions)
 
     def _drop_acks(self, partitions: Sequence[str], version: Version) -> None:
-        """Before the record is written, so that what is interrupted is gone on with."""
+        """Called before the record is written, so that an interrupted deletion is repeated."""
         cursors = self._store.children(paths.acks(self._flow))
         acks = [paths.ack(self._flow, cursor, name) for cursor in cursors for name in partitions]
         acks += [ack_path(self._flow, name) for name in partitions if input_of(name) == FLOW]
@@ -247,7 +245,7 @@ class DiscoveryTask:
             self._store.commit([still, *part])
 
     def _stop(self, version: Version) -> None:
-        """All that was to be read is read: the flow ends by itself."""
+        """Everything is read: stop the flow."""
         found = self._store.read(paths.flow(self._flow))
         if found is None or found.value.state != "running":
             return

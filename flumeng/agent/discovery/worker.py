@@ -1,8 +1,8 @@
-"""What a discovery process does: what the node wants, one look at a time for each flow.
+"""The loop of a discovery process: it does what the node wants, one look at a time for each flow.
 
-Messages are level-triggered: each ``configure`` names all tasks. Threads are few, however many
-flows there are, and a look takes a bounded time. Flows whose last look has failed take turns in
-threads of their own, so that servers that do not answer hold up nobody else.
+Messages are level-triggered: each ``configure`` names all tasks. Few threads serve all flows; a
+look takes a bounded time. Flows whose last look has failed have threads of their own, so that
+silent servers delay nobody else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILING_THREADS = 2
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
 STUCK_SECONDS = 120.0
-"""A look that takes so long hangs: each of its calls has a limit far below."""
+"""A longer look hangs: each of its calls has a limit far below."""
 NEVER = float("inf")
 
 MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
@@ -40,8 +40,6 @@ MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
 
 @dataclass(frozen=True)
 class Assignment:
-    """A discovery task as the node wants it."""
-
     flow: str
     task: str
     epoch: int
@@ -56,7 +54,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Status:
-    """What is told of a task; see ``TaskStatus``."""
+    """See ``TaskStatus``."""
 
     epoch: int
     revision: int
@@ -68,8 +66,7 @@ class Status:
 
 @dataclass
 class _Run:
-    """A task in this process. ``due`` is when it is looked at next, ``began`` when the look that is
-    under way has."""
+    """``due``: the time of the next look; ``began``: of the current one."""
 
     wanted: Assignment
     status: Status
@@ -84,8 +81,7 @@ class _Run:
 
 
 class Worker:
-    """Talks to ``parent``. ``finders`` makes those of a flow, and raises UserError. ``clock`` gives
-    seconds that only grow."""
+    """Talks to ``parent``. ``finders`` raises UserError. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -107,18 +103,18 @@ class Worker:
 
     @property
     def tasks(self) -> Mapping[str, DiscoveryTask]:
-        """Flow -> its task, of those that have looked at least once."""
+        """Those that have looked at least once, by flow."""
         with self._news:
             return {run.wanted.flow: run.task for run in self._runs.values() if run.task}
 
     @property
     def scalers(self) -> Mapping[str, Scaler]:
-        """Flow -> what decides about the number of its tasks, where that is not given."""
+        """Those of flows with a range of tasks, by flow."""
         with self._news:
             return {run.wanted.flow: run.scaler for run in self._runs.values() if run.scaler}
 
     def run(self, address: str = "") -> None:
-        """Until the parent says stop or is gone. ``address`` is where the process serves."""
+        """Until the parent says stop or is gone. ``address``: where the process serves."""
         shown = {"address": address} if address else {}
         self._parent.send({"type": "ready", **shown})
         for failing in (*[False] * THREADS, *[True] * FAILING_THREADS):
@@ -149,7 +145,7 @@ class Worker:
             self._news.notify_all()
 
     def _let_go(self, run: _Run) -> None:
-        """A look that is under way ends by itself; what it says counts no more."""
+        """A current look ends by itself; its outcome is ignored."""
         run.ended = True
         if run.task is not None and run.began is None:
             run.task.close()
@@ -182,7 +178,7 @@ class Worker:
         return [run for run in self._runs.values() if bool(run.backoff_seconds) == failing]
 
     def turn(self, run: _Run) -> None:
-        """One look, and what is said of it."""
+        """One look."""
         state, error, seen, rest = "running", None, 0, run.every_seconds
         try:
             outcome = self._task(run).look()
@@ -231,7 +227,7 @@ class Worker:
             self._news.notify_all()
 
     def _start_anew(self, run: _Run) -> None:
-        """What a person mends may be a secret, which is looked up with the next look."""
+        """A user may have changed a secret, which is resolved by the next look."""
         if run.task is not None:
             run.task.close()
         run.task = None
@@ -252,7 +248,7 @@ class Worker:
         return run.task
 
     def _report(self) -> None:
-        """Tell all statuses, when they are not as they were told last."""
+        """Send all statuses if any has changed."""
         tasks = {key: asdict(run.status) for key, run in self._runs.items()}
         message = {"type": "status", "answers": self._answers, "tasks": tasks}
         if message != self._said:
@@ -260,7 +256,7 @@ class Worker:
             self._parent.send(message)
 
     def _stay_alive(self) -> None:
-        """Say so, unless a look hangs."""
+        """Send a heartbeat unless a look hangs."""
         while True:
             with self._news:
                 began = [run.began for run in self._runs.values() if run.began is not None]
@@ -271,7 +267,7 @@ class Worker:
 
 
 def _rest_after(outcome: Outcome, every_seconds: float) -> float:
-    """How long nothing is to be looked at."""
+    """Seconds until the next look."""
     if outcome.more:
         return 0.0
     soon = SOON_SECONDS if outcome.soon else every_seconds

@@ -1,1 +1,1 @@
-"""Dead letters as an input: the letters that a replay has listed, part by part."""
+"""Dead letters as an input: the parts of a replay's list are partitions."""

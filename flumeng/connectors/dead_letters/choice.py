@@ -1,4 +1,4 @@
-"""Which dead letters are meant: by reason, place, revision and time."""
+"""Chooses dead letters by reason, place, revision and time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Choice:
-    """All that is given holds of a letter that is meant. ``reason`` is a part of its reason,
-    ``place`` its place or the beginning of that. It died at ``since`` or later and before
-    ``until``, in microseconds since the epoch."""
+    """A letter is chosen when all given fields match. ``reason`` is a substring, ``place`` a
+    prefix; ``since`` <= time of death < ``until``, in microseconds since the epoch."""
 
     reason: str = ""
     place: str = ""
@@ -23,7 +22,7 @@ class Choice:
     until: int | None = None
 
     def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
-        """Which of ``letters``, which have the columns ``dead_letters.ADDED``; no nulls."""
+        """Which of ``letters``, with the columns ``dead_letters.ADDED``, are chosen; no nulls."""
         found = pa.repeat(pa.scalar(value=True), letters.num_rows)
         if self.reason:
             found = pc.and_(found, pc.match_substring(letters["dead_reason"], self.reason))
@@ -40,22 +39,20 @@ class Choice:
 
     @property
     def timed(self) -> bool:
-        """Whether it means letters of some time only."""
         return self.since is not None or self.until is not None
 
     def misses(self, first: int, last: int) -> bool:
-        """Whether it means no letter that died from ``first`` to ``last``."""
+        """Whether no letter that died from ``first`` to ``last`` is chosen."""
         early = self.since is not None and last < self.since
         return early or (self.until is not None and first >= self.until)
 
     def __str__(self) -> str:
-        """As its record has it."""
         given = {name: value for name, value in asdict(self).items() if value not in ("", None)}
         return json.dumps(given, ensure_ascii=False)
 
     @property
     def words(self) -> str:
-        """For the audit: ``(place=filters)``; nothing when it means all."""
+        """For the audit, like `` (place=filters)``; empty when all are chosen."""
         given = json.loads(str(self))
         return (
             f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
@@ -63,6 +60,6 @@ class Choice:
 
     @classmethod
     def parse(cls, text: str) -> Choice:
-        """The reverse."""
+        """The reverse of ``str``."""
         found: dict[str, Any] = json.loads(text)
         return cls(**found)

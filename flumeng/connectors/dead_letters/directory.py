@@ -1,7 +1,7 @@
-"""Where a flow's dead letters lie: the directory of its sink ``files``, and which files are in it.
+"""The files of dead letters in the directory of a flow's sink ``files``.
 
-A file is one of the sink's when its directory fits the path of the sink and its name is one that
-the sink gives: what else is there (staging directories, others' files) is none.
+A file belongs to the sink when its directory matches the sink's path and its name the sink's
+pattern; staging directories and other files are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flumeng.platform.remote_store import Resolve
 THREADS = 8
 FILES_AT_ONCE = 100
 BYTES_AT_ONCE = 16 * 1024 * 1024
-"""A thread takes so many files, or so many bytes of them, at a time."""
+"""The most files, and bytes of them, that a thread takes at a time."""
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
@@ -37,8 +37,8 @@ Tell = Callable[[int], None]
 
 @dataclass(frozen=True)
 class LetterFile:
-    """``path`` is the one in the store; ``name`` is that below the root of the letters.
-    ``modified``: in seconds since the epoch, as the store says."""
+    """``path`` is in the store, ``name`` below the root of the letters; ``modified`` in seconds
+    since the epoch."""
 
     path: str
     name: str
@@ -47,16 +47,14 @@ class LetterFile:
 
 
 class LetterDirectory:
-    """``location`` is that of the sink ``files``."""
-
     def __init__(self, location: str, resolve: Resolve = secrets.resolve) -> None:
-        """Raises UserError, also for a secret that is nowhere."""
+        """``location``: that of the sink ``files``. Raises UserError."""
         self.store: FileStore
         self.store, self.root = open_store(PatternPath(location).root, resolve)
         self._ours = re.compile(_expression(location))
 
     def files(self) -> list[LetterFile]:
-        """In the order of their names. Raises UserError, UnavailableError."""
+        """By name. Raises UserError, UnavailableError."""
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
@@ -69,13 +67,12 @@ class LetterDirectory:
         return sorted(found, key=lambda file: file.name)
 
     def path_of(self, *names: str) -> str:
-        """Of what lies below the root."""
         return "/".join((self.root.rstrip("/"), *names))
 
     @contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """A context that raises CorruptError for damaged letters in ``path``, GoneError when it is
-        missing, UserError and UnavailableError as the store means it."""
+        """Raises CorruptError for damage, GoneError, UserError and UnavailableError, with
+        ``path``."""
         try:
             yield
         except FileNotFoundError as error:
@@ -99,9 +96,9 @@ def each(
     damaged: dict[str, str],
     tell: Tell = lambda _files: None,
 ) -> Generator[tuple[LetterFile, T]]:
-    """The result of ``work`` for each file, in their order, several at a time. Damaged files are
-    noted in ``damaged``, with why; files that are gone meanwhile are left out; other errors are
-    raised. ``tell`` is given how many files more are done."""
+    """Results of ``work`` in the order of the files, several at a time. Damaged files are noted
+    in ``damaged``, with why; missing ones are skipped. ``tell`` is given how many more files
+    are done."""
 
     def done(file: LetterFile) -> tuple[T | None, CorruptError | None]:
         try:
@@ -126,7 +123,7 @@ def each(
 
 
 def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
-    """A hundred thousand small files are not as many steps."""
+    """Many small files make few steps."""
     group: list[LetterFile] = []
     size = 0
     for file in files:
@@ -144,7 +141,7 @@ class GoneError(UserError):
 
 
 def _expression(location: str) -> str:
-    """What the names of the sink's files are like, below the root of ``location``."""
+    """A pattern for the names of the sink's files below the root of ``location``."""
     path = split_query(location)[0].rstrip("/")
     fixed = fixed_part(path)
     rest = "" if fixed == path else path[fixed.rfind("/") + 1 :]

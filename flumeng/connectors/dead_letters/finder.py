@@ -1,4 +1,4 @@
-"""What the discovery task of a replay does: the parts of its list are its partitions, with ends."""
+"""Finds the parts of a replay's list: its partitions, which have ends."""
 
 from __future__ import annotations
 

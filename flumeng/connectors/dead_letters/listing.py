@@ -1,4 +1,4 @@
-"""Which letters a replay takes: those of a choice that no replay before it has taken."""
+"""Lists the letters for a replay: those chosen that no replay has taken before."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
 @dataclass
 class Listing:
-    """``files`` are those of which letters are taken. ``replayed``: so many letters of the choice
-    were taken before; ``bodiless``: so many have lost their body, and are no events any more."""
+    """``files`` have letters to take. ``replayed``: chosen letters that were taken before;
+    ``bodiless``: those without a body, which are no events."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0

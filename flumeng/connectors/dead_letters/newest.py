@@ -1,4 +1,4 @@
-"""The letters that died last, as JSON, without reading all files."""
+"""The newest dead letters as JSON, without reading all files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFil
 from flumeng.connectors.dead_letters.reading import open_letters
 
 CLOCKS_SECONDS = 3_600.0
-"""A letter is at most so much younger than its file: the clocks of their hosts may differ."""
+"""The most that a letter is younger than its file, by clocks that differ."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,8 +33,8 @@ def newest(
     limit: int,
     tell: Tell = lambda _files: None,
 ) -> tuple[list[bytes], dict[str, str]]:
-    """At most ``limit`` letters of ``choice``, the newest first; and the files that could not be
-    read, with why. Raises UserError, UnavailableError."""
+    """At most ``limit`` chosen letters, the newest first, and the damaged files with why. Raises
+    UserError, UnavailableError."""
     by_path = {file.path: file for file in files}
     kept: list[_Letter] = []
     damaged: dict[str, str] = {}

@@ -26,7 +26,7 @@ _PART = re.compile(rf"letters\.([0-9]+)\.[0-9a-z]+@{INPUT}", re.ASCII)
 
 
 def part_of(partition: str) -> int:
-    """The number of the part of the list that the partition is."""
+    """The number of the list's part."""
     found = _PART.fullmatch(partition)
     assert found, partition
     return int(found[1])
@@ -66,26 +66,24 @@ class LettersSource(SourceOptions):
     )
 
     def partitions(self, among: Iterable[str] | None = None) -> dict[str, int]:
-        """The parts of the list as partitions, like ``letters.3.5f2a90c1@letters``, and how many
-        rows each has; only those ``among`` the given. The name has an id of the list, so an ack is
-        never taken for another replay's."""
+        """The parts of the list as partitions, like ``letters.3.5f2a90c1@letters``, and their rows.
+        An ack never applies to another replay, since the name has the list's id."""
         list_id = self.replay.rpartition("-")[2]
         own = {f"letters.{n}.{list_id}@{INPUT}": rows for n, rows in enumerate(self.rows)}
         return own if among is None else {name: own[name] for name in among if name in own}
 
     @property
     def location(self) -> str:
-        """Where the letters are, and as whom that is reached."""
+        """The path with references to its credentials."""
         return located(self.path, self.credentials)
 
     @property
     def local_path(self) -> str:
-        """The path when only the host that has written the letters sees them, else empty."""
+        """The path if it differs by host, else empty."""
         return own_path(self.path, shared=self.shared)
 
     @property
     def discovery_seconds(self) -> float:
-        """Nothing is ever added to the list."""
         return 3600.0
 
     def needs(self) -> Iterator[Need]:

@@ -1,7 +1,7 @@
-"""Dead letters are deleted: files whole, or written anew without those that are meant.
+"""Deletes dead letters: whole files, or files rewritten without the chosen letters.
 
-A file is written anew beside the letters and then put in its place in one step, under its name. So
-whoever is killed in between has lost no letter that was to stay, and may begin again.
+A rewritten file replaces the old one atomically, so a killed purge loses nothing else and can be
+repeated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from flumeng.connectors.dead_letters.reading import open_letters
 from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
 
 ASIDE = "purging"
-"""Where files are written anew, below the directory of the lists."""
+"""Rewritten files lie here, below the directory of the lists, until they are complete."""
 DAY_SECONDS = LEFTOVER_SECONDS = 86_400.0
 MOST_FILES = 10_000
-"""So many outdated files are deleted at once; the next look goes on."""
+"""The most outdated files that are deleted at once."""
 
 
 @dataclass(frozen=True)
 class Purge:
-    """What is to be deleted: letters of ``choice``; only those that one of ``replays`` has taken,
-    when that is given."""
+    """Deletes letters of ``choice``; with ``replays`` only those that one of them has taken."""
 
     choice: Choice
     replays: Replays | None = None
@@ -45,7 +44,7 @@ class Purge:
 
 @dataclass
 class Counted:
-    """``whole``: files of which nothing is left; ``parts``: those of which something is."""
+    """``whole``: files to delete; ``parts``: files to rewrite."""
 
     letters: int = 0
     whole: list[LetterFile] = field(default_factory=list)
@@ -54,7 +53,6 @@ class Counted:
 
     @property
     def bytes(self) -> int:
-        """Of the files that go."""
         return sum(file.bytes for file in self.whole)
 
 
@@ -84,8 +82,8 @@ def count(
 def delete(
     directory: LetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
 ) -> dict[str, str]:
-    """What was counted; gives the files that turn out to be damaged, and stay, with why. Raises
-    UserError, UnavailableError: what was done until then is done."""
+    """Delete what was counted; returns damaged files, which stay, with why. Raises UserError,
+    UnavailableError."""
     damaged: dict[str, str] = {}
 
     def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
@@ -106,7 +104,7 @@ def delete(
 
 
 def remove(directory: LetterDirectory, file: LetterFile) -> None:
-    """Delete a file; nothing happens when it is gone."""
+    """Idempotent."""
     with directory.errors(file.path):
         if directory.store.exists(file.path):
             directory.store.files.delete_file(file.path)
@@ -126,7 +124,7 @@ def _rewrite(directory: LetterDirectory, file: LetterFile, purge: Purge, aside: 
 
 
 def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
-    """What purges that were killed have left; one that runs has a file there for seconds."""
+    """Delete the files of killed purges; a running one has a file there for seconds."""
     for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
             directory.store.files.delete_file(info.path)

@@ -1,8 +1,7 @@
-"""Reads listed letters in executors: rows of files, and of these the ones that the replay takes.
+"""Reads the listed letters of a replay in executors.
 
-The files of a part lie one after the other: an offset is the number of a row among all of them,
-chosen or not. So ranges say exactly what is read, whatever is chosen. A letter without a body is no
-event any more.
+An offset is the number of a row among all rows of the part's files, chosen or not, so ranges are
+exact. A letter without a body is no event.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from flumeng.platform.errors import FlumengError, UnavailableError
 
 @dataclass(frozen=True)
 class LettersReader:
-    """See ``Reader``. ``resolved``: what the references in ``location`` stand for."""
+    """See ``Reader``."""
 
     location: str
     of_flow: str
@@ -76,7 +75,7 @@ class LettersReader:
     def _letters(
         self, directory: LetterDirectory, listed: ListedFile, piece: Range, first: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of the file that are in ``piece``, and the offset at which each batch begins."""
+        """Rows of the file in ``piece``, and the offset of each batch."""
         path = directory.path_of(listed.name)
         with directory.errors(path):
             (info,) = directory.store.files.get_file_info([path])
@@ -94,7 +93,7 @@ class LettersReader:
     def _events(
         self, letters: pa.RecordBatch, row: int, mask: pa.BooleanArray, partition: str
     ) -> pa.RecordBatch:
-        """The events that the letters were. One whose identity is lost gets that of its row."""
+        """The original events. A lost identity is replaced by that of the row."""
         rows = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), row)
         lost = pc.or_(letters["journal"].is_null(), letters["seq"].is_null())
         attrs = _filled(letters["attrs"])
@@ -124,7 +123,7 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 def _part(
     reader: LettersReader, number: int
 ) -> tuple[LetterDirectory, Choice, tuple[ListedFile, ...]]:
-    """A part of the list, which counts from now on: it is read."""
+    """A part of the list, which is marked as read."""
     directory = LetterDirectory(reader.location, dict(reader.resolved).__getitem__)
     choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)

@@ -1,7 +1,5 @@
-"""One file of dead letters, in Parquet or JSON: its rows by number, whichever columns are wanted.
-
-A column that the file lacks, or has as another type than is wanted, is null. Rows are numbered from
-0 in the order in which they lie in the file.
+"""One file of dead letters, in Parquet or JSON: its rows by number from 0, in any columns. A
+missing column, or one of another type, is null.
 """
 
 from __future__ import annotations
@@ -26,33 +24,32 @@ from flumeng.platform.errors import CorruptError
 ROWS_AT_ONCE = 20_000
 BLOCK_BYTES = 4 * 1024 * 1024
 WHOLE_BYTES = 1024 * 1024
-"""A Parquet file up to this size is read with one request to its store."""
+"""A Parquet file up to this size takes one request."""
 CODECS = {".zst": "zstd", ".gz": "gzip"}
 REASON, TIME = "dead_reason", "dead_time"
 
 B = TypeVar("B", bound=Any)
 Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Which rows are to stay, of those with the columns ADDED."""
+"""Which rows stay, of those with the columns ADDED."""
 
 
 class Letters(Protocol):
-    """Raises CorruptError for a file that is damaged or has no dead letters, GoneError when it is
-    gone, UserError, UnavailableError; each where it is read."""
+    """Reading raises CorruptError for a damaged file or one without dead letters, GoneError,
+    UserError, UnavailableError."""
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows [start, end), none left out, in ``schema``."""
+        """All rows [start, end), in ``schema``."""
 
     def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The number of the first row, and rows with the columns ADDED: all, or without some that
-        ``choice`` does not mean."""
+        """Rows with the columns ADDED and the number of the first; may lack rows not chosen."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
-        """These rows with all columns that the file has, as JSON."""
+        """These rows as JSON, with all columns of the file."""
 
     def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
-        """Write a file of the same form into ``output``, which is closed then, with some rows."""
+        """Write the rows to keep, in the same format, into ``output``, and close it."""
 
 
 def open_letters(directory: LetterDirectory, file: LetterFile) -> Letters:
@@ -84,7 +81,7 @@ class ParquetLetters:
         end: int | None,
         skips: Callable[[pq.RowGroupMetaData], bool] = lambda _: False,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The number of the first row, and rows of [start, end), without row groups to skip."""
+        """Rows [start, end) and the number of the first, without row groups to skip."""
         with self._directory.errors(self._path), self._open() as file:
             there = [name for name in schema.names if name in file.schema_arrow.names]
             row = 0
@@ -175,7 +172,7 @@ class JsonLetters:
         output.close()
 
     def _lines(self, start: int, end: int | None) -> Iterator[pa.BinaryArray]:
-        """Those of the rows [start, end), many at once."""
+        """The lines [start, end), many at once."""
         row, rest = 0, b""
         with self._directory.errors(self._path), self._open() as stream:
             while (end is None or row < end) and (block := stream.read(BLOCK_BYTES)):
@@ -209,8 +206,7 @@ class JsonLetters:
 def _with_rows(
     batches: Iterator[B], rows: Collection[int]
 ) -> Iterator[tuple[B, list[tuple[int, int]]]]:
-    """Of batches that begin at the first of ``rows`` those that hold some of them: where in the
-    batch, and which row that is."""
+    """The batches with some of ``rows``: the places in the batch, and the rows' numbers."""
     left = sorted(rows)
     first = left[0]
     for batch in batches:
@@ -243,7 +239,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _misses(choice: Choice, group: pq.RowGroupMetaData) -> bool:
-    """Whether the footer says that ``choice`` means none of the group's letters."""
+    """Whether no letter of the group is chosen, by the footer."""
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema == TIME:

@@ -1,11 +1,10 @@
-"""Which letters replays have taken: a list for each replay, beside the letters.
+"""Lists of the letters that replays have taken, one a replay, beside the letters.
 
-A list lies below ``ROOT/_replays/FLOW``, whose name readers of the lake pass over. It is written
-before the replay's flow is made, and counts once that flow is there, or has read from it: then a
-mark ``.read`` lies beside it. A mark ``.done`` says that all of it is in the flow's sinks.
+A list lies in ``ROOT/_replays/FLOW``, which readers of the lake ignore. It is written before the
+replay's flow is made, and counts once that flow exists or has read from it (mark ``.read``). The
+mark ``.done`` says that all its letters are in the flow's sinks.
 
-Letters in a file that was purged in part stay taken: the file keeps its name, and what a replay has
-taken of it is said by its choice, not by numbers of rows.
+Letters in a partly purged file stay taken: a list has choices, not row numbers.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ FILES = pa.schema(
         pa.field("taken", pa.list_(pa.int32())),
     ]
 )
-"""Of each file that is read: its name below the root, its size and rows, how many of these are
-chosen, and which of the earlier choices had taken letters of it, whose letters are left out."""
+"""Of each file: its name below the root, its bytes and rows, how many rows are chosen, and which of
+the earlier choices had taken letters of it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class ReplayList:
-    """``name`` is that of the list, which is never used again. ``parts`` are read by themselves."""
+    """``name`` is never used again. ``parts`` are read independently."""
 
     name: str
     choice: Choice
@@ -69,7 +68,7 @@ class ReplayList:
 
     @classmethod
     def of(cls, name: str, choice: Choice, files: Iterable[ListedFile]) -> ReplayList:
-        """In parts of about equal size. There is at least one file."""
+        """In parts of about equal size; at least one file."""
         known = sorted(files, key=lambda file: file.name)
         rows = sum(file.rows for file in known)
         count = max(1, min(MOST_PARTS, len(known), rows // ROWS_IN_PART))
@@ -83,7 +82,6 @@ class ReplayList:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Of each part."""
         return tuple(sum(file.rows for file in part) for part in self.parts)
 
     @property
@@ -100,7 +98,7 @@ def path_of(directory: LetterDirectory, flow: str, name: str, kind: str) -> str:
 
 
 def write(directory: LetterDirectory, flow: str, listed: ReplayList) -> None:
-    """For good, before it is used. Raises UserError, UnavailableError."""
+    """Durable when it returns. Raises UserError, UnavailableError."""
     choices: dict[Choice, int] = {}
     tables = []
     for part in listed.parts:
@@ -134,7 +132,7 @@ def write(directory: LetterDirectory, flow: str, listed: ReplayList) -> None:
 
 
 def mark(directory: LetterDirectory, flow: str, name: str, kind: str) -> None:
-    """For good; nothing happens when it is marked. Raises UserError, UnavailableError."""
+    """Durable, idempotent. Raises UserError, UnavailableError."""
     path = path_of(directory, flow, name, kind)
     with directory.errors(path):
         if not directory.store.exists(path):
@@ -144,7 +142,7 @@ def mark(directory: LetterDirectory, flow: str, name: str, kind: str) -> None:
 
 
 def remove(directory: LetterDirectory, flow: str, name: str) -> None:
-    """Its marks last: without a list they say nothing."""
+    """The list first: without it the marks mean nothing."""
     for kind in (LIST, READ, DONE):
         path = path_of(directory, flow, name, kind)
         with directory.errors(path):
@@ -155,8 +153,8 @@ def remove(directory: LetterDirectory, flow: str, name: str) -> None:
 def read_part(
     directory: LetterDirectory, flow: str, name: str, number: int
 ) -> tuple[Choice, tuple[ListedFile, ...]]:
-    """What a replay takes, and a part of its list. Raises CorruptError, GoneError when there is no
-    such list, UserError, UnavailableError."""
+    """The choice, and a part of the list. Raises CorruptError, GoneError, UserError,
+    UnavailableError."""
     path = path_of(directory, flow, name, LIST)
     with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
         return _listed(file, [number])
@@ -174,8 +172,8 @@ def _listed(file: pq.ParquetFile, groups: Sequence[int]) -> tuple[Choice, tuple[
 
 @dataclass(frozen=True)
 class Replays:
-    """The lists of a flow that count, by name: what each takes, and of which files. ``done`` are
-    those whose letters are all in the sinks, ``unused`` those that never came to count."""
+    """The lists of a flow that count: choice and files of each. ``done``: all letters are in the
+    sinks; ``unused``: the list never came to count."""
 
     lists: Mapping[str, tuple[Choice, tuple[str, ...]]] = field(default_factory=dict)
     done: frozenset[str] = frozenset()
@@ -183,7 +181,7 @@ class Replays:
 
     @cached_property
     def by_file(self) -> Mapping[str, tuple[Choice, ...]]:
-        """Which choices have taken letters of a file."""
+        """The choices that have taken letters of a file."""
         found: defaultdict[str, list[Choice]] = defaultdict(list)
         for choice, names in self.lists.values():
             for name in names:
@@ -198,8 +196,8 @@ class Replays:
 
 
 def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> Replays:
-    """``current`` are the lists whose flows are there now. One that cannot be read is CorruptError:
-    without it nobody knows what was taken. Raises UserError, UnavailableError too."""
+    """``current``: lists whose flows exist now. Raises CorruptError for an unreadable list,
+    UserError, UnavailableError."""
     path = directory.path_of(DIRECTORY, flow)
     with directory.errors(path):
         infos = directory.store.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
@@ -218,7 +216,7 @@ def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> 
 
 
 def forget(directory: LetterDirectory, flow: str, known: Replays) -> None:
-    """Remove the lists that are done and of whose files none is left."""
+    """Remove the lists that are done and whose files are all gone."""
     there = {file.name for file in directory.files()}
     for name in known.done:
         if there.isdisjoint(known.lists[name][1]):
@@ -226,7 +224,7 @@ def forget(directory: LetterDirectory, flow: str, known: Replays) -> None:
 
 
 def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanArray:
-    """Which of ``letters`` one of these choices means."""
+    """Which of ``letters`` are in one of these choices."""
     found = pa.repeat(pa.scalar(value=False), letters.num_rows)
     for one in taken:
         found = pc.or_(found, one.mask(letters))
@@ -234,6 +232,6 @@ def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanAr
 
 
 def require_unchanged(listed: ListedFile, size: int, path: str) -> None:
-    """Raises CorruptError for a file that is not the one that was listed."""
+    """Raises CorruptError when the file was rewritten."""
     if size != listed.bytes:
         raise CorruptError(f"{path} was purged in part after it was listed for the replay")

@@ -1,4 +1,4 @@
-"""How many dead letters there are of each kind: by place, revision and what their reasons share."""
+"""Counts dead letters by place, revision and the common part of their reasons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.connectors.dead_letters.replay_lists import Replays, taken_mask
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000
 MOST_KINDS = 1_000
-"""Of more kinds the reasons are not told apart."""
+"""With more kinds reasons are not distinguished."""
 OTHER = "(other reasons)"
 _VALUES = (
     (r"'[^']*'", "'...'"),
@@ -24,16 +24,16 @@ _VALUES = (
     (r"\[[^\]]*[0-9][^\]]*\]", "[...]"),
     (r"[0-9][0-9a-fA-F.:_-]*", "N"),
 )
-"""What of a reason is of one event: what is quoted, brackets with numbers, numbers."""
+"""Parts of reasons that vary by event: quoted text, brackets with numbers, numbers."""
 ANSWER = "^HTTP [0-9]{3}"
-"""What an answer begins with is of many."""
+"""This beginning does not vary."""
 Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
 class LetterKind:
-    """``reason`` is what the reasons of its letters share, ``example`` one of them. ``replayed``:
-    how many of them a replay has taken. Times in microseconds since the epoch."""
+    """``reason`` is the common part, ``example`` a whole one. ``replayed``: how many were taken by
+    a replay. Times in microseconds since the epoch."""
 
     place: str
     revision: int
@@ -56,8 +56,8 @@ class LetterKind:
 
 @dataclass
 class Summary:
-    """``files`` and ``bytes`` are of the files that hold what was asked for. ``damaged``: what
-    could not be read, and why."""
+    """``files`` and ``bytes``: of the files with chosen letters. ``damaged``: unreadable files,
+    with why."""
 
     letters: int = 0
     replayed: int = 0
@@ -96,7 +96,7 @@ def summarize(
 
 
 class _Counter:
-    """Counts letters many at once, those of small files together."""
+    """Counts many letters at once, those of small files together."""
 
     def __init__(self) -> None:
         self._kinds: dict[Key, LetterKind] = {}
@@ -104,7 +104,6 @@ class _Counter:
         self._rows = 0
 
     def __bool__(self) -> bool:
-        """Whether there are any letters."""
         return bool(self._kinds or self._rows)
 
     def add(self, letters: Sequence[pa.RecordBatch]) -> None:
@@ -118,7 +117,6 @@ class _Counter:
         self.add(other._waiting)
 
     def close(self) -> Iterable[LetterKind]:
-        """All that were added."""
         self._count()
         return self._kinds.values()
 
@@ -129,7 +127,6 @@ class _Counter:
 
 
 def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.RecordBatch:
-    """What is counted of letters."""
     return pa.record_batch(
         {
             "place": pc.fill_null(letters["dead_place"], ""),

@@ -1,9 +1,7 @@
-"""What the discovery task of a flow does for its source ``flow``: it finds the other flow's
-journals.
+"""Finds the journals of the flow that is read.
 
-A journal begins where it is read from when its server says how far it reaches, and not before: the
-cursor that was made with the flow keeps all that has not been read. One that is closed ends where
-its registration says, and is gone when nobody needs it any more.
+A journal begins when its server has reported its bounds: until then the flow's cursor keeps its
+events. A closed one ends where its registration says, and is gone when nobody needs it any more.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from flumeng.journal.serving.client import JournalClient
 from zkschema import paths
 
 MOST_TIMES = 64
-"""Of more partitions the times are not asked for."""
+"""With more partitions no times are asked for."""
 
 
 class FlowFinder(FinderBase):
@@ -87,7 +85,7 @@ class FlowFinder(FinderBase):
         return self._store.exists(paths.flow(self._flow))
 
     def _mine(self, partitions: Iterable[str]) -> set[str]:
-        """The journals among the partitions that are of the flow that is read."""
+        """The journals of the flow that is read."""
         names = {journal_of(name) for name in partitions if input_of(name) == FLOW}
         return {name for name in names if flow_of(name) == self._flow}
 

@@ -1,5 +1,4 @@
-"""The journals of one flow, for whoever reads them under a cursor of its own: which there are,
-where they are served and how far each reaches."""
+"""The journals of a flow for readers with their own cursor: names, servers and ends."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ THREADS = 16
 
 
 class _Listing:
-    """The names of all journals of the cluster, listed once for all flows of a process. ``names``
-    may be called from any thread."""
+    """The names of all journals, listed once for all flows of a process; thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -37,7 +35,7 @@ class _Listing:
         self._at = float("-inf")
 
     def names(self) -> list[str]:
-        """Those of at most ``LISTED_SECONDS`` ago. Raises UnavailableError."""
+        """At most ``LISTED_SECONDS`` old. Raises UnavailableError."""
         with self._lock:
             if time.monotonic() - self._at > LISTED_SECONDS:
                 self._names = self._store.children(paths.journals())
@@ -51,7 +49,7 @@ def _listing_of(store: Hashable) -> _Listing:
 
 
 class FlowJournals:
-    """``connect`` opens a client to a server. All raise UnavailableError when ZooKeeper is away."""
+    """``connect`` opens a client. Methods raise UnavailableError when ZooKeeper is away."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class FlowJournals:
         self._threads = ThreadPoolExecutor(THREADS, "journal servers")
 
     def registered(self) -> dict[str, Journal]:
-        """Journal -> its registration. One that cannot be read is what its name says of it."""
+        """Journal -> its registration; an unreadable one is made from the journal's name."""
         listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
         wanted = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
         return {
@@ -76,14 +74,13 @@ class FlowJournals:
         }
 
     def addresses(self, journals: Collection[str]) -> dict[str, str]:
-        """Journal -> host:port of who serves it; lacks those whose node is not live."""
+        """Journal -> host:port; lacks those whose node is not live."""
         known = Addresses(self._store)
         known.read(sorted(journals))
         return known.of(journals)
 
     def positions(self, addresses: Mapping[str, str]) -> dict[str, Position]:
-        """How far each journal reaches by its server, at these ``addresses``; lacks those of
-        servers that do not answer."""
+        """The ends of journals at these ``addresses``; lacks those of silent servers."""
         servers = sorted(set(addresses.values()))
         answers = dict(zip(servers, self._threads.map(self._ask, servers), strict=True))
         return {
@@ -93,15 +90,14 @@ class FlowJournals:
         }
 
     def require_readable(self, journal: str) -> None:
-        """Raises DeniedError when its server says that this process may not read it."""
+        """Raises DeniedError when this process may not read it."""
         address = self.addresses([journal]).get(journal)
         if address is not None:
             with suppress(UnavailableError, CorruptError), self._connect(address) as client:
                 next(client.read(journal, 0, 0), None)
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """Journal -> when the event at that offset was received, in microseconds since the epoch;
-        lacks those that do not say."""
+        """Journal -> when the event at the offset was received, in microseconds since the epoch."""
         addresses = self.addresses(at)
 
         def time_of(name: str) -> int | None:

@@ -1,8 +1,7 @@
-"""Which members of a group take events, as the batches before have shown.
+"""Which members of a group are available, by the batches before.
 
-The driver keeps it, for all tasks of a flow that run in this process, across their claims: so a
-member that does not answer costs one time-out for each of its back-offs, however many splits and
-executors there are.
+Kept in the driver for all tasks of a flow, across claims: a member that does not answer costs one
+time-out a back-off, however many splits and executors there are.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from functools import lru_cache
 
 @dataclass
 class _Member:
-    """``until``: it is left alone so long. ``reason``: of its last failure, empty without any since
-    it has taken something."""
+    """``until``: the end of its back-off. ``reason``: of its last failure, empty after a
+    success."""
 
     failures: int = 0
     until: float = 0.0
@@ -25,7 +24,7 @@ class _Member:
 
 
 class Availability:
-    """Of members by their numbers. Used from any thread; ``clock`` gives seconds that only grow."""
+    """Of members by their numbers; thread-safe. ``clock`` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -42,13 +41,13 @@ class Availability:
         self._lock = threading.Lock()
 
     def ready(self) -> tuple[int, ...]:
-        """The members that are not left alone now."""
+        """The members without a back-off now."""
         with self._lock:
             now = self._clock()
             return tuple(n for n, member in enumerate(self._members) if member.until <= now)
 
     def failing(self) -> dict[int, str]:
-        """The members that have failed and taken nothing since, and why."""
+        """The members that have failed since their last success, and why."""
         with self._lock:
             return {n: one.reason for n, one in enumerate(self._members) if one.failures}
 
@@ -60,8 +59,8 @@ class Availability:
             return first
 
     def note(self, took: Collection[int], failed: Mapping[int, str]) -> None:
-        """What a batch has shown. A failure of a member that is left alone already, as batches that
-        run at once have it, does not count twice."""
+        """Note the outcome of a batch. A failure during a back-off, from a concurrent batch, does
+        not count twice."""
         with self._lock:
             now = self._clock()
             for number in set(took) - failed.keys():
@@ -82,5 +81,5 @@ def of_group(
     backoff_seconds: float,
     max_backoff_seconds: float,
 ) -> Availability:
-    """The one of this process for the group of a flow that ``key`` names."""
+    """The process's availability of the group that ``key`` names."""
     return Availability(members, backoff_seconds, max_backoff_seconds)

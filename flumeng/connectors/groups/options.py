@@ -40,8 +40,7 @@ class Group(SinkOptions):
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:
-        """A member that fails may have taken a part of what the next one gets, unless nobody sees
-        that part."""
+        """A failed member may have written what the next one gets, unless that is staged."""
         return "staged" if self._all(lambda one: one.exactly_once == "staged") else None
 
     @property

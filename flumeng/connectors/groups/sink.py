@@ -1,8 +1,7 @@
-"""Groups of sinks, of which one takes an event: failover, and taking turns.
+"""Groups of sinks, of which one takes each split: failover and load balancing.
 
-The choice is made in the executors, split by split. A split is held until a member has taken all of
-it, so that the next member has all of it too; what a member that failed has yielded counts for
-nothing, and what it has staged is never shown.
+Executors choose, split by split. A split is held until a member has taken all of it; the output of
+a member that failed is discarded, and its staged files are never shown.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
 
 PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
-"""So long a member may fail before the next one has its events; and one that has failed lately."""
+"""How long a member may fail before the next one is tried; the second if it failed lately."""
 ROUND_SECONDS = 45.0
-"""After so long no further member is tried: the loop would give the batch up, and nobody would hear
-who has failed."""
+"""After this time no further member is tried, else the loop would give up the batch without
+reasons."""
 REASONS_CHARACTERS = 800
-"""Of all members together, in one sentence."""
+"""Of all members together."""
 TAKEN_SCHEMA = schema_around(
     pa.schema(
         [
@@ -44,11 +43,11 @@ TAKEN_SCHEMA = schema_around(
         ]
     )
 )
-"""A row for a split: which member has taken it, null when none has, and what that has yielded, as
-an Arrow stream; which ones have failed before, and why. And rows about dead letters."""
+"""A row a split: the member that took it, or null, and its output as an Arrow stream; the members
+that failed before, and why. And rows about dead letters."""
 
 FAILURES = (UnavailableError, OSError)
-"""Say nothing about the events: another member may take them."""
+"""Errors that say nothing about the events: another member may take them."""
 
 
 class GroupSink:
@@ -73,7 +72,7 @@ class GroupSink:
 
     @property
     def trouble(self) -> str:
-        """Which members take nothing, while others have their events."""
+        """Members that fail while others take their events."""
         return self._told("left alone", self._availability.failing())
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
@@ -160,9 +159,9 @@ class OneOfSink(GroupSink):
 
 @dataclass(frozen=True)
 class WriteToOne:
-    """Has one of the members' ``stages`` write a split: the first that can, of those that are
-    ``ready`` before the others. With a ``turn`` these take turns. When none can, the loop repeats
-    the batch. Yields TAKEN_SCHEMA."""
+    """Writes a split into one of the members' ``stages``: the first that takes it, ``ready`` ones
+    first, by turns with a ``turn``. When none does, the loop repeats the batch. Yields
+    TAKEN_SCHEMA."""
 
     stages: tuple[Stage, ...]
     ready: tuple[int, ...]
@@ -191,14 +190,14 @@ class WriteToOne:
 
 @dataclass
 class _Taking:
-    """``failed``: why each member has not taken the split that is ``held``."""
+    """``failed``: why members have not taken the ``held`` split."""
 
     stages: Sequence[Stage]
     held: Any
     failed: dict[int, str] = field(default_factory=dict)
 
     def try_all(self, order: Sequence[int]) -> list[pa.RecordBatch] | None:
-        """What is to be told of the first member that has taken it."""
+        """The rows of the first member that takes it."""
         began = time.monotonic()
         for number in order:
             if time.monotonic() - began > ROUND_SECONDS:
@@ -252,13 +251,13 @@ def _read(rows: bytes) -> list[Row]:
 
 
 def _split() -> int:
-    """A number that the splits of a batch do not share."""
+    """A number unique to the split in its batch."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
 
 class _LettersError(FlumengError):
-    """The sink for dead letters has failed, and not the member that refuses events."""
+    """The sink for dead letters failed, not the member that refuses events."""
 
     def __init__(self, of: Exception) -> None:
         super().__init__(str(of))

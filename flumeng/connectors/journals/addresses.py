@@ -1,9 +1,9 @@
 """Where journals are served now: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
 
-Shared by all tasks of the process. What was read is used for ``LOOK_SECONDS``; it is read again
-soon when a node is not live, and ever more rarely when a server does not serve the journal that it
-should. Nothing is watched: each of n collectors would hear of each of n nodes. While ZooKeeper is
-away, what is known is used on.
+Shared by all tasks of a process. An entry is used for ``LOOK_SECONDS``; it is read again soon when
+a node is not live, and less and less often when a server lacks the journal. Nothing is watched, as
+each of n collectors would be notified of each of n nodes. While ZooKeeper is away known entries
+stay in use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class _Known(Generic[V]):
-    """``value`` is what was read at ``looked_at``; it is read again at ``look_at``."""
+    """``value`` was read at ``looked_at``, and is read again at ``look_at``."""
 
     value: V
     looked_at: float
@@ -46,7 +46,7 @@ class _Known(Generic[V]):
 
 @dataclass
 class Addresses:
-    """May be used from any thread. Only ``look`` blocks. ``clock`` gives seconds that only grow."""
+    """Thread-safe; only ``look`` and ``read`` block. ``clock`` is monotonic, in seconds."""
 
     store: Store
     clock: Callable[[], float] = time.monotonic
@@ -56,7 +56,7 @@ class Addresses:
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
-        """Journal -> host:port, as far as is known. Lacks those whose node is not live."""
+        """Journal -> host:port; lacks unknown ones, and those whose node is not live."""
         found: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
@@ -66,12 +66,12 @@ class Addresses:
         return found
 
     def due(self, journals: Iterable[str]) -> list[str]:
-        """Those that ``look`` would read something for."""
+        """Those that ``look`` would read."""
         now = self.clock()
         return [name for name in journals if self._due_at(name) <= now]
 
     def doubt(self, journals: Iterable[str]) -> None:
-        """They could not be read where ``of`` said: look again, but not all the time."""
+        """The addresses did not serve them: read again, with a back-off."""
         with self._lock:
             for name in journals:
                 journal = self._journals.get(name)
@@ -82,9 +82,8 @@ class Addresses:
                     self._nodes[journal.value] = _doubted(node)
 
     def look(self, journals: Iterable[str]) -> bool:
-        """Read what is due for them, once for all: each journal, and each node of them, at most
-        once. Whether something was found that was not known; nothing is, while ZooKeeper does not
-        answer."""
+        """Read what is due, each journal and node at most once; whether any address changed. While
+        ZooKeeper does not answer none does."""
         names = sorted(set(journals))
         before = self.of(names)
         with suppress(UnavailableError):
@@ -99,7 +98,7 @@ class Addresses:
         self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
 
     def retain(self, journals: AbstractSet[str]) -> None:
-        """Forget all others: nobody reads them any more."""
+        """Forget all others."""
         with self._lock:
             self._journals = {n: known for n, known in self._journals.items() if n in journals}
             nodes = {known.value for known in self._journals.values()}
@@ -127,7 +126,7 @@ class Addresses:
                 self._nodes[name] = _known(self._nodes.get(name), addresses, self.clock())
 
     def _read(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """One that cannot be read counts as not there, and harms no other."""
+        """An unreadable record counts as missing."""
         if not wanted:
             return []
         found = self.store.read_each(wanted)
@@ -141,8 +140,8 @@ class Addresses:
 
 
 def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
-    """Which of the workers at ``addresses`` of the node that leads the journal serves it: its first
-    one when another node has made it."""
+    """The address of the node's worker that serves the journal: the first one when another node has
+    made the journal."""
     return addresses[worker_of(journal, len(addresses)) if node_of(journal) == node else 0]
 
 
@@ -151,7 +150,7 @@ def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:
 
 
 def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
-    """What is there is read again after a while, what is missing soon."""
+    """A missing value is read again soon."""
     look_at = now + (LOOK_SECONDS if value else DOUBT_SECONDS)
     if before is None or before.value != value or now >= before.looked_at + LOOK_SECONDS:
         return _Known(value, now, look_at)
@@ -159,7 +158,7 @@ def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
 
 
 def _doubted(known: _Known[V]) -> _Known[V]:
-    """Looked at soon; the next doubt, unless something else was found, twice as late."""
+    """Read soon; each further doubt doubles the wait until the value changes."""
     look_at = known.looked_at + known.doubt_seconds
     if look_at >= known.look_at:
         return known

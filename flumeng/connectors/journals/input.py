@@ -53,8 +53,6 @@ class Journals:
 
 
 class JournalPositions(WatchedPositions):
-    """See ``Positions``."""
-
     def __init__(
         self, watcher: PositionWatcher, probes: Probes, wake: Callable[[], None] = lambda: None
     ) -> None:

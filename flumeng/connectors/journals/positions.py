@@ -1,8 +1,7 @@
-"""How far each journal can be read now: one watch a server, shared by all tasks of the process.
+"""The ends of journals: one watch a server, shared by all tasks of the process.
 
-One thread holds all watches, whatever their number, and one other looks up addresses. A server that
-does not answer costs its own journals a delay, and the others nothing: each has its own watch, and
-its own waits between two tries. A call that takes too long is ended.
+One thread holds all watches, another one reads addresses. A server that does not answer delays only
+its own journals: each has its own watch and back-off. A call that takes too long is ended.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""So often it is seen whether an address is to be read again."""
+"""How often due addresses are looked for."""
 GATHER_SECONDS = 0.02
-"""What many tasks begin to watch at the same time is asked for together."""
+"""Tasks that begin to watch within this time share a request."""
 POLL_SECONDS = 1.0
-"""The gap between two watches that a server ends early, because it has too many."""
+"""The pause between watches that a server with too many ends early."""
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 10.0
 
@@ -38,22 +37,20 @@ Follow = Callable[[str, WatchRequest], AsyncGenerator[WatchAnswer, None]]
 
 
 def pace(servers: int) -> tuple[float, float]:
-    """The least gap between two answers of each server and their heartbeat, in seconds.
-
-    At most about 1,000 answers come in a second, and 40 heartbeats, however many servers there are.
-    """
+    """The least gap between two answers of a server and its heartbeat, in seconds: at most about
+    1,000 answers and 40 heartbeats a second from all servers."""
     return min(max(0.02, servers / 1000), 0.5), min(max(2.0, servers / 40), 10.0)
 
 
 def backoff_seconds(failures: int) -> float:
-    """How long a server is left alone after so many tries in a row that failed."""
+    """The pause after so many consecutive failures."""
     return float(min(BACKOFF_SECONDS * 2 ** min(failures - 1, 10), BACKOFF_MOST_SECONDS))
 
 
 @dataclass(eq=False)
 class _Server:
-    """``names`` are the journals to watch there. ``told``: whether the watch that runs has answered
-    yet. ``again``: another one is to take its place, although the names are the same."""
+    """``names``: the journals to watch. ``told``: the watch has answered. ``again``: it is to be
+    replaced, although the names are the same."""
 
     address: str
     names: frozenset[str]
@@ -64,10 +61,8 @@ class _Server:
 
 
 class PositionWatcher(WatchedEnds[Reach]):
-    """Watches all servers of watched journals. ``follow`` watches one server.
-
-    Journals that cannot be reached now, or whose servers have not answered yet, have no end.
-    """
+    """Watches all servers of watched journals; unreachable journals have no end. ``follow`` watches
+    one server."""
 
     def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
         super().__init__()
@@ -124,7 +119,7 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._looker.shutdown(wait=False, cancel_futures=True)
 
     def _look_up(self) -> None:
-        """Read the addresses that are due, in the thread that may wait for ZooKeeper."""
+        """Read due addresses in the thread that may block."""
         self._addresses.doubt(self._missing)
         due = self._addresses.due(self._watched())
         if due and not self._looking:
@@ -137,7 +132,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             self._call(self._wake.set)
 
     def _arrange(self) -> None:
-        """One watch for each server of journals that somebody watches."""
+        """Keep one watch for each server of watched journals."""
         wanted = self._watched()
         self._addresses.retain(wanted)
         self._missing &= wanted
@@ -164,7 +159,7 @@ class PositionWatcher(WatchedEnds[Reach]):
                 self._replace(server)
 
     def _replace(self, server: _Server) -> None:
-        """One that waits for its first answer, or for its next try, is replaced after that."""
+        """A watch without an answer yet is replaced after that."""
         if server.told:
             self._stop(server)
             self._start(server)
@@ -198,7 +193,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             await asyncio.sleep(backoff_seconds(server.failures))
 
     async def _watch_once(self, server: _Server) -> bool:
-        """Whether another watch is to take the place of this one at once."""
+        """Whether another watch replaces this one at once."""
         names, number = server.names, next(self._requests)
         server.told = server.again = False
         gap, heartbeat = pace(len(self._servers))

@@ -1,4 +1,3 @@
-"""Objects as an input: the items of a work queue, whose lanes are partitions.
-
-A discovery task lists objects and appends them to lanes; collect tasks read lanes in exact ranges.
+"""Objects as an input: discovery tasks append listed objects to the lanes of a queue; collect tasks
+read ranges of lanes.
 """

@@ -1,7 +1,5 @@
-"""What becomes of objects when all of their events are acked: they stay, go, are moved or tagged.
-
-It may be done any number of times. An object that was written anew meanwhile is another one, and is
-left alone.
+"""Deletes, moves or tags objects when all of their events are acked. Idempotent; a rewritten object
+is left alone.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ AT_ONCE = 8
 
 
 class Aftermath:
-    """Of the objects of one source."""
-
     def __init__(self, source: ObjectsSource) -> None:
         self._source = source
         places = [split_query(path)[0] for path in source.paths]
         self._roots = sorted(map(_fixed_directory, places), key=len, reverse=True)
 
     def clear(self, done: Sequence[Item]) -> str:
-        """Of objects that are done. Says why one of them is still there, or nothing."""
+        """Treat objects that are done. Returns why one of them is still there, or an empty text."""
         once = {
             "keep": None,
             "delete": partial(self._once, self._delete),
@@ -86,7 +82,7 @@ class Aftermath:
 
 
 def _is_there(item: Item, store: FileStore, path: str) -> bool:
-    """Whether the object is there as it was listed."""
+    """Whether the object is as it was listed."""
     try:
         check_there(item, store, path)
     except ChangedError:
@@ -95,5 +91,5 @@ def _is_there(item: Item, store: FileStore, path: str) -> bool:
 
 
 def _fixed_directory(path: str) -> str:
-    """What comes before the first name with a pattern in it; below ``move_to`` it is left out."""
+    """The directory before the first wildcard; it is left out below ``move_to``."""
     return re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0] + "/"

@@ -25,7 +25,7 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 Kind = Literal["tar", "zip"]
 FindIn = Callable[[Content, int, int], Iterator[Part]]
-"""Of a content, the parts between two positions."""
+"""Gives the parts of a content between two positions."""
 _TAR_NAMES = tuple(tar + packed for tar in TAR_SUFFIXES for packed in ("", *SUFFIXES))
 _ZIP_NAMES = tuple(".zip" + packed for packed in ("", *SUFFIXES))
 _LATEST = 253_402_300_800
@@ -34,7 +34,7 @@ _LATEST = 253_402_300_800
 
 @dataclass(frozen=True)
 class Origin:
-    """Where events are from: the ``item``, or the member of it that ``path`` names."""
+    """The source of events: the ``item``, or the member of it at ``path``."""
 
     item: Item
     path: str
@@ -42,7 +42,7 @@ class Origin:
 
 
 def kind_of(content: Content) -> Kind | None:
-    """Raises CorruptError for what is no archive, and is called one."""
+    """Raises CorruptError for a content whose name and beginning contradict each other."""
     beginning = content.beginning(tar_members.HEADER_BYTES)
     named = _named(content.name)
     if beginning.startswith(zip_members.MAGIC):
@@ -107,7 +107,7 @@ def _members(
 
 
 def _shifted(inside: Content, find: FindIn, base: int, end: int) -> Iterator[Part]:
-    """All parts of a member from its beginning on, which is at ``base``."""
+    """All parts of a member; its positions begin at ``base``."""
     if inside.beginning(1):
         for part in find(inside, 0, end - base):
             if isinstance(part, Segment):
@@ -117,7 +117,6 @@ def _shifted(inside: Content, find: FindIn, base: int, end: int) -> Iterator[Par
 
 
 def _from(part: Part, start: int) -> Iterator[Part]:
-    """What of it lies at ``start`` or behind."""
     if part.position >= start:
         yield part
     elif isinstance(part, Rows):
@@ -134,7 +133,7 @@ def _origin(opened: Opened, name: str, written: float) -> Origin:
 
 
 def _shown(name: str) -> str:
-    """A path below the archive; what cannot be text is replaced."""
+    """A path below the archive; what is not text is replaced."""
     text = name.encode("utf-8", "replace").decode()
     while text.startswith(("/", "./")):
         text = text[1:]
@@ -142,6 +141,5 @@ def _shown(name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    """As in a directory that is listed."""
     parts = [part for part in name.split("/") if part.strip(".")]
     return name.endswith(COPYING) or any(map(is_hidden, parts))

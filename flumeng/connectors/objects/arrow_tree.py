@@ -1,7 +1,5 @@
-"""Stores that are listed through pyarrow, one directory at a time: GCS, Azure, HDFS.
-
-pyarrow gives a directory as a whole, so its objects are in memory as long as it is listed, about
-300 bytes each, and it tells no ETag.
+"""Stores listed through pyarrow: GCS, Azure, HDFS. pyarrow gives whole directories, about 300 bytes
+an object in memory, and no ETags.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class ArrowTree:
         return page
 
     def _infos(self, request: Request) -> list[tuple[str, fs.FileInfo]]:
-        """What is in the directory, by its names; those of directories end in a slash."""
+        """The names in the directory, sorted; those of directories end in a slash."""
         directory = f"{self._root}/{request.scope.directory}"
         selector = fs.FileSelector(directory if request.scope.directory else self._root or "/")
         try:

@@ -1,7 +1,7 @@
-"""Rows of Avro's container files as JSON, block by block; fastavro makes Python objects of them.
+"""Rows of Avro files as JSON, block by block, through fastavro.
 
-A value that Python or Arrow has no type for (a date in the year 10000) costs its own row no more
-than a ``parse_error``: it stands there as the number that the file has.
+A value that neither Python nor Arrow can hold (a date in the year 10000) stays the number of the
+file, and its row gets a ``parse_error``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MOST_DIGITS = 38
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError before the first block that is damaged, UserError for
-    types that JSON or Arrow do not have."""
+    """Rows [start, end). Raises CorruptError before the first damaged block, UserError for types
+    that JSON or Arrow lack."""
     file = BlockFile(content.blocks())
     with content.explained():
         try:
@@ -92,7 +92,7 @@ def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iter
 
 @dataclass(frozen=True)
 class _Unfit:
-    """A value whose logical type has none like it."""
+    """A value that its logical type cannot hold."""
 
     value: Any
 
@@ -114,8 +114,7 @@ LOGICAL_READERS["fixed-uuid"] = _guarded(lambda value, *_: UUID(bytes=value))
 def _bodies(
     rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None
 ) -> Iterator[tuple[pa.BinaryArray, str]]:
-    """The rows as JSON, and why those of a part are not as they should be. Without a ``kind`` one
-    row is not as the other."""
+    """Bodies and their error; with ``kind`` None rows are encoded one by one."""
     plain = [_plain(row) for row in rows]
     unfit = [number for number, row in enumerate(rows) if _unfit_names(row)]
     first = 0
@@ -145,7 +144,7 @@ def _together(
 
 
 def _alone(row: Mapping[str, Any]) -> pa.BinaryArray:
-    """One row without Arrow's types, in the same words."""
+    """One row encoded without Arrow, in the same format."""
     known = {name: value for name, value in row.items() if value is not None}
     return pa.array([_ENCODER.encode(_shown(known))], pa.binary())
 
@@ -178,7 +177,7 @@ def _has_unfit(value: Any) -> bool:
 
 
 def _row_type(schema: Any, named: Mapping[str, Any]) -> pa.DataType | None:
-    """None when a column has a union of several types. Raises UserError."""
+    """None when a column is a union of several types. Raises UserError."""
     try:
         return _type(schema, named, ())
     except _UnionError:
@@ -190,7 +189,7 @@ class _UnionError(Exception):
 
 
 def _define(schema: Any, named: dict[str, Any]) -> None:
-    """Puts schemas by their names into ``named``, to which others may refer."""
+    """Collects named schemas, to which others may refer."""
     if isinstance(schema, list):
         for each in schema:
             _define(each, named)
@@ -203,7 +202,7 @@ def _define(schema: Any, named: dict[str, Any]) -> None:
 
 
 def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
-    """``named``: see ``_define``; ``within``: the names of those around."""
+    """``within``: the names of the enclosing records."""
     if isinstance(schema, str):
         if schema in within:
             raise UserError(f"its Avro has a {schema} in each {schema}, which no column can hold")
@@ -231,7 +230,7 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.
 
 
 def _plain(value: Any) -> Any:
-    """As Arrow takes it: a UUID as its text, a value that does not fit as the file has it."""
+    """The value as Arrow takes it: a UUID as text, an unfit one as in the file."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, _Unfit):

@@ -1,7 +1,7 @@
-"""Compressed items: how they are known, and what is in them, block by block.
+"""Compressed items: detecting the codec, and decompressing block by block.
 
-An item is what its first bytes say; its name counts where they say nothing. Gzip is read by ISA-L,
-three times as fast as by zlib. A stream may have several members or frames one after the other.
+The first bytes decide; the name counts where they say nothing. ISA-L reads gzip three times as fast
+as zlib. A stream may have several members or frames.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flumeng.connectors.objects.formats import SUFFIXES
 from flumeng.platform.errors import CorruptError, FlumengError
 
 Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
-"""The last one is only in archives."""
+"""``deflate`` occurs in archives only."""
 Counted = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 MAGIC_BYTES = 10
@@ -44,7 +44,7 @@ _UNKNOWN: tuple[tuple[bytes, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "7z"),
     (b"Rar!\x1a\x07", "rar"),
 )
-"""How items begin that are compressed in a way that is not read."""
+"""The first bytes of formats that are not read."""
 _UNKNOWN_SUFFIXES = {
     ".snappy": "snappy",
     ".sz": "snappy",
@@ -57,7 +57,7 @@ _UNKNOWN_SUFFIXES = {
 }
 UNPACK_BYTES = 1 << 20
 XZ_BYTES = 256 << 20
-"""An item that takes more memory is damaged; ``xz -9`` takes 65 MiB."""
+"""An item that needs more memory is damaged; ``xz -9`` takes 65 MiB."""
 _IGZIP_ERROR = cast(type[Exception], igzip_lib.error)
 _DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, _IGZIP_ERROR)
 
@@ -68,12 +68,12 @@ _MEMBERS: dict[Codec, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(memlimit=XZ_BYTES),
 }
-"""What decompresses one member, in the way of the standard library."""
+"""Decompressors of one member, with the interface of the standard library."""
 
 
 def codec_of(beginning: bytes, location: str) -> Codec | None:
-    """How an item that begins so is compressed. Raises CorruptError when it is not compressed in
-    the way that its name says, or in one that is not read."""
+    """The codec of an item by its first bytes. Raises CorruptError when its name contradicts them,
+    or it is a format that is not read."""
     unknown = next((name for magic, name in _UNKNOWN if beginning.startswith(magic)), None)
     unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
     if unknown is not None and beginning:
@@ -89,8 +89,8 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
 
 
 def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Content:
-    """What is in it where it is compressed, else the same. Raises CorruptError where it is not
-    compressed as its name says. What is unpacked goes through ``counted``."""
+    """The decompressed content, or ``packed`` itself. Raises CorruptError where the name
+    contradicts the first bytes. ``counted`` wraps the decompressed blocks."""
     codec = codec_of(packed.beginning(MAGIC_BYTES), packed.name)
     if codec is None:
         return packed
@@ -100,7 +100,7 @@ def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Con
 
 
 def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
-    """``blocks`` as they are. Raises CorruptError where they are compressed again."""
+    """Raises CorruptError where the blocks are compressed again."""
     first = next(blocks, b"")
     while 0 < len(first) < MAGIC_BYTES and (more := next(blocks, b"")):
         first += more
@@ -113,11 +113,10 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
-    """What the stream in ``blocks`` holds; no block is empty or over ``UNPACK_BYTES``.
+    """The decompressed stream, in blocks of 1 to ``UNPACK_BYTES`` bytes.
 
-    ``blocks`` gives the stream from its beginning each time. Of a damaged one all comes that can be
-    had, and then CorruptError: what lies just before the damage takes a second reading, in small
-    steps.
+    ``blocks`` gives the stream from its beginning each time. A damaged one yields all bytes before
+    the damage, then CorruptError: a second reading in small steps finds the last of them.
     """
     whole_steps = 0
     try:
@@ -174,7 +173,7 @@ def _members(
 
 
 def _past_padding(rest: bytes, blocks: Iterator[bytes]) -> bytes:
-    """What follows a member: tapes and some tools fill up with zeros."""
+    """The bytes after a member; tapes and some tools pad with zeros."""
     while not (rest := rest.lstrip(b"\0")):
         rest = next(blocks, b"")
         if not rest:

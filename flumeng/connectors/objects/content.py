@@ -1,7 +1,6 @@
 """The bytes that formats read: of an item, of a decompressed item, or of an archive's member.
 
-An item can be read from any position. All others are streams from their beginning, and are held in
-memory for a format that needs random access.
+An item has random access. All others are streams, held in memory for a format that needs more.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Content(Protocol):
     def seekable(self) -> bool: ...
 
     def beginning(self, size: int) -> bytes:
-        """The first bytes: ``BEGINNING_BYTES`` at most, fewer where the content is shorter."""
+        """At most ``BEGINNING_BYTES``."""
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
         """Its bytes in blocks that are not empty. ``start`` is for ``seekable`` contents only."""
@@ -53,8 +52,7 @@ class Content(Protocol):
 
 
 class Streamed:
-    """A stream of bytes. ``source`` begins it again with each call; peeking at the beginning and
-    then reading the blocks calls it once."""
+    """``source`` begins the stream again with each call; peeking and then reading calls it once."""
 
     seekable = False
 
@@ -64,9 +62,8 @@ class Streamed:
         self._source = source
         self._head: bytes | None = None
         self._rest: Iterator[bytes] | None = None
-        """The blocks after the head, until they are read."""
         self._trouble: FlumengError | None = None
-        """The error that came after the head."""
+        """The error after the head."""
 
     def beginning(self, size: int) -> bytes:
         if self._head is None:
@@ -168,7 +165,7 @@ def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iter
 
 
 def without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same without a byte order mark at the beginning."""
+    """Without a byte order mark."""
     yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
     yield from blocks
 

@@ -1,7 +1,7 @@
-"""What lies between offsets of a lane: items, which weigh as much as they have bytes.
+"""The items between offsets of a lane, weighed by their bytes.
 
-How many events an object has nobody knows before it is read, so it is guessed from its bytes. The
-guess is the same for all who ask, since batches that are repeated are cut as they were.
+The events of an object are unknown before it is read, so they are guessed from its bytes. The guess
+never changes: a repeated batch is cut as before.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 
 EVENT_BYTES = 200
-"""Of a line, about; of an object that cannot be cut, which is compressed as a rule, a tenth."""
+"""Bytes an event: of a line, and of an item that is read whole, mostly a compressed one."""
 WHOLE_EVENT_BYTES = 20
 ITEM_EVENTS = 50
-"""To open an object takes as long as to read so many events, about."""
+"""The cost of opening an object, in events."""
 
 Cuttable = Callable[[str], bool]
-"""Whether the item at a location may be read in parts."""
 
 
 def weight(size: int, *, cuttable: bool) -> int:
-    """How many events an item of so many bytes is, and what it costs to open it."""
+    """The estimated events of an item, and the cost of opening it."""
     return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
 
 
 class LaneContents:
-    """See ``Contents``. ``lane`` are its items in order, without a gap, from the first that is not
-    acked on. ``until``: number of an item -> the position from which on it is not read. It weighs
-    the same all the same: a batch that is repeated is cut as it was."""
+    """See ``Contents``. ``lane``: the consecutive items from the first unacked one on. ``until``:
+    number of an item -> the position at which reading it ends, which does not change its weight."""
 
     def __init__(
         self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
@@ -75,14 +73,13 @@ class LaneContents:
 
     @cached_property
     def _borders(self) -> list[int]:
-        """How much lies before each item, and before the end."""
+        """The weight before each item, and before the end."""
         return list(accumulate(map(self._weight, self._items), initial=0))
 
     def _weight(self, item: Item) -> int:
         return weight(item.size, cuttable=self._cuttable(item.location))
 
     def _below(self, offset: int) -> int:
-        """How much lies below the offset."""
         place = items.number_of(offset) - self._first
         if place < 0:
             return 0

@@ -1,7 +1,7 @@
-"""Rows of CSV as JSON. All values are texts, exactly as they stand there. An empty line is no row.
+"""Rows of CSV as JSON. Values are texts, verbatim; empty lines are no rows.
 
-The first row has their names, unless the source has them; a name that is there already gets a
-number. A row with too many or too few values is an event with its text as it stands there.
+The first row names the columns unless the source does; a repeated name gets a number. A row with
+too many or too few values is an event with its text.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from flumeng.connectors.objects.parts import Rows, numbered, texts_of
 from flumeng.platform.errors import CorruptError
 
 BLOCK_BYTES = 4 << 20
-"""A row is no longer than this."""
+"""The most bytes of a row."""
 NAMES_BYTES = 1 << 20
-"""Nor is the first row longer than that."""
+"""The most bytes of the first row."""
 MOST_UNFIT = 100_000
-"""What has so many rows of the wrong width, one after the other, is no such CSV."""
+"""After so many consecutive rows of the wrong width the item is no such CSV."""
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError before the last row that was read when the item is
-    damaged behind it: nobody knows whether that one is whole."""
+    """Rows [start, end). Raises CorruptError before the last row read when the item is damaged
+    after it, as that row may be incomplete."""
     _, blocks = text_from(content, source.encoding, 0)
     with content.explained():
         yield from numbered(_bodies(without_mark(blocks), source), start, end)
@@ -51,7 +51,7 @@ def _bodies(blocks: Iterator[bytes], source: ObjectsSource) -> Iterator[pa.Binar
 
 
 def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
-    """The names of the columns, and how many bytes are before the rows."""
+    """The names of the columns, and the bytes before the rows."""
     given = list(source.names or ())
     if not source.named_by_row:
         return given, 0
@@ -82,7 +82,7 @@ def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The second one of the same name is ``name_2``."""
+    """A repeated name becomes ``name_2``."""
     found: dict[str, None] = {}
     for name in names:
         number, free = 1, name
@@ -94,7 +94,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
-    """All of it, and a line end: without one Arrow takes a first row that is the last for none."""
+    """Ends with a newline: without one Arrow drops a first row that is the last."""
     block = beginning
     while block:
         yield block
@@ -104,18 +104,18 @@ def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
 
 
 class _Reading:
-    """The rows behind the names, one batch behind Arrow's reader: what is sure to be read well."""
+    """The rows after the names, one batch behind Arrow's reader, which may fail in the next."""
 
     def __init__(
         self, names: Sequence[str], blocks: Iterator[bytes], source: ObjectsSource
     ) -> None:
         self._file = BlockFile(blocks)
         self._unfit: deque[pc.InvalidRow] = deque()
-        """Rows with too many or too few values that are still to be given."""
+        """Rows of the wrong width that are not given yet."""
         self._position = 0
-        """So many rows were given."""
+        """The rows given."""
         self._seen = 0
-        """So many rows has Arrow read."""
+        """The rows that Arrow has read."""
         self._reader = pc.open_csv(
             pa.PythonFile(self._file, "r"),
             pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names),
@@ -134,7 +134,7 @@ class _Reading:
         )
 
     def bodies(self) -> Iterator[pa.BinaryArray | str]:
-        """A text is why the row that follows is as it stands there."""
+        """A text is the error of the row that follows."""
         for batch in self._sound():
             first = 0
             while first < batch.num_rows:
@@ -170,7 +170,6 @@ class _Reading:
             self._seen += batch.num_rows
 
     def _given_unfit(self) -> Iterator[pa.BinaryArray | str]:
-        """Those that come next."""
         while self._unfit and self._unfit[0].number - 1 == self._position:
             row = self._unfit.popleft()
             self._position += 1

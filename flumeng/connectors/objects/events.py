@@ -1,4 +1,4 @@
-"""What is found in items, of many at once, as events."""
+"""Makes batches of events from the parts of many items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERROR = PARSE_ERROR.encode()
 
 
 class Gathered:
-    """Parts of items, until they make a batch."""
+    """Parts of items until they make a batch."""
 
     def __init__(self, piece: Range, *, keep_empty: bool) -> None:
         self._piece = piece
@@ -36,7 +36,7 @@ class Gathered:
         self._bytes = self._rows = 0
 
     def add(self, origin: Origin, part: Part) -> Iterator[pa.RecordBatch]:
-        """Gives batches once there is enough for them."""
+        """Yields batches once there is enough for one."""
         self._origins.append(origin)
         self._parts.append(part)
         if isinstance(part, Segment):
@@ -49,7 +49,6 @@ class Gathered:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Gives batches of all that is there."""
         origins, parts = self._origins, self._parts
         self._clear()
         if not parts:
@@ -89,8 +88,6 @@ class Gathered:
 
 
 class _Attributes:
-    """Of the events of each part."""
-
     def __init__(self, origins: Sequence[Origin], parts: Sequence[Part]) -> None:
         entries = [
             [(_PATH, origin.path.encode()), *_marks(part)]

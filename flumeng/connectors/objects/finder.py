@@ -1,9 +1,8 @@
-"""What the discovery task of a flow does for its source ``objects``: it lists them, and appends
-those that are new to the lanes of the flow's queue, which are its partitions.
+"""Finds the objects of a source, and appends new ones to the lanes of the flow's queue.
 
-A look takes a bounded time, and goes on where the last one stopped. While so many items wait that
-readers have enough to do, nothing is listed. What was seen is written in the transaction that
-appends what was found, so whoever goes on appends each object once.
+A look takes a bounded time and goes on where the last one stopped; it lists nothing while enough
+items wait. What was seen is written in the transaction that appends the items, so each object is
+appended once.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError
 
 AHEAD_ITEMS = 50_000
-"""So many items wait at most."""
+"""The most items that wait."""
 APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
-"""Of names and tags: a transaction has to fit into what ZooKeeper takes."""
+"""Of names and tags, to fit into ZooKeeper's largest transaction."""
 LOOK_SECONDS = 10.0
-"""For so long a look lists, and for so long before that it takes out what is done."""
+"""How long a look lists, and before that removes what is done."""
 NAMED = 3
 WINDOW_SECONDS = 3600.0
-"""So much older than others may an object be that appears, with ``order: modified``: S3 dates what
-is uploaded in parts to the beginning of its upload."""
+"""How much older than others a new object may be with ``order: modified``: S3 dates a multipart
+upload to its beginning."""
 
 
 @dataclass
 class _Pass:
-    """A listing of all paths from beginning to end. Of a path that is ``held`` nothing more may be
-    taken before what has not settled. ``young``: something has not. ``troubles`` of paths that were
-    not listed to their end."""
+    """A listing of all paths. In ``held`` paths something has not settled, and nothing after it
+    may be taken; ``young``: something has not settled; ``troubles``: of paths not listed to
+    their end."""
 
     pages: Iterator[tuple[str, list[Listed]]]
     held: set[str] = field(default_factory=set)
@@ -59,15 +58,13 @@ class _Pass:
 
 
 def _now_us() -> int:
-    """Since the epoch."""
     return time.time_ns() // 1000
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a finder needs of the world: a clock of seconds that only grow, and one of microseconds
-    since the epoch; who lists a location; what becomes of objects that are done; how a queue is
-    taken."""
+    """The clocks (monotonic seconds, microseconds since the epoch), stores and queue of a
+    finder."""
 
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = _now_us
@@ -102,21 +99,21 @@ class ObjectsFinder(FinderBase):
         self._listers: dict[str, Lister] = {}
         self._pass: _Pass | None = None
         self._found: list[tuple[str, Listed]] = []
-        """What is new and settled, and not appended yet, with its path."""
+        """New and settled objects that are not appended yet, with their paths."""
         self._places: set[str] = set()
-        """Of what was found: paths may mean the same object."""
+        """Those of ``_found``: paths may overlap."""
         self._next_pass = 0.0
         self._said: tuple[str, ...] = ()
         self._left: tuple[str, ...] = ()
-        """Why objects that are done are where they were."""
+        """Why objects that are done are still there."""
 
     @classmethod
     def of(cls, options: ObjectsSource, store: Store, task: FindingTask) -> ObjectsFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when somebody else writes the queue. After any error all is read
-        anew: what was found and not appended is found again."""
+        """Raises ConflictError when another process writes the queue. After any error everything is
+        read again."""
         del before
         try:
             log, known = self._taken()
@@ -175,7 +172,7 @@ class ObjectsFinder(FinderBase):
         }
 
     def _taken(self) -> tuple[QueueLog, Seen]:
-        """The queue under this task's epoch, and what was seen; read anew after any failure."""
+        """The queue under this task's epoch, and what was seen; read again after any error."""
         if self._log is None or self._seen is None:
             self._pass, self._found, self._places = None, [], set()
             source = self._source
@@ -202,8 +199,7 @@ class ObjectsFinder(FinderBase):
         return self._log, self._seen
 
     def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
-        """Take out what is acked, once the objects are where they are to be afterwards; whether
-        there was time for all of it."""
+        """Remove acked segments after the aftermath of their objects; whether the time sufficed."""
         aftermath, left = self._around.aftermath(self._source), []
         until, in_time = self._clock() + LOOK_SECONDS, True
         for lane, state in log.lanes.items():
@@ -222,7 +218,7 @@ class ObjectsFinder(FinderBase):
         return in_time
 
     def _list(self, log: QueueLog, known: Seen) -> bool:
-        """Append what is new, as far as there is room; whether there is more at once."""
+        """Append new objects while there is room; whether there are more at once."""
         until = self._clock() + LOOK_SECONDS
         while self._clock() < until:
             room = self._most_waiting - log.kept_items
@@ -263,7 +259,7 @@ class ObjectsFinder(FinderBase):
             run.unnamed_example = run.unnamed_example or listing.unnamed_example
 
     def _lister(self, location: str) -> Lister:
-        """One for each path: a store that does not answer costs a bounded number of threads."""
+        """One for each path, whose threads are bounded."""
         if location not in self._listers:
             self._listers[location] = self._around.lister(location)
         return self._listers[location]
@@ -283,7 +279,6 @@ class ObjectsFinder(FinderBase):
                 self._found.append((path, one))
 
     def _append(self, log: QueueLog, known: Seen) -> None:
-        """What was found, as far as there is room."""
         while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
             taken, self._found = self._found[:most], self._found[most:]
             lanes = spread((one for _, one in taken), log.waiting_weights, log.weigh)
@@ -325,6 +320,6 @@ class ObjectsFinder(FinderBase):
 
 
 def _fitting(found: Sequence[tuple[str, Listed]]) -> int:
-    """How many of the first ones go into one transaction."""
+    """How many objects fit into one transaction."""
     sizes = accumulate(len(one.location.encode()) + len(one.tag) for _, one in found)
     return bisect_right(list(islice(sizes, APPENDED_AT_ONCE)), APPENDED_BYTES)

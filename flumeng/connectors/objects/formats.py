@@ -1,4 +1,4 @@
-"""The formats of items: which module finds the events of each, and which items may be cut."""
+"""The formats of items: the module of each, and which items can be read in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ MODULES: Mapping[Format, str] = {
     "avro": "flumeng.connectors.objects.avro_rows",
 }
 SUFFIXES = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2", ".xz": "xz"}
-"""Of compressed items, and what they are by that."""
 TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
 _WHOLE = (*SUFFIXES, *TAR_SUFFIXES, ".zip")
 
@@ -44,8 +43,8 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
-    """Whether the source's item at a location can be read from any position; others are read from
-    their beginning for each range."""
+    """Whether the source's item at a location can be read from any position, not only from its
+    beginning."""
     if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
         return lambda _location: False
     return lambda location: not split_query(location)[0].endswith(_WHOLE)

@@ -56,7 +56,6 @@ class Glob:
 
     @property
     def scope(self) -> Scope:
-        """The root directory."""
         return Scope(self, self.root, [0])
 
 
@@ -148,7 +147,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _parts(path: str) -> list[str]:
-    """The directories and the name of an object."""
+    """The directories, and the name of an object."""
     place = split_query(path)[0]
     names = [name for name in (place.partition("://")[2] or place).split("/") if name]
     return [*names, "*"] if not names or names[-1] == ANY_DEPTH else names

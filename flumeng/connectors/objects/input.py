@@ -1,8 +1,7 @@
-"""Objects as an input of a collector: how far the lanes of queues reach, and what lies in them.
+"""Objects as an input of a collector: the ends of lanes, and the items in them.
 
-An object that cannot be read is tried again a few times. Then its lane goes on behind it: what was
-not read of it is passed over, and a record of that is written with the ack. A store that does not
-answer is no fault of an object, and is waited for.
+An object that cannot be read is tried a few times. Then its lane goes on after it; the unread rest
+is skipped, and recorded with the ack. A store that does not answer is waited for.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from zkschema.records import QueueFailure
 from zkschema.table import ZPath
 
 TRIES, TRY_SECONDS = 3, 0.3
-"""So often an object is tried, within a second, before its lane goes on without it."""
+"""Tries of an object, within a second, before its lane goes on without it."""
 GIVEN_UP_AT_ONCE = 50
-"""So many objects that lie one after the other are tried, and given up, together."""
+"""The most consecutive objects that are tried, and given up, together."""
 WHY_CHARACTERS = 500
 LEFT_OUT = "it could not be read when the batch was written that is repeated"
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
@@ -40,8 +39,8 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """``items``: what is not read of items any more, each to the end of its item. ``last``: those
-    of them that follow each other and were given up last here, as one."""
+    """``items``: the unread rests of items, each to the end of its item. ``last``: the consecutive
+    ones that were given up last, as one."""
 
     items: tuple[Gone, ...]
     last: Gone | None = None
@@ -49,16 +48,12 @@ class _GivenUp:
 
 @dataclass(frozen=True)
 class _Known:
-    """The ``reach`` of a lane, and what it is made of."""
-
     log: LaneLog
     given_up: _GivenUp | None
     reach: Reach
 
 
 class ObjectsInput:
-    """See ``Input``. ``store`` has the queues."""
-
     def __init__(self, store: Store) -> None:
         self._watcher = QueueWatcher(store)
         self._probes = Probes("objects")
@@ -67,14 +62,13 @@ class ObjectsInput:
         return LanePositions(self._watcher, self._probes, wake)
 
     def reader(self, spec: FlowSpec) -> ObjectsReader | None:
-        """Raises UserError when the store's credentials are nowhere."""
+        """Raises UserError when the store's credentials are missing."""
         source = source_of(spec, ObjectsSource)
         return None if source is None else ObjectsReader.of(source)
 
 
 class LanePositions:
-    """See ``Positions``. Objects are tried with what ``reader`` makes, in ``probes``; ``wall``
-    gives seconds since the epoch."""
+    """See ``Positions``. ``wall``: seconds since the epoch."""
 
     def __init__(
         self,
@@ -100,7 +94,7 @@ class LanePositions:
         self._given_up: dict[str, _GivenUp] = {}
         """By partition."""
         self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
-        """What is to be given up once its lane is known."""
+        """To be given up once the lane is known."""
 
     def open(self, spec: FlowSpec) -> None:
         """Raises UserError, UnavailableError."""
@@ -116,8 +110,7 @@ class LanePositions:
         self._left_out = dict(parts)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Of a flow that reads no objects any more nothing: its lanes are on their way out of its
-        tasks."""
+        """Empty for a flow without such a source: its lanes are leaving its tasks."""
         if self._source is None:
             return {}
         lanes = {name: queues.lane_of(name) for name in partitions}
@@ -180,14 +173,14 @@ class LanePositions:
     def _give_up(
         self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
     ) -> None:
-        """The rest of the items in which there is damage; they follow each other from ``start``."""
+        """Give up the rest of damaged items, which are consecutive from ``start``."""
         fresh = self._gone(partition, log, damage)
         more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
         last = Gone(start, fresh[-1].end, damage[0].why + more)
         self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
 
     def _give_up_again(self, partition: str, log: LaneLog) -> None:
-        """What a batch was written without that is repeated."""
+        """Give up the parts without which a repeated batch was written."""
         parts = self._left_out.pop(partition)
         damage = [UnreadableError(partition, start, LEFT_OUT) for start, _ in parts]
         again = self._gone(partition, log, damage)
@@ -228,7 +221,7 @@ class LanePositions:
         return _over(self._watcher.store.read(path), path, failure)
 
     def _as_of_now(self, one: Gone) -> Gone:
-        """An operator may have said meanwhile what is wanted of an item that had failed before."""
+        """An operator may have changed ``wanted`` of an item that failed before."""
         (told,) = one.also
         assert isinstance(told, Put) and isinstance(told.value, QueueFailure)
         before = self._watcher.store.read(told.path)
@@ -269,8 +262,7 @@ class LanePositions:
 def _over(
     before: Versioned[QueueFailure] | None, path: ZPath[QueueFailure], failure: QueueFailure
 ) -> Put:
-    """To be written over what the item's failure is now: what failed before was not read again
-    from there, and what an operator wants of it stays."""
+    """Replaces the item's failure, but keeps its first position and what an operator wants."""
     if before is None:
         return Put(path, failure, ABSENT)
     position = min(failure.position, before.value.position)
@@ -282,8 +274,8 @@ def _over(
 def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
-    """Of the first items of the piece, one after the other, of which nothing can be read: none when
-    something of the first one can be. Raises UnavailableError."""
+    """The errors of the first consecutive items of which nothing can be read. Raises
+    UnavailableError."""
     found: list[UnreadableError] = []
     start = piece.start
     while start < piece.end and len(found) < most:

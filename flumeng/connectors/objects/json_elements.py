@@ -52,7 +52,7 @@ _STEPS[[_ARRAY_END, _OBJECT_END]] = -1
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError at the first element that is damaged."""
+    """Rows [start, end). Raises CorruptError at the first damaged element."""
     _, blocks = text_from(content, source.encoding, 0)
     text = without_mark(blocks)
     found = elements_at(text, source.records.split(".")) if source.records else elements(text)
@@ -160,7 +160,7 @@ class _Scan:
         self.checked = bytes(checked)
 
     def rest(self) -> tuple[bytes, int]:
-        """The incomplete rest of ``data``, and ``inside`` for it."""
+        """The incomplete rest, and ``inside`` for it."""
         if not len(self.places):
             return self.data.lstrip(_BLANK), 0
         last, kind = int(self.places[-1]), int(self.kinds[-1])
@@ -226,7 +226,6 @@ class _Scan:
         return _is_valid(b"[" + joined + b"]")
 
     def _first_broken(self, starts: Indices, ends: Indices, chosen: Mask, good: int) -> int:
-        """The first of the first ``good`` pairs of places with no JSON between them."""
         for number in np.flatnonzero(chosen[:good]).tolist():
             if not _is_valid(self.checked[starts[number] : ends[number]]):
                 return int(number)

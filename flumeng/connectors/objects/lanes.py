@@ -1,7 +1,5 @@
-"""The lanes of a queue: what waits in each, and which one gets the next object.
-
-Objects weigh what reading them costs (``contents``). They are appended in the order in which they
-were listed, so each lane keeps that order.
+"""The lanes of a queue: what waits in each, and which one gets the next object, in the order
+listed. Objects weigh what reading them costs (``contents``).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 
 Weigh = Callable[[str, int], int]
-"""The weight of an object, by its location and its bytes."""
+"""The weight of an object, by its location and bytes."""
 
 
 def alike(location: str, size: int) -> int:
@@ -46,11 +44,11 @@ def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -
 
 
 class LaneState:
-    """A lane in memory, for the task that writes it: the items kept, in consecutive ``segments``,
-    and ``next``, the number after them.
+    """A lane in memory, for the task that writes it: consecutive ``segments``, and the ``next``
+    number.
 
     All below ``acked`` is acked. ``kept`` counts the items; ``weight`` is that of the unacked ones.
-    An append never iterates over the items that wait already.
+    An append never iterates over waiting items.
     """
 
     def __init__(self, next: int = 0, weigh: Weigh = alike) -> None:
@@ -81,7 +79,7 @@ class LaneState:
         self.kept -= len(part)
 
     def bytes_from(self, offset: int) -> int:
-        """The bytes behind ``offset``; thread-safe."""
+        """Thread-safe."""
         return items.bytes_from((one for part in list(self.segments) for one in part), offset)
 
     def done(self) -> list[tuple[Item, ...]]:

@@ -1,8 +1,7 @@
-"""Lines of text: which of them belong to a range, and cutting many at once.
+"""Lines of text: those of a range, and cutting many at once.
 
-A range has the lines whose first byte lies in it, so it takes the byte before it to see whether a
-line begins there, and those behind it to finish the last one. Ranges that touch have each line
-once, wherever they are cut.
+A range has the lines whose first byte lies in it: it reads one byte before it and the rest of its
+last line. So adjacent ranges have each line once.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.parts import Segment
 
 MOST_LINE_BYTES = 1 << 24
-"""What is longer is cut there, and marked."""
+"""A longer line is cut, and marked."""
 _NEWLINE, _RETURN = 10, 13
 
 
 class Cut(NamedTuple):
-    """Lines without their ends; ``counts`` of them are in each segment."""
+    """Lines without their ends, ``counts`` of them in each segment."""
 
     bodies: pa.BinaryArray
     positions: npt.NDArray[np.int64]
@@ -39,7 +38,6 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 
 def _without_mark(found: Iterator[Segment]) -> Iterator[Segment]:
-    """The first line begins behind a byte order mark."""
     for segment in found:
         mark = len(codecs.BOM_UTF8) if segment.data.startswith(codecs.BOM_UTF8) else 0
         if segment.position or not mark:
@@ -49,8 +47,8 @@ def _without_mark(found: Iterator[Segment]) -> Iterator[Segment]:
 
 
 def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> Iterator[Segment]:
-    """The lines that begin in [start, end), out of ``blocks`` that begin at ``position``: that is
-    0, or below ``start``."""
+    """The lines that begin in [start, end). ``blocks`` begin at ``position``, which is 0 or below
+    ``start``."""
     held: _Held | None = None
     for first, block in _from_line(blocks, position, start):
         begin = 0
@@ -75,7 +73,7 @@ def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> It
 
 
 def _from_line(blocks: Iterator[bytes], position: int, start: int) -> Iterator[tuple[int, bytes]]:
-    """The blocks and where they begin, the first one with the first line at ``start`` or behind."""
+    """Blocks and their positions, from the first line at or after ``start``."""
     sought = start > position
     for block in blocks:
         skipped = 0
@@ -88,7 +86,7 @@ def _from_line(blocks: Iterator[bytes], position: int, start: int) -> Iterator[t
 
 
 class _Held:
-    """A line whose end has not come yet."""
+    """An incomplete line."""
 
     def __init__(self, position: int, beginning: bytes) -> None:
         self._position = position
@@ -110,7 +108,7 @@ class _Held:
 
 
 def cut(found: Sequence[Segment], *, keep_empty: bool) -> Cut:
-    """All lines of these segments. A carriage return before a line's end is no part of it."""
+    """All lines of these segments, without carriage returns before their ends."""
     whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in found]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)

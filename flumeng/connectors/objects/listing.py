@@ -28,7 +28,7 @@ from flumeng.platform.remote_store import Resolve, revealed
 
 ASK_AT_ONCE = 8
 SILENT_SECONDS = 120.0
-"""The time-out of a page for dead mounts and libraries without shorter time-outs of their own."""
+"""The time-out of a page, for dead mounts and libraries without one."""
 
 
 _Work = tuple["Future[Page]", Callable[[Request], Page], Request]
@@ -59,8 +59,7 @@ class Lister:
 
 
 class Listing:
-    """Iterated once, it gives pages of 1 to 1,000 objects. It is complete when it ends without
-    UserError or UnavailableError."""
+    """Gives pages of 1 to 1,000 objects, once. Complete when it ends without an error."""
 
     def __init__(self, lister: Lister, start: Request, strict: bool) -> None:
         self._lister = lister
@@ -69,7 +68,7 @@ class Listing:
         self._refusal: UserError | None = None
         self._refused = 0
         self.unnamed = 0
-        """How many objects no location can name; ``unnamed_example`` is one of them."""
+        """The objects that no location can name; ``unnamed_example`` is one of them."""
         self.unnamed_example = ""
 
     def __iter__(self) -> Iterator[list[Listed]]:
@@ -106,7 +105,7 @@ class Listing:
         waiting: deque[list[Listed] | Request],
         asked: dict[Request, Future[Page]],
     ) -> None:
-        """Fetch the next few pages ahead."""
+        """Request the next few pages."""
         ahead = 0
         for one in waiting:
             if isinstance(one, Request):
@@ -161,7 +160,6 @@ class _Reading:
         return future
 
     def end(self) -> None:
-        """Drop the requests that were not begun."""
         with suppress(Empty):
             while True:
                 self._queue.get_nowait()

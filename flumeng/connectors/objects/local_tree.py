@@ -1,4 +1,4 @@
-"""Directories of this host, and what is mounted there."""
+"""Directories of this host, including mounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 
 
 class LocalTree:
-    """The names of one directory are sorted, so they are in memory as long as it is listed."""
+    """The names of a directory are in memory while it is listed."""
 
     lasting = True
 
@@ -50,7 +50,7 @@ class LocalTree:
         return page
 
     def _entries(self, request: Request) -> list[tuple[str, bool, os.DirEntry[str]]]:
-        """What may be meant, the last name first; names of directories end in a slash."""
+        """Names that may match, the last one first; those of directories end in a slash."""
         scope = request.scope
         entries = []
         try:

@@ -1,4 +1,4 @@
-"""A member of an archive, and how much an archive may hold."""
+"""Members of archives, and the limits of what an archive may hold."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flumeng.platform.errors import CorruptError
 MOST_MEMBERS = 100_000
 FREE_BYTES = 1 << 30
 MOST_TIMES = 1000
-"""An archive unpacks to so many times its own bytes at most, where that is more than
-``FREE_BYTES``. Deflate cannot do better; logs are packed to a tenth or a fiftieth."""
+"""The most that an archive unpacks to, in times its own bytes, where that is more than
+``FREE_BYTES``: Deflate's limit; logs shrink to a tenth or a fiftieth."""
 
 
 class Member(NamedTuple):
-    """A regular file. ``written``: seconds since the epoch, 0 when nobody knows."""
+    """A regular file. ``written``: seconds since the epoch, 0 when unknown."""
 
     name: str
     written: float
@@ -25,8 +25,7 @@ class Member(NamedTuple):
 
 
 class Allowance:
-    """What an archive of ``packed`` bytes may still hold. Raises CorruptError when that is used up:
-    whoever packs a bomb means the reader's time."""
+    """What an archive of ``packed`` bytes may still unpack to. Raises CorruptError for a bomb."""
 
     def __init__(self, packed: int) -> None:
         self._members = MOST_MEMBERS
@@ -34,7 +33,6 @@ class Allowance:
         self._said = f"it unpacks to more than {self._bytes} bytes, of {packed}"
 
     def count(self) -> None:
-        """Another member."""
         self._members -= 1
         if self._members < 0:
             raise CorruptError(f"it has more than {MOST_MEMBERS} members")

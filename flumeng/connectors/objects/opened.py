@@ -1,10 +1,8 @@
-"""An item that is open: its bytes, as long as it is what was listed.
+"""An open item: its bytes, as long as it is as it was listed.
 
-What is opened has the size that was listed, and the tag or else the time. A small item takes one
-request for what it is and one for all of its bytes; a large one is read in blocks, the next one
-while the last one is worked on. A store may give the bytes of another object that was written
-meanwhile under the name, so what it is is asked again when they are there. That is not needed where
-the tag is the MD5 of the bytes, as it mostly is in S3 for what was not uploaded in parts.
+A small item takes one request for its identity and one for its bytes; a large one is read in
+blocks, one ahead. A store may give the bytes of a newer object, so the identity (size, and tag or
+time) is checked again after reading, unless the tag is the MD5 of the bytes.
 """
 
 from __future__ import annotations
@@ -35,17 +33,16 @@ _DAMAGE = (
     ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RecursionError,
     struct.error, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
-"""What libraries raise at bytes that nobody wrote for them."""
+"""What libraries raise for damaged bytes."""
 
 
 class ChangedError(CorruptError):
-    """The item is gone or was written anew: what was read of it may be of another object."""
+    """The item is gone or was rewritten; bytes read may be another object's."""
 
 
 class Opened:
-    """Raises CorruptError when the item is gone, was rewritten or is damaged, UserError when it may
-    not be read, UnavailableError when its store does not answer; each where it is read. See
-    ``Content``."""
+    """See ``Content``. Reading raises CorruptError when the item is gone, rewritten or damaged,
+    UserError when it may not be read, UnavailableError when its store does not answer."""
 
     seekable = True
 
@@ -102,8 +99,8 @@ class Opened:
             self._file.close()
 
     def check(self) -> None:
-        """Raises ChangedError when what was read may be of another object: to be called when all
-        that is wanted was read, and when it makes no sense."""
+        """Raises ChangedError when bytes read may be another object's. Called when all is read, and
+        when it makes no sense."""
         if self._whole is not None:
             return
         if self._store is LOCAL:
@@ -117,11 +114,9 @@ class Opened:
         return self._beginning[:size]
 
     def file(self) -> pa.NativeFile:
-        """All of it, to read anywhere."""
         return self._file if self._whole is None else pa.BufferReader(self._whole)
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Its bytes from ``start`` on; no block is empty."""
         if self._whole is not None:
             if start < len(self._whole):
                 yield self._whole[start:] if start else self._whole
@@ -138,7 +133,7 @@ class Opened:
         return self.read_at(start, size) if size > 0 else b""
 
     def read_at(self, start: int, size: int) -> bytes:
-        """So many bytes, all of which lie before its end as it was listed."""
+        """So many bytes, all within the listed size."""
         if self._whole is not None:
             return self._whole[start : start + size]
         with _explained(self._store):
@@ -149,8 +144,7 @@ class Opened:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """A context for libraries that read ``file`` themselves: what is no trouble of the store is
-        damage."""
+        """See ``Content``; what is no error of the store is damage."""
         try:
             yield
         except OSError as error:
@@ -163,12 +157,12 @@ class Opened:
 
 
 def name_of(item: Item) -> str:
-    """For people, and for the attribute ``path``: nothing of how its store is reached."""
+    """The location without parameters of the store, for people and the attribute ``path``."""
     return split_query(item.location)[0]
 
 
 def check_there(item: Item, store: FileStore, path: str) -> None:
-    """Raises as ``Opened`` does when the item is not there as it was listed."""
+    """Raises as ``Opened`` when the item is not as it was listed."""
     with _explained(store):
         if store is LOCAL:
             _check_local(item, Path(path).stat())
@@ -219,7 +213,6 @@ def _said(file: pa.NativeFile) -> dict[str, bytes]:
 
 
 def _check(item: Item, size: int, modified_us: int | None = None, tag: str | None = None) -> None:
-    """Raises CorruptError when that is not what was listed."""
     known = item.modified_us if modified_us is None else modified_us
     tags = item.tag.strip('"') if tag is None else tag
     if (size, known, tags) != (item.size, item.modified_us, item.tag.strip('"')):

@@ -27,7 +27,7 @@ Order = Literal["name", "modified", "any"]
 MOST_LANES = 256
 MOST_COLUMNS = 10_000
 MOST_TAGS = 10
-"""S3 takes no more for one object."""
+"""S3's limit for an object."""
 _NAMED = {"tab": "\t", "space": " "}
 _TAG = re.compile(r"[\w .:/=+@-]*")
 _OF_FORMATS = {
@@ -39,29 +39,25 @@ _OF_FORMATS = {
     "records": ("json",),
     "columns": ("csv", "parquet", "avro"),
 }
-"""Options, and the formats that have them."""
+"""Options of formats."""
 
 
 def check_delimiter(text: str) -> None:
-    """Raises ValueError."""
     if text not in _NAMED and not re.fullmatch(r"[ -~\t]", text):
         raise ValueError("expected one character of ASCII, or the words tab or space")
 
 
 def check_quote(text: str) -> None:
-    """Raises ValueError."""
     if not re.fullmatch(r"[!-/:-@\[-`{-~]?", text):
         raise ValueError("expected one character such as \" or ', or nothing")
 
 
 def check_records(text: str) -> None:
-    """Raises ValueError."""
     if "" in text.split("."):
         raise ValueError("expected names with dots between them, like data.items")
 
 
 def check_tag(name: str) -> None:
-    """Raises ValueError."""
     if not 1 <= len(name) <= 128 or name.startswith("aws:") or not _TAG.fullmatch(name):
         raise ValueError(
             "expected a tag of S3: 1 to 128 letters, digits, spaces or + - = . _ : / @"
@@ -69,7 +65,6 @@ def check_tag(name: str) -> None:
 
 
 def check_time(text: str) -> None:
-    """Raises ValueError."""
     try:
         time_of(text)
     except ValueError:
@@ -222,7 +217,6 @@ class ObjectsSource(SourceOptions):
 
     @property
     def separator(self) -> str:
-        """The delimiter itself."""
         return _NAMED.get(self.delimiter, self.delimiter)
 
     @property
@@ -236,34 +230,31 @@ class ObjectsSource(SourceOptions):
 
     @property
     def weighed(self) -> bool:
-        """Offsets of lanes are places in objects."""
         return True
 
     @property
     def locations(self) -> tuple[str, ...]:
-        """The paths, and as whom they are reached; they hold references and no secret."""
+        """The paths with references to their credentials, and no secret."""
         return tuple(located(path, self.credentials) for path in self.paths)
 
     @property
     def seen_location(self) -> str | None:
-        """The same of ``seen_in``."""
         return self.seen_in and located(self.seen_in, self.credentials)
 
     @property
     def local_path(self) -> str:
-        """A path that is another directory on each host; empty when there is none."""
+        """A path that differs by host, or empty."""
         places = (*self.paths, self.seen_in or "")
         return next(filter(None, (own_path(one, shared=self.shared) for one in places)), "")
 
     @cached_property
     def _written_us(self) -> tuple[float, float]:
-        """The first time, and that before which it ends, in microseconds since the epoch."""
+        """The bounds in microseconds since the epoch, half-open."""
         bounds = (self.written_from, "-inf"), (self.written_before, "inf")
         first, end = (time_of(text).timestamp() * 1e6 if text else float(no) for text, no in bounds)
         return first, end
 
     def wants(self, modified_us: int) -> bool:
-        """Whether it reads what was written then."""
         first, end = self._written_us
         return first <= modified_us < end
 

@@ -38,7 +38,7 @@ class Request:
 
     @property
     def within(self) -> str:
-        """The prefix of all paths in the directory."""
+        """The prefix of its paths."""
         return joined(self.scope.directory, "")
 
     @property
@@ -63,8 +63,7 @@ class Request:
 
 @dataclass
 class Page:
-    """``found``: objects and directories to list, in the order of their names; ``unnamed``: objects
-    and whole directories that no location can name."""
+    """``unnamed``: objects, and whole directories, that no location can name."""
 
     found: list[Listed | Request] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)

@@ -16,7 +16,7 @@ BATCH_BYTES = 4 << 20
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError behind the last one that can be read."""
+    """Rows [start, end). Raises CorruptError after the last readable one."""
     with content.explained():
         file = pq.ParquetFile(content.file(), pre_buffer=True, coerce_int96_timestamp_unit="us")
         columns = source.columns and chosen(source, file.schema_arrow.names)
@@ -32,7 +32,6 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 
 def _between(batches: Iterator[pa.RecordBatch], row: int, start: int, end: int) -> Iterator[Rows]:
-    """The rows [start, end) of batches that begin at ``row``."""
     for batch in batches:
         wanted = batch[max(start - row, 0) : max(end - row, 0)]
         position = max(start, row)

@@ -1,4 +1,4 @@
-"""What is found in an item: lines that are still to be cut, or rows."""
+"""Parts of items: segments of uncut lines, or rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TEXT_BYTES = 1 << 20
 
 
 class Segment(NamedTuple):
-    """Lines that lie one after the other: ``data`` begins at ``position`` and the next line at
-    ``end``. One that is ``cut`` is the beginning of a line that is too long."""
+    """Consecutive lines; the next line begins at ``end``. ``cut``: the beginning of a line that is
+    too long."""
 
     position: int
     end: int
@@ -25,8 +25,8 @@ class Segment(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that lie one after the other: the first one is number ``position``. Those that have an
-    ``error`` are as they stand there, since they could not be read."""
+    """Consecutive rows; the first is number ``position``. Unreadable ones are verbatim, with an
+    ``error``."""
 
     position: int
     bodies: pa.BinaryArray
@@ -37,12 +37,11 @@ class Rows(NamedTuple):
         return self.position + len(self.bodies)
 
     def between(self, start: int, end: int) -> Rows:
-        """Those in [start, end), of which there is one at least."""
+        """Those in [start, end), at least one."""
         first, last = max(start - self.position, 0), end - self.position
         return Rows(self.position + first, self.bodies[first:last], self.error)
 
     def behind(self, start: int) -> Rows:
-        """Those from ``start`` on."""
         return self.between(start, self.end)
 
 
@@ -50,8 +49,8 @@ Part = Segment | Rows
 
 
 def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
-    """Those of all rows of an item that are in [start, end). No more is read than has to be. A text
-    is why the row that follows could not be read."""
+    """The rows [start, end) of an item, reading no further. A text is the error of the row that
+    follows."""
     position, error = 0, ""
     while position < end:
         found = next(bodies, None)
@@ -69,8 +68,7 @@ def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> It
 
 
 def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:
-    """Each row as JSON, of so many at once that their texts take a few MB. Raises UserError for
-    columns that JSON cannot show."""
+    """Rows as JSON, a few MB at a time. Raises UserError for columns that JSON cannot show."""
     each = max(1, rows.num_rows * TEXT_BYTES // max(rows.nbytes, 1))
     for first in range(0, rows.num_rows, each):
         yield json_text.rows(rows[first : first + each])

@@ -1,13 +1,13 @@
-"""The queue of a flow as its discovery task writes it: items into lanes, acked ones out.
+"""The queue of a flow as its discovery task writes it: items are appended to lanes, acked ones
+removed.
 
-Every write is one transaction that names the head as it was seen. So what two tasks write of one
-queue is written by one of them, whatever their epochs are, and what is remembered of the objects
-that were listed is written with the items that they became.
+Every write is one transaction on the version of the head, so of two tasks one writes, whatever
+their epochs. What was seen is written with the items that it became.
 
-Where what was seen is in files, ZooKeeper has their names: a file lasts before its name is written,
-and goes when a later transaction has been written without it. Whoever takes the queue writes its
-head first. So nobody who wrote before can name a file any more, and what was listed before a
-transaction of one's own and has no name is nobody's.
+What was seen may lie in files, whose names are in ZooKeeper. A file is durable before its name is
+written, and is deleted after a later transaction without the name. The owner writes the head first;
+from then on no earlier owner can name a file, so a file listed before one's own transaction and not
+named is garbage.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 from zkschema.table import ZPath
 
 SEEN_BYTES = 6 << 20
-"""So much of what was seen is in ZooKeeper at most."""
+"""The most of what was seen that is in ZooKeeper."""
 SEEN_INLINE_BYTES = 12 << 10
-"""What is larger is in a file, where the flow names a place for them."""
+"""Larger buckets are in files, where the flow has ``seen_in``."""
 FORGOTTEN_AT_ONCE = 8
-"""So many buckets of what was seen are written in one transaction."""
+"""Buckets in one transaction."""
 SEGMENT_BYTES = 48 * 1024
-"""Of a segment as it is written; the table allows a little more."""
+"""Of an encoded segment; the table allows a little more."""
 RETRY = "retry"
 
 
@@ -58,15 +58,14 @@ def _new_id() -> str:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """What ZooKeeper has of a bucket: so many ``bytes``, or the name of a ``file``."""
+    """A bucket in ZooKeeper: its ``bytes``, or the name of its ``file``."""
 
     bytes: int
     file: str = ""
 
 
 class QueueLog:
-    """Useless once a call has raised an error: somebody else has written, or it is not known what
-    was written."""
+    """Useless once a call has raised an error: the state in ZooKeeper is unknown then."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class QueueLog:
         self._files = files
         self._buckets: dict[str, _Bucket] = {}
         self._unnamed: set[str] = set()
-        """Files that nobody can name after the next transaction of this log."""
+        """Files that nobody can name after the next transaction."""
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
@@ -99,11 +98,11 @@ class QueueLog:
         weigh: Weigh = alike,
         new_id: Callable[[], str] = _new_id,
     ) -> QueueLog:
-        """The queue under this epoch, with at least so many lanes; made when it is not there, under
-        an id that was never used.
+        """Take the queue under this epoch, with at least so many lanes; create it under a new id
+        when missing.
 
-        What was seen is remembered by ``rules``, which never change; much of it in files below the
-        location ``seen_in``. Raises ConflictError, CorruptError, UserError, UnavailableError.
+        ``rules`` say how objects are remembered, and never change. Raises ConflictError,
+        CorruptError, UserError, UnavailableError.
         """
         found = queues.head(store, flow)
         if found is None:
@@ -135,11 +134,11 @@ class QueueLog:
 
     @property
     def partitions(self) -> dict[str, str]:
-        """Partition -> lane, of all lanes."""
+        """Partition -> lane."""
         return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
 
     def look(self) -> None:
-        """See what is acked by now."""
+        """Read the acks."""
         found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
         for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
             if ack is not None:
@@ -147,16 +146,16 @@ class QueueLog:
 
     @property
     def kept_items(self) -> int:
-        """Those that wait, and those whose segments are not removed."""
+        """Items that wait, or whose segments are not removed."""
         return sum(state.kept for state in self.lanes.values())
 
     @property
     def waiting_weights(self) -> dict[str, int]:
-        """Lane -> what is not acked of it."""
+        """Lane -> the weight of its unacked items."""
         return {lane: state.weight for lane, state in self.lanes.items()}
 
     def seen(self) -> dict[str, bytes]:
-        """The buckets of what was listed before. Raises CorruptError when one is not there."""
+        """The buckets of what was seen. Raises CorruptError when one is missing."""
         names = self._store.children(paths.queue_seen(self._flow))
         found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
         inline, filed = {}, {}
@@ -195,9 +194,8 @@ class QueueLog:
         *,
         retried: str = "",
     ) -> None:
-        """``found`` are the items that follow in each lane, ``seen`` the buckets of what was listed
-        that have changed. ``retried``: the lane in which the item that was found had failed.
-        Raises UserError when so much was seen that it does not fit."""
+        """``found``: the next items of each lane; ``seen``: the changed buckets; ``retried``: the
+        lane in which the item had failed. Raises UserError when the buckets do not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
@@ -228,22 +226,21 @@ class QueueLog:
 
     @property
     def complete(self) -> bool:
-        """Nothing is listed for it any more."""
+        """Whether listing is over."""
         return self._head.value.complete
 
     def end(self) -> None:
-        """All that is to be read is in it."""
+        """Listing is over."""
         self._write(replace(self._head.value, complete=True), [])
 
     def forget(self, seen: Mapping[str, bytes]) -> None:
-        """Write what has changed of what was listed, without items: a part at a time, in the order
-        of ``SeenHashes``."""
+        """Write changed buckets without items, a few at a time, in the order of ``SeenHashes``."""
         names = list(seen)
         for first in range(0, len(names), FORGOTTEN_AT_ONCE):
             self.append({}, {name: seen[name] for name in names[first : first + FORGOTTEN_AT_ONCE]})
 
     def _stored(self, changed: Mapping[str, bytes]) -> dict[str, _Bucket]:
-        """What ZooKeeper will have of all buckets; those that go into files last there."""
+        """All buckets after the write; those in files are durable then."""
         large = {
             name: data
             for name, data in changed.items()
@@ -263,14 +260,14 @@ class QueueLog:
         return kept | {name: _Bucket(size) for name, size in small.items()} | written
 
     def failures(self) -> dict[str, Versioned[QueueFailure]]:
-        """What could not be read, by ``LANE.NUMBER``."""
+        """Items that could not be read, by ``LANE.NUMBER``."""
         names = self._store.children(paths.queue_failures(self._flow))
         found = self._store.read_each([paths.queue_failure(self._flow, one) for one in names])
         read = zip(names, map(readable, found), strict=True)
         return {name: one for name, one in read if one is not None}
 
     def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
-        """Do what an operator wants of them: append them again, or forget them."""
+        """Do what an operator wants of failures: retry or forget them."""
         for name, one in failures.items():
             if one.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), one.version)
@@ -286,13 +283,13 @@ class QueueLog:
         return [Item(self.lanes[lane].next, *at)]
 
     def _is_kept(self, name: str) -> bool:
-        """Whether the item is in a segment, where it still has to be known that it failed."""
+        """Whether the item's segment is kept, whose failures must be known."""
         lane, _, number = name.partition(".")
         kept = self.lanes[lane].segments
         return bool(kept) and kept[0][0].number <= int(number)
 
     def remove(self, done: Mapping[str, Iterable[tuple[Item, ...]]]) -> None:
-        """Take these segments out, of which everything is acked."""
+        """Remove acked segments."""
         gone = [(lane, part) for lane, parts in done.items() for part in parts]
         still = Check(paths.queue(self._flow), self._head.version)
 
@@ -342,7 +339,7 @@ class QueueLog:
 
 
 def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
-    """As few as fit into a znode each. Raises CorruptError for an item that fits into none."""
+    """As few as fit into a znode each. Raises CorruptError for an item that is too large."""
     whole = items.segment_of(part)
     if len(codec.encode(whole)) <= SEGMENT_BYTES:
         yield whole

@@ -1,8 +1,7 @@
-"""Reads ranges of lanes in executors: the lines or rows of each item that lie in the range.
+"""Reads ranges of lanes in executors: the lines or rows of their items.
 
-An item is read only as it was listed. Of a damaged one all events before the damage are read, and
-the range ends in an error after them. Of one that was rewritten meanwhile nothing counts. An empty
-item has no events in any format.
+An item is read only as it was listed. Of a damaged one all events before the damage are read, then
+the range ends in an error. Of one that was rewritten meanwhile nothing counts.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ Result = Opened | FlumengError
 
 @dataclass(frozen=True)
 class ObjectsReader:
-    """See ``Reader``; an address is the items that the range touches, see ``items.encode``.
-    ``resolved``: what the references in its credentials stand for."""
+    """See ``Reader``; an address has the items of the range, see ``items.encode``."""
 
     source: ObjectsSource
     resolved: Secrets = ()
@@ -65,7 +63,7 @@ class ObjectsReader:
         return frozenset({MODULES[self.source.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises UnreadableError itself: an item has fewer events than positions."""
+        """Raises UnreadableError itself, since items have fewer events than positions."""
         touched = [
             item
             for item in items.decode(address)
@@ -123,8 +121,7 @@ class ObjectsReader:
 
 
 def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
-    """Each item in its turn, open, or the error. Several are opened at once: opening is mostly
-    waiting. The caller closes them."""
+    """Each item in turn, open, or its error; several are opened at once. The caller closes them."""
     if len(items) <= 1:
         yield from ((item, _result(item, open_)) for item in items)
         return
@@ -144,7 +141,7 @@ def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Re
 
 
 def _groups(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Small items together: handing one over takes longer than reading it."""
+    """Small items together, which take less time than handing one over."""
     group: list[Item] = []
     size = 0
     for item in items:

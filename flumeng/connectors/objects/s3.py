@@ -148,7 +148,7 @@ def _down(scope: Scope, directories: str) -> Scope | None:
 
 
 def _has_location(key: str) -> bool:
-    """Whether a location can name the key: a question mark begins its query."""
+    """A question mark would begin the location's query."""
     return "?" not in key and not {"", ".", ".."}.intersection(key.split("/"))
 
 
@@ -237,7 +237,6 @@ def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
 
 
 def _is_same(head: Mapping[str, Any], item: Item) -> bool:
-    """Whether the object is as it was listed."""
     etag = head.get("ETag", "").strip('"')
     if item.tag and etag:
         return bool(etag == item.tag.strip('"'))

@@ -1,17 +1,12 @@
-"""What was listed before, so that each object becomes an item once. Pure.
+"""Remembers listed objects, so that each becomes an item once. Pure.
 
-Where the order of new objects can be relied on, a watermark is enough: the last name of a path
-(``order: name``), or a time and what is not older (``order: modified``). Else all objects that are
-there are remembered as 64-bit hashes, and forgotten when they are there no more (``order: any``).
-A hash takes 7 bytes. Exact names were rejected: a million regular ones take next to nothing, random
-ones 20 bytes each, and size and time, which tell that an object was written anew, 12 more in both.
+With ``order: name`` or ``modified`` a watermark suffices: the last name of a path, or a time. With
+``order: any`` all existing objects are remembered as 64-bit hashes, 7 bytes each; exact names would
+take 20 bytes, and sizes and times 12 more. With n objects, one new object in 2**64 / n is taken for
+a known one and never read: with ten million, one in 1.8e12.
 
-A new object whose hash is that of another one would never be read. With n objects remembered this
-happens to one new object in 2**64 / n: with ten million, to one in 1.8e12.
-
-What is remembered are buckets, name -> bytes, of which ``changed`` gives those that have to be
-written, in this order; whoever does so chooses where. When a write has failed, make a new object of
-what is stored.
+The memory is in buckets, name -> bytes; ``changed`` gives those to write, in this order. After a
+failed write, make a new object of what is stored.
 """
 
 from __future__ import annotations
@@ -29,29 +24,28 @@ from flumeng.connectors.objects.seen_hashes import SMALL, Hashes, SeenHashes, Si
 from flumeng.platform.errors import CorruptError
 
 MARK = "mark-"
-"""With it begin the names of the buckets that hold the watermark of a path."""
+"""The prefix of buckets that hold the watermark of a path."""
 LEAST_WINDOW_US = 1_000_000
 """Stores have times in whole seconds."""
 
 
 class Seen(Protocol):
-    """``path`` is a path of the source, as its flow says it."""
+    """``path`` is one of the source's paths."""
 
     def after(self, path: str) -> str:
-        """The place behind which a listing of the path may begin."""
+        """The place after which a listing of the path may begin."""
 
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
         """Those that were not added before, in their order."""
 
     def add(self, path: str, listed: Iterable[Listed]) -> None:
-        """They are items now. In ``order: name`` no object before one of them is to be new."""
+        """They are items now. With ``order: name`` no object before one of them is new later."""
 
     def passed(self, paths: Collection[str], now_us: int) -> None:
-        """All paths of the source were listed, each to its end, since the last time: what was not
-        met is there no more. Never called when the listing of one has failed."""
+        """All paths were listed to their ends since the last call; what was not met is gone."""
 
     def changed(self) -> dict[str, bytes]:
-        """The buckets that have changed since the last call; one without bytes is no more."""
+        """The buckets changed since the last call; an empty one is to be deleted."""
 
 
 def seen(
@@ -62,8 +56,8 @@ def seen(
     buckets: Mapping[str, bytes],
     sizes: Sizes = SMALL,
 ) -> Seen:
-    """``rewritten``: an object is another one when it was written anew. ``window_seconds``: so much
-    older than the newest may an object be that appears, with ``order: modified``."""
+    """``rewritten``: a rewritten object is a new one. ``window_seconds``: how much older than the
+    newest a new object may be with ``order: modified``."""
     marks = {name: data for name, data in buckets.items() if name.startswith(MARK) and data}
     if order == "name":
         return SeenNames(marks)
@@ -74,8 +68,7 @@ def seen(
 
 
 class SeenNames:
-    """The last name of each path. An object that appears before it is never found, nor is one that
-    is written anew."""
+    """The last name of each path. New objects before it, and rewritten ones, are never found."""
 
     def __init__(self, marks: Mapping[str, bytes]) -> None:
         self._marks = _Marks(marks)
@@ -100,8 +93,6 @@ class SeenNames:
 
 
 class SeenObjects:
-    """All objects that are there."""
-
     def __init__(self, hashes: SeenHashes, *, rewritten: bool) -> None:
         self._hashes = hashes
         self._rewritten = rewritten
@@ -134,13 +125,12 @@ class SeenObjects:
 
 
 class SeenTimes:
-    """A time for each path, and the objects that are not older than that.
+    """A time for each path, and the objects that are not older.
 
-    The time moves when all paths were listed to their end, so that what is old and comes late by
-    name is found; until the first such moment this is as large as with ``order: any``. It stays the
-    window behind the newest object that became an item, behind what did not become one, and behind
-    the clock, which an object dated in the future is ahead of. S3 dates an object that was uploaded
-    in parts to the beginning of its upload: the window has to be longer than uploads take.
+    The time moves when all paths were listed to their ends; until the first such moment all objects
+    are remembered. It stays a window behind the newest object that became an item, the oldest that
+    did not, and the clock. S3 dates a multipart upload to its beginning: the window has to be
+    longer than uploads take.
     """
 
     def __init__(
@@ -155,9 +145,9 @@ class SeenTimes:
         self._objects = SeenObjects(hashes, rewritten=rewritten)
         self._window_us = max(LEAST_WINDOW_US, int(window_seconds * 1_000_000))
         self._newest: dict[str, int] = {}
-        """Of the objects of a path that became items."""
+        """When the newest item of a path was written."""
         self._refused: dict[str, dict[str, int]] = {}
-        """What of a path was new and did not become an item, and when it was written."""
+        """New objects of a path that did not become items, and when they were written."""
 
     def after(self, path: str) -> str:  # noqa: ARG002
         return ""

@@ -1,8 +1,7 @@
-"""What was seen, as files of a store: each is written once, under a name that is never used again.
+"""Buckets of what was seen as files, each written once under a new name.
 
-A file counts when ZooKeeper has its name, in the transaction that says what it says; so it is
-written before, and whoever goes on sees those of the last transaction. What never got there, or was
-replaced, is removed later.
+A file counts when ZooKeeper has its name, so it is durable before. Files without a name are removed
+later.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ AT_ONCE = 8
 
 
 class SeenFiles:
-    """Of one queue, below the directory ``location``. Its methods raise UserError for what a person
-    has to mend, UnavailableError when it is worth trying again."""
+    """Of one queue, below the directory ``location``. Methods raise UserError, UnavailableError."""
 
     def __init__(self, location: str, flow: str, queue: str) -> None:
         directory = below(location, f"_seen.{flow}.{queue}")  # hidden: it may lie among objects
@@ -32,7 +30,7 @@ class SeenFiles:
         self._made = False
 
     def write(self, buckets: Mapping[str, bytes]) -> dict[str, str]:
-        """Bucket -> the name of its file, which lasts from now on."""
+        """Bucket -> the name of its file, which is durable."""
         names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
         if not buckets:
             return names
@@ -46,26 +44,24 @@ class SeenFiles:
         return names
 
     def read(self, names: Collection[str]) -> dict[str, bytes]:
-        """Name -> what is in the file; lacks those that are not there."""
+        """Name -> content; lacks missing files."""
         with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
             found = dict(zip(names, pool.map(self._read, names), strict=True))
         return {name: data for name, data in found.items() if data is not None}
 
     def names(self) -> set[str]:
-        """Of all files that are there."""
         selector = fs.FileSelector(self._directory, allow_not_found=True)
         with self._explained():
             return {info.base_name for info in self._store.files.get_file_info(selector)}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Idempotent."""
         with self._explained():
             for name in names:
                 with suppress(FileNotFoundError):
                     self._store.files.delete_file(self.path(name))
 
     def path(self, name: str) -> str:
-        """Of a file, in its store."""
         return f"{self._directory}/{name}"
 
     def _write(self, name: str, data: bytes) -> None:

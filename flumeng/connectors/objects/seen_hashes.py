@@ -1,13 +1,12 @@
-"""A set of 64-bit hashes that is kept in buckets, of which a change touches few.
+"""A set of 64-bit hashes in buckets, of which a change touches few.
 
-Buckets are filled one after the other, by age and not by value: what is added is in the newest
-ones, and what is forgotten mostly in the oldest, since objects come and go in this order. The last
-hashes are in the bucket ``tail``, which is all that is written while little happens; a full tail is
-poured into the newest bucket. In a bucket are the differences of its sorted hashes, byte by byte,
+Buckets are filled by age: additions go to the newest ones, and removals mostly hit the oldest, as
+objects come and go in that order. The last hashes are in the bucket ``tail``; a full tail is poured
+into the newest bucket. A bucket has the differences of its sorted hashes, transposed and
 compressed.
 
-Of the buckets that have changed any number of the first may be stored, in their order, and the
-others be lost: then some hashes are in two buckets, or are not forgotten yet.
+If only the first of the changed buckets are stored, some hashes are in two buckets, or not
+forgotten yet.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ Numbers = np.ndarray[Any, np.dtype[np.uint32]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many hashes a bucket and the tail have at most."""
+    """The most hashes of a bucket and of the tail."""
 
     bucket: int
     tail: int
 
 
 SMALL = Sizes(bucket=4_400, tail=256)
-"""For ZooKeeper: no bucket is over ``SMALL_BYTES``, which as Base64 is below 50 KB."""
+"""For ZooKeeper: a bucket has at most ``SMALL_BYTES``, below 50 KB as Base64."""
 SMALL_BYTES = 36_000
 LARGE = Sizes(bucket=100_000, tail=1_024)
 """For files, of 600 KB each; their tail is in ZooKeeper."""
 MOST_BYTES = 16 * LARGE.bucket
-"""Of a bucket, decompressed: twice what the largest has."""
+"""Of a decompressed bucket: twice the largest."""
 _IN_TAIL = 0
-"""The number of the tail; that of a bucket is one more than its name says."""
+"""The number of the tail; a bucket's is one more than its name."""
 
 
 class SeenHashes:
-    """Made of what ``changed`` gave, bucket -> bytes, with the same or other ``sizes``."""
+    """Made of the buckets that ``changed`` gave, with the same or other ``sizes``."""
 
     def __init__(self, buckets: Mapping[str, bytes], sizes: Sizes = SMALL) -> None:
         self._sizes = sizes
@@ -61,20 +60,20 @@ class SeenHashes:
         first = np.ones(len(found), np.bool_)
         first[1:] = found[1:] != found[:-1]
         self._hashes: Hashes = found[first]
-        """All, sorted. Of each: the number of its bucket, and whether it was looked for since the
-        last ``forget_unmet``."""
+        """Sorted. Of each: the number of its bucket, and whether it was met since
+        ``forget_unmet``."""
         self._numbers: Numbers = numbers[first]
         self._met: Flags = np.zeros(len(self._hashes), np.bool_)
         self._changed: set[int] = set()
         self._counts: dict[int, int] = {}
-        """Number -> how many hashes the bucket has, which is never none."""
+        """Number of a bucket -> its hashes, at least one."""
         self._count()
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def meet(self, hashes: Hashes) -> Flags:
-        """Which of them are in the set; they are met."""
+        """Which of them are known; these are met."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.bool_)
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -83,7 +82,7 @@ class SeenHashes:
         return known
 
     def add(self, hashes: Hashes) -> None:
-        """Those that are in the set already are met."""
+        """Known ones are met."""
         hashes = np.unique(hashes)
         hashes = hashes[~self.meet(hashes)]
         if not len(hashes):
@@ -100,7 +99,7 @@ class SeenHashes:
             self._pour()
 
     def forget_unmet(self) -> None:
-        """Forget what nobody has looked for since the last time."""
+        """Forget what was not met since the last call."""
         if not self._met.all():
             self._changed.update(np.unique(self._numbers[~self._met]).tolist())
             self._hashes, self._numbers = self._hashes[self._met], self._numbers[self._met]
@@ -109,8 +108,8 @@ class SeenHashes:
         self._met = np.zeros(len(self._hashes), np.bool_)
 
     def changed(self) -> dict[str, bytes]:
-        """The buckets that have changed since the last call; one that is empty is no more. What a
-        bucket takes over from another one comes before that."""
+        """The buckets changed since the last call; an empty one is to be deleted. A bucket that
+        takes hashes over comes before the one that loses them."""
         numbers, self._changed = self._changed, set()
         names = {_name_of(number): number for number in numbers}
         return {
@@ -118,7 +117,7 @@ class SeenHashes:
         }
 
     def _pour(self) -> None:
-        """The tail into the newest bucket, and into new ones when that is full."""
+        """Move the tail into the newest bucket, and new ones when that is full."""
         rest = np.flatnonzero(self._numbers == _IN_TAIL)
         del self._counts[_IN_TAIL]
         number = max(self._counts, default=1)
@@ -132,7 +131,7 @@ class SeenHashes:
             number += 1
 
     def _join_small(self) -> None:
-        """Neighbours that are a half of a bucket together become one."""
+        """Join neighbours that together fill half a bucket at most."""
         before = None
         for number in sorted(self._counts.keys() - {_IN_TAIL}):
             together = self._counts[number] + self._counts.get(before or number, 0)
@@ -169,7 +168,6 @@ def _number_of(name: str) -> int:
 
 
 def _encoded(hashes: Hashes) -> bytes:
-    """Of sorted ones."""
     if not len(hashes):
         return b""
     steps = np.diff(hashes, prepend=np.uint64(0)).astype(">u8")

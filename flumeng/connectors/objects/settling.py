@@ -1,10 +1,9 @@
 """Which objects have not changed for so long that they may be read. Pure.
 
-The times of objects are of their store's clock, ``now_us`` is of this host's: an object is settled
-at once when it is old enough by these two. A store whose clock is behind makes objects look older
-than they are: only what changes between two looks waits then. One whose clock is ahead makes them
-look too young, or dated in the future: they are settled when they were seen unchanged for so long
-by a clock of this host that only grows.
+An object is settled when it is old enough by the store's and this host's clocks. A store whose
+clock is behind makes objects look older: then only changes between two looks wait. One whose clock
+is ahead makes them look younger: they settle when seen unchanged for that long by a monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ class Settling:
     def __init__(self, settle_seconds: float) -> None:
         self._seconds = settle_seconds
         self._waiting: dict[str, _Waiting] = {}
-        """Objects that were young or have changed, by place; those that were taken since are not
-        asked for any more, and go with the next ``passed``."""
+        """Unsettled objects by place. Those taken since go with the next ``passed``."""
         self._looks = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def is_settled(self, listed: Listed, now_us: int, monotonic: float) -> bool:
-        """Asked once for each object of a listing that is new. ``monotonic`` are seconds."""
+        """Called once for each new object of a listing. ``monotonic``: seconds."""
         old = now_us - listed.modified_us >= self._seconds * 1_000_000
         waiting = self._waiting.get(listed.place)
         if not self._seconds or (old and waiting is None):
@@ -48,8 +46,7 @@ class Settling:
     def settled(
         self, page: Iterable[Listed], now_us: int, monotonic: float, *, in_order: bool = False
     ) -> list[Listed]:
-        """Those of them that are. With ``in_order`` those before the first that is not: nothing
-        behind it may be taken before it, on later pages neither."""
+        """The settled ones; with ``in_order`` only those before the first that is not."""
         found = []
         held = False
         for one in page:
@@ -60,7 +57,7 @@ class Settling:
         return found
 
     def passed(self) -> None:
-        """A listing has ended: what it did not ask for is there no more."""
+        """A listing has ended: what it did not ask for is gone."""
         self._waiting = {
             place: waiting
             for place, waiting in self._waiting.items()

@@ -1,8 +1,7 @@
-"""The members of a tar, one after the other, in the memory of one block.
+"""The members of a tar in their order, in the memory of one block.
 
-``tarfile`` understands the headers of all the tools that write them. But it takes a damaged header
-for the end of the archive: here that is an error, as is what follows the end and is no tar. Several
-archives one after the other are one.
+``tarfile`` reads all headers, but takes a damaged one for the end: here that is an error, as are
+other bytes after the end. Concatenated archives are one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from flumeng.platform.errors import CorruptError
 
 HEADER_BYTES = 512
 MOST_HEADER_BYTES = 16 << 20
-"""Of one member; long names and pax's attributes are in memory."""
+"""Of a member's headers, in memory: long names and pax attributes."""
 _MAGIC = slice(257, 262)
 _CHECKSUM = slice(148, 156)
 _DAMAGE = (tarfile.TarError, ValueError, LookupError, ArithmeticError, TypeError, RecursionError)
@@ -29,7 +28,7 @@ _WITHOUT_EVENTS = (
     tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE,
     tarfile.FIFOTYPE, b"V", b"D",
 )  # fmt: skip
-"""The last two: a volume's name, and the names in a directory (GNU)."""
+"""The last two: a volume's name, the names in a directory (GNU)."""
 
 
 def is_header(block: bytes, *, old: bool) -> bool:
@@ -44,8 +43,7 @@ def is_header(block: bytes, *, old: bool) -> bool:
 
 
 def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
-    """Its regular files. Each is read before the next one is asked for, or not at all; its blocks
-    can be had again."""
+    """Its regular files. Each is read before the next one is asked for; it can be read again."""
     source = _Source(allowance.of(blocks()))
     with _told(source):
         tar = tarfile.TarFile(
@@ -84,13 +82,12 @@ def _again(blocks: Blocks, allowance: Allowance, number: int) -> Iterator[bytes]
 
 
 def _first(live: Iterator[bytes], again: Blocks) -> Blocks:
-    """Gives ``live`` once."""
     left = [live]
     return lambda: left.pop() if left else again()
 
 
 class _Source(BlockFile):
-    """A tar as ``tarfile`` reads it: forwards, and ``allowed`` bytes at most."""
+    """A tar as ``tarfile`` reads it: forwards, ``allowed`` bytes at most."""
 
     allowed = MOST_HEADER_BYTES
 
@@ -101,7 +98,7 @@ class _Source(BlockFile):
         return super().read(size)
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Stays at the end where that comes before."""
+        """Stops at the end of the blocks."""
         missing = position - self.tell()
         if whence or missing < 0:
             raise CorruptError("its tar is damaged: a member begins within another one")
@@ -121,7 +118,7 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _told(source: BlockFile) -> Iterator[None]:
-    """What has ended the blocks comes before what ``tarfile`` makes of that."""
+    """An error of the blocks precedes what ``tarfile`` makes of it."""
     try:
         yield
     except _DAMAGE as error:
@@ -148,7 +145,7 @@ def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
 def _holes_filled(
     tar: tarfile.TarFile, source: _Source, info: tarfile.TarInfo, allowance: Allowance
 ) -> Iterator[bytes]:
-    """The bytes of a sparse file; its holes are zeros, which count as what was unpacked."""
+    """The bytes of a sparse file; its holes are zeros, and count as unpacked."""
     end = 0
     for offset, size in cast(list[tuple[int, int]], info.sparse):
         if size and (size < 0 or offset < end):

@@ -1,7 +1,6 @@
-"""What lies in the lanes of queues: one thread for all tasks of a process that read any.
+"""The items in the lanes of queues: one thread for all tasks of a process.
 
-ZooKeeper tells when a queue has changed. Then its head is read, and those segments that were not
-read before, since a segment never changes.
+When ZooKeeper reports a change, the head is read, and new segments, which never change.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from zkschema import paths
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
-"""A queue is looked at again after this time, whatever ZooKeeper has told."""
+"""Queues are read again after this time without any change."""
 RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class LaneLog:
-    """The items of a lane that are kept, up to ``next``. ``trouble``: why they cannot be read."""
+    """The items kept of a lane, up to ``next``. ``trouble``: why they cannot be read."""
 
     next: int
     items: tuple[Item, ...] = ()
@@ -36,13 +35,13 @@ class LaneLog:
 
     @property
     def first(self) -> int:
-        """The number of the first item that is kept, or would be."""
+        """The number of the first kept item."""
         return self.items[0].number if self.items else self.next
 
 
 @dataclass
 class _Queue:
-    """``lanes``: whose watchers there are, by lane. ``known``: the segments that were read."""
+    """``known``: the segments read."""
 
     wakes: dict[Hashable, tuple[frozenset[str], Callable[[], None]]] = field(default_factory=dict)
     known: dict[tuple[str, int], tuple[Item, ...]] = field(default_factory=dict)
@@ -67,8 +66,8 @@ class QueueWatcher:
     def watch(
         self, owner: Hashable, flow: str, lanes: Collection[str], wake: Callable[[], None]
     ) -> None:
-        """``wake`` is called from another thread when something of these lanes has changed; an
-        owner has one set of lanes."""
+        """``wake`` is called from another thread when these lanes change; an owner has one set of
+        lanes."""
         with self._news:
             self._start()
             self._queues.setdefault(flow, _Queue()).wakes[owner] = frozenset(lanes), wake
@@ -84,7 +83,7 @@ class QueueWatcher:
                     del self._queues[flow]
 
     def of(self, flow: str, queue: str, lanes: Collection[str]) -> dict[str, LaneLog]:
-        """The lanes of the queue with this id; lacks those of which nothing is known yet."""
+        """The lanes of the queue with this id; lacks unknown ones."""
         with self._news:
             found = self._queues.get(flow)
             if found is None or found.id != queue:
@@ -119,7 +118,7 @@ class QueueWatcher:
             self._turn(LOOK_SECONDS)
 
     def _turn(self, wait_seconds: float) -> None:
-        """Look at the queues that have changed once one has; at all when none has in time."""
+        """Read the queues that have changed, or all when none has in time."""
         with self._news:
             if not self._changed and not self._news.wait(wait_seconds):
                 self._changed |= self._queues.keys()
@@ -175,8 +174,7 @@ class QueueWatcher:
 def _log(
     known: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
 ) -> LaneLog:
-    """What follows each other up to the head, which was read first: a segment that was appended
-    since is not looked at yet."""
+    """The consecutive items below the head's end; later segments are not read yet."""
     found: list[Item] = []
     for first in lane.segments:
         part = known.get((name, first), ())

@@ -1,7 +1,7 @@
-"""The members of a zip, in the order in which they lie there.
+"""The members of a zip, in the order of their bytes.
 
-``zipfile`` reads the directory at its end, from which all is taken. The members are unpacked as
-compressed items are: by ISA-L, block by block, and as far as they are whole.
+``zipfile`` reads the directory; the members are unpacked as compressed items are, as far as they
+are whole.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from flumeng.connectors.objects.opened import BLOCK_BYTES, Opened
 from flumeng.platform.errors import CorruptError, UserError
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-"""Of one with members, and of an empty one."""
+"""Of a zip with members, and of an empty one."""
 DIRECTORY_BYTES = 32 << 20
 _LOCAL = struct.Struct("<4s22xHH")
 _TIME_FIELD, _UNIX = 0x5455, 3
 _WITH_EVENTS = (0, stat.S_IFREG, stat.S_IFIFO)
-"""Kinds of files; the last one is what a tool was given through a pipe."""
+"""Kinds of files; the last one came through a pipe."""
 _DAMAGE = (
     zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, LookupError, OverflowError
 )  # fmt: skip
 
 
 def members(opened: Opened, allowance: Allowance) -> Iterator[Member]:
-    """Its regular files."""
     try:
         with zipfile.ZipFile(cast(IO[bytes], _Directory(opened))) as archive:
             found = sorted(archive.infolist(), key=lambda info: info.header_offset)
@@ -55,7 +54,7 @@ def _is_file(info: zipfile.ZipInfo) -> bool:
 
 
 def _written(info: zipfile.ZipInfo) -> float:
-    """Only what is told in UTC: the other times are those of a clock somewhere."""
+    """Only times in UTC; others are of an unknown zone."""
     at, extra = 0, info.extra
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)
@@ -67,7 +66,7 @@ def _written(info: zipfile.ZipInfo) -> float:
 
 
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """What the member holds; an error where that is not what the directory says."""
+    """The member's bytes; an error where size or checksum differ from the directory."""
     if info.flag_bits & 1:
         raise UserError("it is encrypted, which is not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -109,15 +108,14 @@ def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
 
 
 class _Window:
-    """An item, read a block at a time by whoever goes through it forwards."""
+    """An item read forwards, a block at a time."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         self._start, self._block = 0, b""
 
     def read(self, start: int, size: int) -> bytes:
-        """Some bytes from there, up to ``size``: none behind the end, and all of what is as small
-        as a header."""
+        """Up to ``size`` bytes: none after the end, and all of what is as small as a header."""
         within = start - self._start
         if not 0 <= within <= len(self._block) - min(size, _LOCAL.size):
             most = min(BLOCK_BYTES, self._opened.item.size - start)
@@ -127,7 +125,7 @@ class _Window:
 
 
 class _Directory(io.RawIOBase):
-    """A zip as ``zipfile`` reads its end."""
+    """A zip as ``zipfile`` reads its directory."""
 
     def __init__(self, opened: Opened) -> None:
         super().__init__()

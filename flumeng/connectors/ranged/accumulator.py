@@ -1,7 +1,7 @@
-"""How executors tell the driver something beside the rows of a batch. Light: no Spark, no Arrow.
+"""Values that executors send to the driver beside the rows of a batch. Light: no Spark, no Arrow.
 
-Spark never forgets an accumulator, so the pipelines of a process share the few that
-``flumeng.agent.collector.accumulators`` makes, and each entry belongs to a task.
+Spark never forgets an accumulator, so pipelines share those of
+``flumeng.agent.collector.accumulators``; each entry belongs to a task.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from typing import Generic, Protocol, TypeVar
 
 Value = TypeVar("Value")
 Entries = dict[tuple[str, str], Value]
-"""A task, and what the value is about -> the value."""
+"""Task and subject -> value."""
 
 _adding = threading.Lock()
 
 
 class Accumulator(Protocol[Value]):
-    """In the driver."""
-
     @property
     def value(self) -> Entries[Value]:
-        """Any thread may get entries of it; none may go through all of them."""
+        """Any thread may get entries; none may iterate over them."""
 
     def add(self, term: Entries[Value]) -> None: ...
 
 
 @dataclass(frozen=True)
 class AccumulatorHandle(Generic[Value]):
-    """An accumulator as stages have it. It stays pickled, since several threads of an executor may
-    add to it, and an accumulator is for one."""
+    """An accumulator in stages. It stays pickled: several threads of an executor add to it, and an
+    accumulator is for one."""
 
     pickled: bytes
 

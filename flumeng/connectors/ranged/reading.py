@@ -1,8 +1,7 @@
 """The first stage of every batch: an executor reads its split, range by range.
 
-How its partitions are read is part of the split, so an executor needs neither ZooKeeper nor
-configuration. A range comes whole and checked, or the Spark task fails soon, and says which
-partition it was and where.
+The split has all that the reader needs, neither ZooKeeper nor configuration. A range comes whole
+and checked, or the Spark task fails soon with the partition and the offset.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from flumeng.platform.scrubbing import Secret
 
 OptionsT = TypeVar("OptionsT")
 Secrets = tuple[tuple[str, Secret], ...]
-"""References, and the secrets to which they refer."""
+"""References, and their secrets."""
 
 
 class Reader(Protocol):
-    """Reads partitions. It is pickled, and used by any number of threads at once."""
+    """Reads partitions; pickled, and thread-safe."""
 
     @property
     def schema(self) -> pa.Schema:
-        """READ_SCHEMA, and behind it what only events of this input have."""
+        """READ_SCHEMA, then columns of this input."""
 
     @property
     def modules(self) -> frozenset[str]:
-        """What is imported only where it reads: who waits to read has them imported before."""
+        """Modules imported only where it reads, to be imported ahead."""
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """The events of ``piece`` in the order of their offsets, in ``schema``; ``address`` is what
-        the partition's ``Reach`` says. No batch is empty.
+        """The events of ``piece`` in the order of their offsets, in ``schema``; ``address`` is that
+        of the partition's ``Reach``. No batch is empty.
 
         ``journal`` and ``seq`` are the partition and the offset: an event's identity for good.
         Raises CorruptError, UnavailableError and UserError, after a bounded time.
@@ -64,18 +63,17 @@ def resolved(credentials: Credentials | None) -> Secrets:
 
 @runtime_checkable
 class Admitting(Protocol):
-    """A ``Reader`` whose servers may ask executors for a token; it is asked in the driver."""
+    """A ``Reader`` whose servers may ask executors for a token; called in the driver."""
 
     def credentials(self) -> Hashable:
-        """What it is pickled with; when that changes, what was pickled is of no use any more."""
+        """The credentials it is pickled with; when they change, a pickled reader is useless."""
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
-        """The addresses of all that is in ``splits``, with what lets executors read that, and for
-        some minutes."""
+        """The addresses for ``splits``, with what admits executors for some minutes."""
 
 
 def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
-    """Partition -> [start, end) of all its ranges together."""
+    """Partition -> [start, end) of its ranges together."""
     found: dict[str, tuple[int, int]] = {}
     for piece in itertools.chain.from_iterable(splits):
         start, end = found.get(piece.partition, (piece.start, piece.end))
@@ -85,15 +83,15 @@ def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def _freeze_modules() -> None:
-    """Spark's Python workers collect garbage after each task, which takes 50 ms with the modules
-    that are loaded. They are left out of it from the first batch on."""
+    """Exclude loaded modules from the garbage collection after each task of Spark's Python workers,
+    which takes 50 ms otherwise."""
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class ReadSplits:
-    """``addresses``: partition -> where it is read, for all in ``splits``. ``identified``: with the
-    columns of ``events.identity``."""
+    """``addresses``: by partition, for all ``splits``. ``identified``: with the columns of
+    ``events.identity``."""
 
     reader: Reader
     splits: tuple[Split, ...]

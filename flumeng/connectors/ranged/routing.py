@@ -1,7 +1,5 @@
-"""All inputs of a process as one: each partition goes to the input that its name says.
-
-A task may read partitions of several inputs: a flow whose sources were changed reads what is left
-of those before.
+"""All inputs of a process as one, routed by the names of partitions. A flow whose sources were
+changed reads the rest of its former ones.
 """
 
 from __future__ import annotations
@@ -34,19 +32,19 @@ UNKNOWN = "this flumeng knows no input that has such partitions: a newer one doe
 
 
 class Input(Protocol):
-    """One kind of input, for all tasks of a process: its connections, threads and watches are
-    bounded by settings, never by the number of tasks."""
+    """One kind of input, for all tasks of a process: connections, threads and watches are bounded
+    by settings, never by the number of tasks."""
 
     def positions(self, wake: Callable[[], None]) -> Positions:
         """Those of one task; ``wake`` only enqueues, and is called when they may have changed."""
 
     def reader(self, spec: FlowSpec) -> Reader | None:
-        """What reads its partitions as ``spec`` says; None when such a flow cannot read any."""
+        """The reader of its partitions; None when the flow has no such source."""
 
 
 class Inputs:
-    """``by_name``: see ``input_of``. It is an ``Input`` itself, of all their partitions. Inputs of
-    other names are made by ``installed`` when a flow has such a source."""
+    """The ``Input`` of all partitions. ``by_name``: see ``input_of``; ``installed`` makes others
+    when a flow has such a source."""
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class Inputs:
         return RoutedPositions(self._by_name, wake)
 
     def reader(self, spec: FlowSpec) -> RoutedReader:
-        """Raises UserError when a source of the flow cannot be loaded."""
+        """Raises UserError when a source cannot be loaded."""
         for part in spec.partitioned:
             if part.name not in self._by_name and (found := self._installed(part.name)):
                 self._by_name[part.name] = found
@@ -69,7 +67,7 @@ class Inputs:
 
 
 class RoutedPositions:
-    """See ``Positions``. An input is asked for positions once a task has a partition of it."""
+    """See ``Positions``. Positions of an input are made for its first partition."""
 
     def __init__(self, inputs: Mapping[str, Input], wake: Callable[[], None]) -> None:
         self._inputs = inputs
@@ -151,14 +149,13 @@ class RoutedPositions:
 
 @dataclass(frozen=True)
 class RoutedReader:
-    """See ``Reader`` and ``Admitting``. Events lack what only those of other inputs have: it is
-    null."""
+    """See ``Reader`` and ``Admitting``. Columns of other inputs are null."""
 
     by_name: Mapping[str, Reader]
 
     @property
     def schema(self) -> pa.Schema:
-        """Every column once; a column of two inputs has the same type in both."""
+        """A column of two inputs has the same type in both."""
         schemas = [reader.schema for reader in self.by_name.values()]
         return schemas[0] if len(schemas) == 1 else pa.unify_schemas(schemas)
 

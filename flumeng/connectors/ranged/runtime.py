@@ -72,8 +72,7 @@ class RangedFinder(FinderBase):
 
 
 class RangedRuntime:
-    """See ``Input``: one kind of ``RangedInput`` for all tasks of a collector. Tasks whose sources
-    have equal options share one watcher."""
+    """See ``Input``. Tasks whose sources have equal options share one watcher."""
 
     def __init__(self, kind: type[RangedInput]) -> None:
         self._kind = kind
@@ -89,7 +88,7 @@ class RangedRuntime:
         return None if options is None else RangedReader(self._kind, options)
 
     def options(self, spec: FlowSpec) -> Any:
-        """Those of the flow's source of this kind; None when it has none."""
+        """Those of the flow's source of this kind; None without one."""
         parts = (part.options for part in spec.partitioned if part.name == self._kind.name)
         return next(parts, None)
 
@@ -197,8 +196,8 @@ class RangedReader:
 
 
 def _following(events: pa.RecordBatch, at: int, end: int) -> int:
-    """The offset behind the batch. Raises CorruptError when it has others than [``at``, ``end``),
-    or others than in growing order."""
+    """The offset after the batch. Raises CorruptError for offsets out of [``at``, ``end``) or out
+    of order."""
     offsets = events.column("seq").to_numpy(zero_copy_only=False)
     if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
         raise CorruptError(f"offsets from {offsets[0]} to {offsets[-1]}, asked for {at} to {end}")
@@ -229,14 +228,14 @@ class _Finders:
 
 
 def finder_class(source: str) -> Any:
-    """A ``FinderClass``, which may be a ``ProbedFinder``, for the source of this name. Raises
-    ImportError, UserError."""
+    """The ``FinderClass`` of the source, maybe a ``ProbedFinder``. Raises ImportError,
+    UserError."""
     kind = registry.get("source", source).finder_class()
     return _Finders(kind) if issubclass(kind, RangedInput) else kind
 
 
 def installed(name: str) -> RangedRuntime | None:
-    """The input that a source of this name brings; None when there is none. Raises UserError."""
+    """The input of the source of this name; None without one. Raises UserError."""
     entry = registry.find("source", name)
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""How large the events are that a task reads, as they are in memory."""
+"""The size in memory of the events that a task reads."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ class EventSizes:
         self._taken = self._before[0]
 
     def measured(self, reader: Reader) -> MeasuredReader:
-        """What reads as ``reader`` does, and counts."""
         return MeasuredReader(reader, self._task, AccumulatorHandle.of(self._counts))
 
     def take(self) -> float | None:
-        """Bytes an event, of those that were read since the last call; None of no events."""
+        """Bytes an event since the last call; None without events."""
         before, self._before = self._before, self._values()
         events, nbytes = (now - then for now, then in zip(self._before, before, strict=True))
         return nbytes / events if events else None
 
     def take_events(self) -> int:
-        """How many events were read since the last call of this."""
+        """Events since the last call."""
         before, self._taken = self._taken, self._values()[0]
         return self._taken - before
 
@@ -45,7 +44,7 @@ class EventSizes:
 
 @dataclass(frozen=True)
 class MeasuredReader:
-    """A ``Reader``. A range that is not read to its end is not counted."""
+    """A ``Reader`` that counts ranges read to their ends."""
 
     reader: Reader
     task: str
