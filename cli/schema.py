@@ -25,7 +25,7 @@ from flumeng.control.commands.cluster import (
 )
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.securing import repair_access, secure_cluster
+from flumeng.control.commands.securing import secure_cluster, set_access
 from flumeng.control.zookeeper import Store, tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process
@@ -219,5 +219,5 @@ def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     if not yes:
         click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
     done = len(repair_cluster(context.operator(store, reason), found))
-    done += repair_access(context.operator(store, reason)) if lists else 0
+    done += set_access(store) if lists else 0
     click.echo(f"{done} of {count} repairs done", err=True)

@@ -8,8 +8,6 @@ or a record does. A node, operator or subscriber that was not admitted has no se
 rights, whatever certificate it has. When one is expelled, its groups get other secrets. Lists are
 not inherited: every znode has its own. Nothing is for everybody.
 
-Trees below version 8 have no groups: there all of a role are listed by their names.
-
 An operator may be admitted for some flows, by patterns of their names. He is an operator then where
 a path names one of these, or an isolated part of one, and where it names another or none he reads.
 A cursor is of the flow that reads with it, whichever flow it reads.
@@ -72,14 +70,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Secured:
-    """What access lists depend on besides the path: the cluster's name in certificates, and who
-    was admitted (see ``Member``)."""
+    """What access lists depend on besides the path: the cluster's name in certificates, the
+    operators that were admitted (see ``Member``), the identity of each group, and the members that
+    were ``expelled``: all others are named where a path or a record names them."""
 
     cluster: str
     members: tuple[str, ...] = ()
     groups: tuple[tuple[str, str], ...] = ()
-    """Group and identity. Where there are any, ``members`` are the operators only, and whoever is
-    not ``expelled`` is named where a path or a record names it."""
     expelled: frozenset[str] = frozenset()
 
     @classmethod
@@ -90,20 +87,13 @@ class Secured:
         groups = tuple(sorted(schema.groups.items()))
         return cls(schema.certificates, schema.members, groups, frozenset(schema.expelled))
 
-    @property
-    def grouped(self) -> bool:
-        """Whether lists name groups instead of all members."""
-        return bool(self.groups)
-
     def names_as(self, other: Secured) -> bool:
-        """Whether lists name groups, and differ in nothing but members that were expelled."""
-        limited = [[m for m in one.operators if m.flows is not None] for one in (self, other)]
-        grouped = self.grouped and (self.cluster, self.groups) == (other.cluster, other.groups)
-        return grouped and limited[0] == limited[1]
-
-    def may_be_named(self, member: str) -> bool:
-        """A name that was never admitted is harmless in a list: nothing is made for it."""
-        return member not in self.expelled if self.grouped else member in self.admitted
+        """Whether lists differ in nothing but members that were expelled."""
+        return (self.cluster, self.groups, self.limited_operators) == (
+            other.cluster,
+            other.groups,
+            other.limited_operators,
+        )
 
     @cached_property
     def identities(self) -> dict[str, str]:
@@ -111,12 +101,13 @@ class Secured:
 
     @cached_property
     def admitted(self) -> dict[str, Member]:
-        """By ``ROLE:NAME``."""
+        """The operators by ``operator:NAME``."""
         return {one.name: one for one in map(Member.parse, self.members)}
 
     @cached_property
-    def operators(self) -> tuple[Member, ...]:
-        return tuple(one for one in self.admitted.values() if one.name.startswith("operator:"))
+    def limited_operators(self) -> tuple[Member, ...]:
+        """The operators of some flows."""
+        return tuple(one for one in self.admitted.values() if one.flows is not None)
 
 
 def groups_of(member: Member) -> tuple[str, ...]:
@@ -137,11 +128,11 @@ def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[En
     owners = list(_owners(row, names, secured)) if row and names else []
     if journal is not None:
         owners += _holders(journal, secured)
-    return _acl(access, tuple(owners), secured)
+    return _acl(access, tuple(owners))
 
 
 @lru_cache(maxsize=4096)
-def _acl(access: table.Access, owners: tuple[Owner, ...], secured: Secured) -> tuple[Entry, ...]:
+def _acl(access: table.Access, owners: tuple[Owner, ...]) -> tuple[Entry, ...]:
     allowed: dict[str, set[str]] = {"admin": set(PERMISSIONS)}
     rights = (
         ("r", access.read),
@@ -151,65 +142,56 @@ def _acl(access: table.Access, owners: tuple[Owner, ...], secured: Secured) -> t
         ("a", access.admin),
     )
     for permission, roles in rights:
-        for one in _principals(roles.split(), owners, secured):
+        for one in _principals(roles.split(), owners):
             allowed.setdefault(one, set("r")).add(permission)
     return tuple(
         (one, "".join(p for p in PERMISSIONS if p in allowed[one])) for one in sorted(allowed)
     )
 
 
-def _principals(roles: Sequence[str], owners: Collection[Owner], secured: Secured) -> Iterable[str]:
+def _principals(roles: Sequence[str], owners: Collection[Owner]) -> Iterable[str]:
     for role in roles:
         if role in GROUPS:
             yield role
-        elif secured.grouped and role in (*NAMED, ANY_OPERATOR):
+        elif role in (*NAMED, ANY_OPERATOR):
             yield MEMBERS + role
-        elif role == ANY_OPERATOR:
-            yield from (one.name for one in secured.operators)
-        elif role in NAMED:
-            yield from (
-                one.name
-                for one in secured.admitted.values()
-                if one.name.startswith(role + ":") and one.flows is None
-            )
         else:
             yield from (one for kind, one in owners if kind == role)
 
 
 def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
-    """Who was admitted of those whom the path names: the node of a node's znodes and of a journal,
-    the subscriber whose name a cursor has, and the operators of the flow."""
+    """Those whom the path names: the node of a node's znodes and of a journal, the subscriber whose
+    name a cursor has, and the operators of the flow."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
     nodes = [named["{node}"]] if "{node}" in named else []
     for journal in (named.get("{journal}"), named.get("{partition}")):
         if journal is not None and journal.count(".") > 2:
             nodes.append(journal.rsplit(".", 2)[0].partition(".")[2])
-    yield from _admitted("own-node", nodes, secured)
-    if "{member}" in named and secured.may_be_named(named["{member}"]):
+    yield from _not_expelled("own-node", nodes, secured)
+    if "{member}" in named and named["{member}"] not in secured.expelled:
         yield "own-member", named["{member}"]
     if "{cursor}" in named:
-        yield from _admitted("own-subscriber", [named["{cursor}"]], secured)
+        yield from _not_expelled("own-subscriber", [named["{cursor}"]], secured)
     cursor = named.get("{cursor}", CURSOR_MAIN)
     flow = named.get("{flow}") if cursor == CURSOR_MAIN else cursor
     if "{journal}" in named:
         flow = named["{journal}"].partition(".")[0]
     if flow is None:
         return
-    if secured.grouped:
-        yield "own-operator", f"{MEMBERS}operator"
-    for one in secured.operators:
-        if one.is_for(flow) and not (secured.grouped and one.flows is None):
+    yield "own-operator", f"{MEMBERS}operator"
+    for one in secured.limited_operators:
+        if one.is_for(flow):
             yield "own-operator", one.name
 
 
 def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
     """The nodes that the record of a journal with copies names."""
     if journal.lineage:
-        yield from _admitted("primary-node", [journal.primary], secured)
-        yield from _admitted("copy-node", sorted({*journal.copies}), secured)
+        yield from _not_expelled("primary-node", [journal.primary], secured)
+        yield from _not_expelled("copy-node", sorted({*journal.copies}), secured)
 
 
-def _admitted(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
-    """Those who were, of the role that is the last word of ``kind``."""
+def _not_expelled(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
+    """Of the role that is the last word of ``kind``. A name that was never admitted is harmless."""
     members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
-    return (one for one in members if secured.may_be_named(one[1]))
+    return (one for one in members if one[1] not in secured.expelled)

@@ -22,10 +22,9 @@ def initial(
         for row in table.ROWS
         if row.record is None and "{" not in row.pattern and row.since <= version
     )
-    moves = [(table.moves(), records.Moves())] if table.moves.since <= version else []
     return (
         *((path, None) for path in fixed),
-        *moves,
+        (table.moves(), records.Moves()),
         (table.cluster(), records.Cluster()),
         (table.schema(), records.Schema(version=version, cluster=cluster)),
     )

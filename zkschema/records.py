@@ -57,10 +57,9 @@ class Schema(Record):
     ``cluster`` is an id that no other cluster has; nodes keep it with their journals. Every import
     of an export gives the tree a higher ``generation``: what is absent after that may only be what
     the export did not have. A cluster with the feature ``acl`` is secured: ``certificates`` is its
-    name in them, and ``members`` (``ROLE:NAME``, an operator of some flows
-    ``operator:NAME@FLOW,FLOW``) were admitted to it. Since version 8 these are the operators only;
-    ``groups`` has the identity of each group in access lists, ``expelled`` are the members that no
-    list names any more, the last ones, and ``admissions`` counts the changes of who was admitted.
+    name in them, ``members`` are its operators (``operator:NAME``, or ``operator:NAME@FLOW,FLOW``
+    of some flows), ``groups`` has the identity of each group in access lists, ``expelled`` are the
+    members that no list names any more, the last ones, and ``admissions`` counts the changes.
     """
 
     version: int
@@ -534,8 +533,8 @@ class LiveMaster(Record):
     """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
     it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there.
     ``schema`` is the newest version of the tree that it can use, ``identity`` whom its certificate
-    is for. A master that plans writes the record again every ``renew_seconds``; one of an older
-    release does not, and leaves 0."""
+    is for. A master that plans writes the record again every ``renew_seconds``; with 0 it never
+    does."""
 
     host: str
     pid: int

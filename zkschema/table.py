@@ -4,8 +4,7 @@ A row is called with the names in its pattern and gives a path that carries the 
 reader knows what it will find there: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other file
 spells a path. Paths are relative to the cluster's chroot.
 
-A version gets new rows by ``since`` and one migration (``migrations``). A feature that needs more
-than rows has a ``..._SINCE`` here, by which its writers ask the tree whether they may use it.
+A version gets new rows by ``since`` and one migration (``migrations``).
 
 This flumeng uses trees of the versions from ``OLDEST`` to ``VERSION``, so that it runs beside the
 one before it. A row of a version above the tree's is neither there nor written until
@@ -24,20 +23,13 @@ from zkschema.records import Record
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-VERSION = 8
+VERSION = 1
 OLDEST = 1
+UNRELEASED = 8
+"""No release had trees of this version. Their exports are imported as those of version 1."""
 KIB = 1024
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
-PARTS_SINCE = 4
-"""Flows have isolated parts, whose names have a ``~``, in trees of this version and above."""
-CHAINS_SINCE = 6
-"""Revisions have ``runs`` in trees of this version and above."""
-COPIES_SINCE = 7
-"""Journals have copies, and nodes are told of them, in trees of this version and above."""
-GROUPS_SINCE = 8
-"""Access lists name groups of members, and members have znodes, in trees of this version and above.
-"""
 
 EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
@@ -156,14 +148,12 @@ groups = _row(
     "administrators",
     "secrets of the groups that access lists name",
     size_bytes=16 * KIB,
-    since=8,
     access=Access(read=""),
 )
 members = _folder(
     "/members",
     "bootstrap",
     "who was admitted to a secured cluster, beside administrators and the roles of daemons",
-    since=8,
     access=Access(read=NOT_NODES),
 )
 member = _row(
@@ -172,7 +162,6 @@ member = _row(
     "administrators",
     "`ROLE:NAME`: a node, an operator or a subscriber, with the secrets of its groups",
     size_bytes=16 * KIB,
-    since=8,
     access=Access(read="own-member"),
 )
 cluster = _row(
@@ -189,7 +178,6 @@ moves = _row(
     "masters",
     "written with each move that a throttle bounds: throttles hold for all masters together",
     size_bytes=4 * KIB,
-    since=8,
     access=Access(write="master", read=NOT_NODES),
 )
 flows = _folder(
@@ -267,7 +255,6 @@ tombstones = _folder(
     "/tombstones",
     "bootstrap",
     "flows that were deleted, bounded",
-    since=4,
     access=Access(create="operator", delete="operator", read=NOT_NODES),
 )
 tombstone = _row(
@@ -276,7 +263,6 @@ tombstone = _row(
     "operators",
     "who deleted the flow of that name last, why and when; its revisions and its last text",
     size_bytes=512 * KIB,
-    since=4,
     access=Access(write="operator", read=NOT_NODES),
 )
 all_acks = _folder(
@@ -317,7 +303,6 @@ leases = _folder(
     "/leases",
     "bootstrap",
     "for whom journals are kept who is no flow",
-    since=5,
     access=Access(create="subscriber", delete="operator master"),
 )
 lease = _row(
@@ -327,7 +312,6 @@ lease = _row(
     "the cursor of a reader that is no flow, such as a Spark job: who it is, for how long it keeps "
     "what it has not read; removed by masters when it was not renewed",
     size_bytes=4 * KIB,
-    since=5,
     access=Access(write="own-subscriber", read=NOT_NODES),
 )
 all_commits = _folder(
@@ -472,7 +456,6 @@ queue = _row(
     "discovery tasks",
     "head of one flow's work queue: its id, next item number of each lane, epoch",
     size_bytes=16 * KIB,
-    since=2,
     access=Access(
         write="discovery",
         create="discovery collector",
@@ -484,14 +467,12 @@ queue_lanes = _folder(
     "/queues/{flow}/lanes",
     "discovery tasks",
     "the queue's lanes",
-    since=2,
     access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_lane = _folder(
     "/queues/{flow}/lanes/{lane}",
     "discovery tasks",
     "one lane's segments, unwatched",
-    since=2,
     access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_segment = _row(
@@ -500,14 +481,12 @@ queue_segment = _row(
     "discovery tasks",
     "items of a lane, numbered; written with the head, removed when all are acked",
     size_bytes=50 * KIB,
-    since=2,
     access=Access(write="discovery", read=NOT_NODES),
 )
 queue_failures = _folder(
     "/queues/{flow}/failed",
     "discovery tasks",
     "items that could not be read",
-    since=6,
     access=Access(
         create="discovery collector",
         delete="discovery collector own-operator master",
@@ -521,7 +500,6 @@ queue_failure = _row(
     "`LANE.NUMBER`: an item that was passed over, up to where it was read and why; written with "
     "the ack that passes it, removed when it is tried again or given up",
     size_bytes=16 * KIB,
-    since=6,
     access=Access(write="discovery collector own-operator", read=NOT_NODES),
 )
 polls = _row(
@@ -530,14 +508,12 @@ polls = _row(
     "owner of the lane",
     "of a flow that polls: the answers that are not in all sinks, and from where to go on",
     size_bytes=128 * KIB,
-    since=7,
     access=Access(write="collector", read=NOT_NODES),
 )
 queue_seen = _folder(
     "/queues/{flow}/seen",
     "discovery tasks",
     "what was listed",
-    since=2,
     access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_seen_bucket = _row(
@@ -546,21 +522,18 @@ queue_seen_bucket = _row(
     "discovery tasks",
     "a share of what was listed before: hashes, or the name of their file; or a watermark",
     size_bytes=50 * KIB,
-    since=2,
     access=Access(write="discovery", read=NOT_NODES),
 )
 all_intents = _folder(
     "/intents",
     "bootstrap",
     "decided batches of all flows, unwatched",
-    since=2,
     access=Access(create="operator", delete="operator master", read=NOT_NODES),
 )
 intents = _folder(
     "/intents/{flow}",
     "operators",
     "the flow's decided batches",
-    since=2,
     access=Access(
         create="collector master",
         delete="collector own-operator master",
@@ -573,7 +546,6 @@ intent = _row(
     "owner of the task, masters",
     "the batch that the task has decided to write: number, ranges, revision",
     size_bytes=512 * KIB,
-    since=2,
     access=Access(write="collector master own-operator", read=NOT_NODES),
 )
 push = _row(
@@ -582,7 +554,6 @@ push = _row(
     "push tool",
     "which push, of which inventory content, made this cluster what it is, and who pushes now",
     size_bytes=512 * KIB,
-    since=2,
     access=Access(write="operator", create="operator", delete="operator", read=NOT_NODES),
 )
 push_entry = _row(
@@ -591,7 +562,6 @@ push_entry = _row(
     "push tool",
     "one transaction of a push: what it changed, and what was there before; bounded",
     size_bytes=512 * KIB,
-    since=3,
     access=Access(read=NOT_NODES),
 )
 audits = _folder(

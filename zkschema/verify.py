@@ -58,6 +58,5 @@ def _fault(path: str, data: bytes, version: int) -> str | None:
     except codec.DecodeError as error:
         return str(error)
     if isinstance(record, records.Schema) and record.version != version:
-        known = f"{table.OLDEST} to {table.VERSION}"
-        return f"schema version {record.version}, this flumeng knows {known}"
+        return f"schema version {record.version}, this flumeng knows versions up to {table.VERSION}"
     return None

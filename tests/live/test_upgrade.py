@@ -1,13 +1,14 @@
-"""An upgrade host by host: the flumeng before this schema version runs beside this one.
+"""An upgrade host by host: this flumeng runs beside one of a made-up next schema version.
 
-The older one is the last commit with the older schema version, built into a wheel, with the same
-dependencies. Both write one tree in a real ZooKeeper, and every event is delivered exactly once.
+The newer one is a copy of this one in which flows have a folder more. Both write one tree in a real
+ZooKeeper, and every event is delivered exactly once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -31,37 +32,55 @@ place: {{collect: {{labels: {{host: {host}}}}}}}
 sinks: [{{files: {{path: "{folder}/lake/{name}"}}}}]
 """
 COLLECTED_ON = {"by-new": "n1", "by-old": "n2"}
+NEXT = table.VERSION + 1
+ROWS = f"""
+all_notes = _folder("/notes", "bootstrap", "made up", access=Access(), since={NEXT})
+notes = _folder("/notes/{{flow}}", "operators", "made up", access=Access(), since={NEXT})
+"""
+MIGRATION = f"""
+import re
+
+
+def _add_notes(tree):
+    flows = [path.split("/")[2] for path in tree if re.fullmatch("/flows/[^/]+", path)]
+    folders = ["/notes", *(f"/notes/{{flow}}" for flow in sorted(flows))]
+    return [Set(path, None) for path in folders if path not in tree]
+
+
+MIGRATIONS = (Migration({table.VERSION}, "flows have notes", _add_notes),)
+"""
 
 
 @pytest.fixture(scope="session")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where an older flumeng is installed, from a wheel."""
-    folder = tmp_path_factory.mktemp("older")
-    raised = f"-SVERSION = {table.VERSION}\n"
-    log = run(
-        "git", "-C", TOP, "log", "--reverse", "--format=%H", raised, "--", "zkschema/table.py"
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a flumeng of the next schema version is."""
+    folder = tmp_path_factory.mktemp("newer")
+    for package in ("flumeng", "cli", "zkschema"):
+        shutil.copytree(TOP / package, folder / package)
+    schema = folder / "zkschema"
+    edit(schema / "table.py", f"\nVERSION = {table.VERSION}\n", f"\nVERSION = {NEXT}\n")
+    edit(schema / "table.py", "\ndef find(", f"{ROWS}\n\ndef find(")
+    edit(schema / "migrations.py", "\ndef path_to(", f"{MIGRATION}\n\ndef path_to(")
+    edit(
+        schema / "bootstrap.py",
+        "table.intents(flow),\n    )\n    return tuple(",
+        "table.intents(flow),\n        table.notes(flow),\n    )\n    return tuple(",
     )
-    commit = log.stdout.split()[0]
-    (folder / "source").mkdir()
-    run("git", "-C", TOP, "archive", "-o", folder / "source.tar", f"{commit}^")
-    run("tar", "-x", "-f", folder / "source.tar", "-C", folder / "source")
-    pip = (sys.executable, "-m", "pip", "--quiet")
-    run(*pip, "wheel", "--no-deps", "-w", folder / "wheel", folder / "source")
-    (wheel,) = (folder / "wheel").glob("flumeng-*.whl")
-    run(*pip, "install", "--no-deps", "--no-index", "--target", folder / "installed", wheel)
-    return folder / "installed"
+    return folder
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, check=True)
+def edit(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert text.count(before) == 1, (file, before)
+    file.write_text(text.replace(before, after))
 
 
 class Hosts:
-    """Processes of both versions on one ZooKeeper. ``None`` stands for this flumeng."""
+    """Processes of both versions on one ZooKeeper. This flumeng is the old one."""
 
-    def __init__(self, folder: Path, older: Path) -> None:
+    def __init__(self, folder: Path, newer: Path) -> None:
         self.folder = folder
-        self.older = older
+        self.newer = newer
         self.zookeeper = RealZooKeeper(folder / "zookeeper")
         self.zk = f"{self.zookeeper.address}/c"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -69,9 +88,9 @@ class Hosts:
 
     def start(self, name: str, *, old: bool) -> None:
         """A master, or a node by its name; it goes on in its data directory."""
-        words = [f"flumeng.{'' if old else 'control.'}master", self.zk]
+        words = ["flumeng.control.master", self.zk]
         if name != "master":
-            words = [f"flumeng.{'' if old else 'agent.'}node", "--zk", self.zk]
+            words = ["flumeng.agent.node", "--zk", self.zk]
             words += ["--data", str(self.folder / name), "--name", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -85,7 +104,7 @@ class Hosts:
         process.wait(timeout=60)
 
     def environment(self, *, old: bool) -> dict[str, str]:
-        return {**os.environ, **({"PYTHONPATH": str(self.older)} if old else {})}
+        return {**os.environ, **({} if old else {"PYTHONPATH": str(self.newer)})}
 
     def command(self, *words: object, old: bool = False) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -112,15 +131,18 @@ class Hosts:
         with (self.folder / f"{name}.log").open("a") as file:
             file.writelines(f"{name} {number}\n" for number in range(first, first + count))
 
-    def wait_delivered(self) -> None:
+    def wait_delivered(self, nodes: int = 2) -> None:
         """Until each node has delivered every line once: all nodes of this host tail the file."""
         for name, count in self.written.items():
-            wanted = sorted(2 * [f"{name} {number}".encode() for number in range(count)])
+            wanted = sorted(nodes * [f"{name} {number}".encode() for number in range(count)])
             deadline = time.monotonic() + PATIENCE_SECONDS
             while (found := self.lake(name)) != wanted:
                 late = f"{len(found)} of {len(wanted)} events of {name} are there"
                 assert len(found) < len(wanted) and time.monotonic() < deadline, late
                 time.sleep(0.2)
+
+    def znodes(self) -> list[str]:
+        return list(json.loads(self.done("schema", "export"))["znodes"])
 
     def live(self) -> set[str]:
         nodes = json.loads(self.done("node", "list", "--json"))
@@ -135,8 +157,8 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, older: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path, older)
+def hosts(tmp_path: Path, newer: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path, newer)
     hosts.zookeeper.start()
     yield hosts
     for name in list(hosts.processes):
@@ -169,7 +191,7 @@ def test_hosts_are_upgraded_one_by_one_and_the_tree_at_the_end(hosts: Hosts) -> 
     assert {(task["flow"], task["node"]) for task in tasks if task["kind"] == "ingest"} == {
         (flow, node) for flow in ("by-new", "by-old") for node in ("n1", "n2")
     }
-    assert json.loads(hosts.done("schema", "export"))["schema"] == table.VERSION - 1
+    assert json.loads(hosts.done("schema", "export"))["schema"] == table.VERSION
 
     hosts.stop("master")
     hosts.start("master", old=False)
@@ -182,20 +204,45 @@ def test_hosts_are_upgraded_one_by_one_and_the_tree_at_the_end(hosts: Hosts) -> 
     refused = hosts.command("schema", "migrate", "--finish", "--yes")
     assert (refused.returncode, "node n1 (flumeng" in refused.stderr) == (3, True), refused.stderr
     assert hosts.done("schema", "verify", old=True) == hosts.done("schema", "verify")
+    assert not [path for path in hosts.znodes() if path.startswith("/notes")]
 
     hosts.stop("n1")
     hosts.start("n1", old=False)
     eventually(lambda: hosts.live() == {"n1", "n2"}, "n1 is back")
     hosts.done("schema", "migrate", "--finish", "--yes", "--reason", "all are upgraded")
-    assert json.loads(hosts.done("schema", "export"))["schema"] == table.VERSION
+    assert json.loads(hosts.done("schema", "export"))["schema"] == NEXT
+    assert {"/notes", "/notes/by-new", "/notes/by-old"} < set(hosts.znodes())
     for flow in hosts.written:
         hosts.write(flow, 500)
         hosts.done("flow", "wait", flow, "--running", "--timeout", 120)
     hosts.wait_delivered()
-    assert (
-        hosts.done("schema", "verify") == f"every znode keeps to schema version {table.VERSION}\n"
-    )
+    assert hosts.done("schema", "verify") == f"every znode keeps to schema version {NEXT}\n"
     late = hosts.command("flow", "list", old=True)
-    assert (late.returncode, f"schema version {table.VERSION}" in late.stderr) == (2, True), (
-        late.stderr
-    )
+    assert (late.returncode, f"schema version {NEXT}" in late.stderr) == (2, True), late.stderr
+
+
+def test_cluster_of_before_the_first_release_is_exported_and_imported(hosts: Hosts) -> None:
+    """Its schema version is 8. Its nodes go on in their journals: every event comes once."""
+    hosts.done("schema", "init", old=True)
+    hosts.start("master", old=True)
+    hosts.start("n1", old=True)
+    eventually(lambda: hosts.live() == {"n1"}, "it is there")
+    hosts.done("node", "label", "n1", "host=n1", old=True)
+    hosts.apply("by-new", old=True)
+    hosts.write("by-new", 500)
+    hosts.done("flow", "wait", "by-new", "--running", "--timeout", 120, old=True)
+    hosts.wait_delivered(nodes=1)
+    for name in ("n1", "master"):
+        hosts.stop(name)
+    exported = json.loads(hosts.done("schema", "export", old=True))
+    exported["schema"] = exported["znodes"]["/schema"]["version"] = table.UNRELEASED
+    file = hosts.folder / "exported.json"
+    file.write_text(json.dumps(exported))
+    hosts.zk = f"{hosts.zookeeper.address}/another"
+    hosts.done("schema", "import", file, old=True)
+    for name in ("master", "n1"):
+        hosts.start(name, old=True)
+    hosts.write("by-new", 500)
+    hosts.wait_delivered(nodes=1)
+    verified = hosts.done("schema", "verify", old=True)
+    assert verified == f"every znode keeps to schema version {table.VERSION}\n"

@@ -28,12 +28,11 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Check, Expected, Put, Store, Version, Versioned, Write
 from tests.testkit.simulation import Ensemble, Parts, SteppedMaster, ViolationError, World
-from tests.testkit.simulation.cluster import TIGHT
+from tests.testkit.simulation.cluster import SECURED, TIGHT
 from tests.testkit.simulation.delivery import Delivery
 from tests.testkit.simulation.ensemble import Znode
 from tests.testkit.simulation.output import Events
 from zkschema import paths
-from zkschema.access import Secured
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Intent, Partitions, Plan, Queue
 
@@ -241,7 +240,8 @@ class BlindDiscovery(DiscoveryTask):
         return found if isinstance(found, Versioned) else None
 
 
-NAMING_MEMBERS = replace(TIGHT, secured=Secured("c", tuple(f"node:n{n:04}" for n in range(200))))
+MANY = tuple(f"operator:o{number:04}@*" for number in range(200))
+NAMING_MEMBERS = replace(TIGHT, secured=replace(SECURED, members=MANY))
 
 MUTANTS = {
     "epochs are not compared in a claim": (Parts(acks=BlindClaims), "fenced, and yet accepted"),
@@ -273,7 +273,7 @@ MUTANTS = {
         "while a batch is decided",
     ),
     "who has lost partitions is not fenced": (Parts(ensemble=WithoutFences), ""),
-    "access lists name every member": (Parts(scale=NAMING_MEMBERS), "jute.maxbuffer"),
+    "access lists name many operators": (Parts(scale=NAMING_MEMBERS), "jute.maxbuffer"),
     "partitions are found under an old epoch": (
         Parts(discovery=BlindDiscovery),
         "are written under",

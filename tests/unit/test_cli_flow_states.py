@@ -10,7 +10,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
-from zkschema import paths, records
+from zkschema import paths
 from zkschema.records import LiveNode, Node, NodeStatus, Plan, PlannedTask, TaskStatus
 
 TEXT = (
@@ -219,11 +219,3 @@ def test_tombstones_are_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatc
         delete_flow(Operator(store, "ann", "", float(9 - number)), f"f{number}")
     assert len(store.children(paths.tombstones())) == 3
     assert "f4" in store.children(paths.tombstones())
-
-
-def test_a_tree_that_has_no_place_for_it_loses_no_flow(shell: Shell, store: FakeStore) -> None:
-    apply(store, "a", "web")
-    store.write(paths.schema(), records.Schema(version=3), ANY)
-    store.remove(paths.tombstones(), ANY)
-    assert shell.run("flow", "delete", "web").exit_code == 0
-    assert states(store) == {"web": "deleted"}

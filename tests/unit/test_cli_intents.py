@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from flumeng.agent.collector.ack import Acks
@@ -12,7 +10,6 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.commands.unfinished import decided_batches
@@ -165,17 +162,3 @@ def test_an_import_begins_another_series(store: FakeStore) -> None:
     assert decided_batches(anew) == []
     first, second = owner(store, 2).last, owner(anew, 2).last
     assert (first.series != second.series, second.number) == (True, 0)
-
-
-def test_a_tree_without_a_place_for_intents_takes_no_flow_that_needs_them(
-    store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = store.read(paths.schema())
-    assert found
-    store.write(paths.schema(), replace(found.value, version=1), found.version)
-    text = f"{FLOW % 9}delivery: exactly-once\n".replace(
-        "noop", "files: {path: /lake, shared: true}"
-    )
-    monkeypatch.setattr("flumeng.connectors.files.options.Files.exactly_once", "by batch")
-    with pytest.raises(RefusedError, match="takes a tree of version 2"):
-        apply_flow(Operator(store, *SIGN), text)

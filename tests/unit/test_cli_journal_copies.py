@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from cli.main import tree as cli_tree
 from flumeng.control.commands.flows import apply_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, tree
@@ -102,16 +101,6 @@ def refused(shell: Shell, store: FakeStore, *words: str) -> str:
     assert done.exit_code != 0
     assert store.dump() == before
     return done.stderr
-
-
-def test_an_older_tree_has_no_journals_with_copies(store: FakeStore) -> None:
-    """Masters of a flumeng that knows none would take from nodes what those are told of copies."""
-    store.write(paths.schema(), records.Schema(version=6), ANY)
-    before = store.dump()
-    with pytest.raises(RefusedError, match=r"`durability: replicated`.*version 7, and this one"):
-        apply_flow(Operator(store, *SIGN), FLOW.replace("web", "other"))
-    assert store.dump() == before
-    apply_flow(Operator(store, *SIGN), FLOW.replace("replicated", "disk"))
 
 
 def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:

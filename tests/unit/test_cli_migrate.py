@@ -1,6 +1,6 @@
-"""Schema migrations on a fake store: those of this flumeng from version 1 on, and an example.
+"""Schema migrations on a fake store, to made-up next versions.
 
-`tests/live/test_upgrade.py` runs an older flumeng beside this one.
+`tests/live/test_upgrade.py` runs a newer flumeng beside this one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore, FakeTree
-from zkschema import bootstrap, codec, paths, records, table
-from zkschema.migrations import MIGRATIONS, Change, Delete, Migration, Set, Tree, path_to
+from tests.unit.made_up_version import BEFORE, NEXT, TO_NEXT, add_intents, make_up_next_version
+from zkschema import bootstrap, codec, migrations, paths, records, table
+from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN = ("ann", "", NOON)
-TO_2, TO_3, TO_4, TO_5, *_ = MIGRATIONS
-NEXT = table.VERSION + 1
 
 
 @pytest.fixture
@@ -41,21 +40,20 @@ def store() -> FakeStore:
     store = FakeStore()
     tree.init(store)
     fill(store)
-    live = records.LiveMaster(host="h", pid=1, version="0", since=NOON, schema=table.VERSION + 1)
+    live = records.LiveMaster(host="h", pid=1, version="0", since=NOON, schema=NEXT)
     store.write(paths.live_master("m1"), live, ABSENT)
     return store
 
 
 @pytest.fixture
-def old() -> FakeStore:
-    """A cluster of version 1 in which processes of this flumeng run."""
+def old(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    """A cluster of this version in which processes of a flumeng of the next one run."""
+    make_up_next_version(monkeypatch)
     store = FakeStore()
-    for path, record in bootstrap.initial("c", version=1):
+    for path, record in bootstrap.initial("c", version=BEFORE):
         store.write(path, record, ABSENT)
     fill(store)
-    live = records.LiveNode(
-        uuid="u", incarnation="i", pid=1, version="9", since=0.0, schema=table.VERSION
-    )
+    live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="9", since=0.0, schema=NEXT)
     store.write(paths.live_node("n1"), live, ABSENT)
     return store
 
@@ -79,34 +77,34 @@ def commands(store: FakeStore) -> list[str]:
     return [entry.value.command for entry in entries if entry]
 
 
-# -- from version 1 to 2
+# -- in the next version, in this example, decided batches have a place
 
 
 def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: FakeStore) -> None:
-    assert tree.require(old).version == 1
+    assert tree.require(old).version == BEFORE
     assert tree.verify(old) == []
-    assert not [path for path in old.dump() if table.find(path, 1) is None], "rows of version 2"
+    assert not [path for path in old.dump() if table.find(path, BEFORE) is None], "rows of the next"
     other = FakeStore()
     import_cluster(Operator(other, *SIGN), export_cluster(old))
-    assert tree.require(other).version == 1
+    assert tree.require(other).version == BEFORE
 
 
-def test_rows_of_version_2_are_a_fault_in_a_tree_of_version_1(old: FakeStore) -> None:
+def test_rows_of_the_next_version_are_a_fault_in_a_tree_of_this_one(old: FakeStore) -> None:
     old.write(paths.all_intents(), None, ABSENT)
     assert [problem.path for problem in tree.verify(old)] == ["/intents"]
 
 
 def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore) -> None:
     assert shell.run("schema", "migrate").stdout.splitlines()[-1].endswith("migrate --finish`")
-    assert tree.require(old).version == 1, "nothing is raised without --finish"
+    assert tree.require(old).version == BEFORE, "nothing is raised without --finish"
     done = shell.run("schema", "migrate", "--finish", "--yes", "--reason", "upgraded")
-    assert (done.exit_code, tree.require(old).version) == (0, table.VERSION)
+    assert (done.exit_code, tree.require(old).version) == (0, NEXT)
     assert tree.verify(old) == []
     assert old.exists(paths.intents("web"))
-    assert {"schema migrate 1 -> 2", "schema migrate 2 -> 3"} < set(commands(old))
-    assert TO_3.changes(documents_of(old)) == []
+    assert f"schema migrate {BEFORE} -> {NEXT}" in commands(old)
+    assert add_intents(documents_of(old)) == []
     assert "nothing is left to do" in shell.run("schema", "migrate").stdout
-    assert shell.json("schema", "migrate") == {"version": table.VERSION, "pending": [], "older": []}
+    assert shell.json("schema", "migrate") == {"version": NEXT, "pending": [], "older": []}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_the_tree_is_not_raised_while_an_older_process_runs(
     before = old.dump()
     refused = shell.run("schema", "migrate", "--finish", "--yes")
     assert (refused.exit_code, old.dump()) == (3, before)
-    assert f"{path.name} (flumeng 0.1) cannot use schema version 2" in refused.stderr
+    assert f"{path.name} (flumeng 0.1) cannot use schema version {NEXT}" in refused.stderr
     assert shell.json("schema", "migrate")["older"][0]["name"] == path.name
     old.remove(path, ANY)
     assert shell.run("schema", "migrate", "--finish", "--yes").exit_code == 0
@@ -144,7 +142,7 @@ def test_a_flow_that_is_applied_meanwhile_gets_its_folder_too(old: FakeStore) ->
             return super().commit(writes)
 
     done: list[object] = []
-    migrate_cluster(Operator(Late(old.tree), *SIGN), TO_2)
+    migrate_cluster(Operator(Late(old.tree), *SIGN), TO_NEXT)
     assert done
     assert tree.verify(old) == []
     assert old.exists(paths.intents("late"))
@@ -154,7 +152,7 @@ def test_an_apply_that_saw_the_older_version_does_not_land_in_the_newer(old: Fak
     class Slow(FakeStore):
         def commit(self, writes: Sequence[Write]) -> list[Version]:
             if not done:
-                done.append(migrate_cluster(Operator(old, *SIGN), TO_2))
+                done.append(migrate_cluster(Operator(old, *SIGN), TO_NEXT))
             return super().commit(writes)
 
     done: list[object] = []
@@ -163,7 +161,7 @@ def test_an_apply_that_saw_the_older_version_does_not_land_in_the_newer(old: Fak
     assert not old.exists(paths.flow("slow"))
 
 
-def test_a_flow_of_version_2_goes_with_all_that_is_of_it() -> None:
+def test_a_flow_goes_with_all_that_is_of_it() -> None:
     assert [str(path) for path in bootstrap.flow_tops("web")] == [
         "/acks/web", "/commits/web", "/intents/web", "/queues/web", "/flows/web",
     ]  # fmt: skip
@@ -171,38 +169,17 @@ def test_a_flow_of_version_2_goes_with_all_that_is_of_it() -> None:
     assert {str(path).split("/")[1] for path in folders} == {"flows", "acks", "commits", "intents"}
 
 
-QUEUES_OF_1: Tree = {
-    "/flows": None, "/flows/a": {"v": 1}, "/flows/a/revisions": None, "/flows/b": {"v": 1},
-    "/queues": None, "/queues/a": None, "/queues/a/items": None, "/queues/a/claims": None,
-    "/queues/a/items/i1": {"v": 1}, "/queues/a/done": None, "/queues/a/done/0": {"v": 1},
-}  # fmt: skip
-
-
 def test_from_every_prefix_of_its_writes_it_leads_to_the_same_tree() -> None:
-    changes = TO_2.changes(QUEUES_OF_1)
-    whole = after(QUEUES_OF_1, changes)
-    assert set(whole) - set(QUEUES_OF_1) == {"/intents", "/intents/a", "/intents/b"}
-    assert [path for path in whole if path.startswith("/queues")] == ["/queues"]
+    before: Tree = {"/flows": None, "/flows/a": {"v": 1}, "/flows/b": {"v": 1}}
+    changes = add_intents(before)
+    whole = after(before, changes)
+    assert set(whole) - set(before) == {"/intents", "/intents/a", "/intents/b"}
     for length in range(len(changes) + 1):
-        part = after(QUEUES_OF_1, changes[:length])
-        assert after(part, TO_2.changes(part)) == whole, f"after {length} writes"
-    used = {**whole, "/queues/a": {"v": 1}, "/queues/a/lanes": None, "/queues/a/seen": None}
-    assert TO_2.changes(used) == [], "what version 2 writes stays"
+        part = after(before, changes[:length])
+        assert after(part, add_intents(part)) == whole, f"after {length} writes"
 
 
-def test_deleted_flows_get_their_place_once() -> None:
-    made = after({"/flows": None}, TO_4.changes({"/flows": None}))
-    assert made == {"/flows": None, "/tombstones": None}
-    assert TO_4.changes(made) == []
-
-
-def test_leases_get_their_place_once() -> None:
-    made = after({"/flows": None}, TO_5.changes({"/flows": None}))
-    assert made == {"/flows": None, "/leases": None}
-    assert TO_5.changes(made) == []
-
-
-# -- the next version, in this example, keeps a flow's acks of a cursor in one znode
+# -- the next version, in this other example, keeps a flow's acks of a cursor in one znode
 
 
 def _acks_in_one_znode(before: Tree) -> list[Change]:
@@ -256,16 +233,14 @@ def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
 
 def test_a_cluster_is_migrated(store: FakeStore) -> None:
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
-    (pending,) = pending_migrations(store, NEXT, [MIGRATION])
-    assert migrate_cluster(Operator(store, *SIGN), pending) == 2, "a folder and its ack"
+    assert migrate_cluster(Operator(store, *SIGN), MIGRATION) == 2, "a folder and its ack"
     found = documents_of(store)
     audits = {path for path in found if path.startswith("/audit/")} - set(expected)
     assert {path: doc for path, doc in found.items() if path not in audits} == expected
     assert json.loads(store.dump()["/schema"])["version"] == NEXT
     assert f"schema migrate {table.VERSION} -> {NEXT}" in commands(store)
-    with pytest.raises(UserError, match=f"version {NEXT}, this flumeng knows 1 to {table.VERSION}"):
+    with pytest.raises(UserError, match=f"version {NEXT}, this flumeng knows versions up to"):
         tree.require(store)
-    assert pending_migrations(store, NEXT, [MIGRATION]) == []
 
 
 def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
@@ -309,12 +284,40 @@ def test_a_migration_heeds_a_change_that_it_did_not_see_at_first(store: FakeStor
     assert found["acks"]["web.n1.0.aa"]["offset"] == 99
 
 
-def test_a_missing_migration_is_said_before_anything_is_done(store: FakeStore) -> None:
-    assert path_to(table.VERSION, NEXT, [MIGRATION]) == [MIGRATION]
-    with pytest.raises(UserError, match=f"version {table.VERSION} to {NEXT + 1}"):
-        pending_migrations(store, NEXT + 1, [MIGRATION])
+def test_a_missing_migration_is_said_before_anything_is_done(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATION,))
+    assert path_to(table.VERSION, NEXT) == [MIGRATION]
+    with pytest.raises(LookupError, match=f"version {table.VERSION} to {NEXT + 1}"):
+        path_to(table.VERSION, NEXT + 1)
     newer = codec.encode(records.Schema(version=NEXT))
     store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
     with pytest.raises(UserError, match="use the flumeng that matches"):
         pending_migrations(store)
     assert Shell(FakeTree()).run("schema", "migrate").exit_code == 2
+
+
+# -- the version before the first release
+
+
+def test_an_export_of_the_unreleased_version_is_imported(store: FakeStore) -> None:
+    exported = export_cluster(store)
+    exported["schema"] = table.UNRELEASED
+    exported["znodes"]["/schema"]["version"] = table.UNRELEASED
+    other = FakeStore()
+    import_cluster(Operator(other, *SIGN), exported)
+    assert tree.require(other).version == table.VERSION
+    assert tree.verify(other) == []
+    assert other.dump()["/flows/web"] == store.dump()["/flows/web"]
+    exported["znodes"]["/schema"]["version"] = table.UNRELEASED - 1
+    with pytest.raises(UserError, match="schema version 7, this flumeng knows versions up to"):
+        import_cluster(Operator(FakeStore(), *SIGN), exported)
+
+
+def test_a_cluster_of_the_unreleased_version_is_exported_and_not_used(store: FakeStore) -> None:
+    unreleased = codec.encode(records.Schema(version=table.UNRELEASED))
+    store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=unreleased)
+    with pytest.raises(UserError, match="schema version 8, this flumeng knows versions up to 1"):
+        tree.require(store)
+    assert export_cluster(store)["schema"] == table.UNRELEASED

@@ -317,17 +317,17 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
     assert shown.exit_code == 0
     assert "\n/flows/{flow}/plan\tPlan\tpersistent\tmasters\t" in shown.stdout
     table = shell.json("schema", "show")
-    assert table["version"] == 8
+    assert table["version"] == 1
     rows = {row["znode"]: row for row in table["znodes"]}
     assert rows["/flows"]["record"] is None
 
 
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
-    assert "schema version 8" in shell.run("schema", "init").stdout
+    assert "schema version 1" in shell.run("schema", "init").stdout
     assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 8\n")
+    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 1\n")
 
 
 def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:

@@ -230,14 +230,6 @@ def test_a_flow_that_is_read_is_not_deleted_and_says_what_to_do(store: FakeStore
         cursor.commit({A: 1})
 
 
-def test_a_tree_of_before_has_no_place_for_it(store: FakeStore) -> None:
-    found = store.read(paths.schema())
-    assert found is not None
-    store.write(paths.schema(), records.Schema(version=4), found.version)
-    with pytest.raises(UserError, match="`flumeng schema migrate --finish`"):
-        take(store)
-
-
 def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
     moment = [0.0]
     store.tree.clock = lambda: NOON + moment[0]

@@ -10,20 +10,17 @@ import yaml
 from flumeng.config import SpecError, check_flow
 from flumeng.config.chain import chain_of, composed
 from flumeng.config.guarantees import promise
-from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.control.queries.overview import flow as flow_detail
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
-from flumeng.fleet.comparison import Change
+from flumeng.control.zookeeper import Version, Write, tree
 from flumeng.fleet.site_copy import copy_site
-from flumeng.fleet.writes import refused_flows
 from flumeng.platform.errors import ConflictError
 from tests.testkit.store import FakeStore
-from zkschema import paths, records, table
+from zkschema import paths, records
 
 WEB = """
 flow: web
@@ -221,37 +218,6 @@ def test_so_many_change_together_as_fit_into_a_transaction() -> None:
     apply_flow(Operator(store, *BY), WEB.replace("'web'", "'new'"))
     assert store.commits - before == 1
     assert all("'new'" in revision(store, flow).effective for flow in some)
-
-
-def test_an_older_tree_has_no_composed_texts_and_the_processes_that_are_too_old_are_named(
-    store: FakeStore,
-) -> None:
-    schema = store.read(paths.schema())
-    assert schema is not None
-    store.write(paths.schema(), records.Schema(version=5), schema.version)
-    node = records.LiveNode(
-        uuid="u", incarnation="i", pid=1, version="0.1", since=0.0, schema=table.CHAINS_SINCE - 1
-    )
-    store.write(paths.live_node("n1"), node, ABSENT)
-    plain = "flow: plain\nsources: [{flow: {name: web}}]\nsinks: [noop]\n"
-    list(apply_flows(Operator(store, *BY), {"web": WEB, "plain": plain}))
-    before = store.dump()
-    why = (
-        r"flow copy .* takes a tree of version 6, and this one has 5 \(node n1 \(flumeng 0.1\) "
-        r"cannot use that version: upgrade and restart, then `flumeng schema migrate --finish`\)"
-    )
-    with pytest.raises(RefusedError, match=why):
-        apply_flow(Operator(store, *BY), COPY)
-    with pytest.raises(RefusedError, match=why):
-        preview.apply(store, {"copy": COPY})
-    change = Change("flow/copy", "make", None, COPY, None, "digest")
-    assert list(refused_flows(copy_site(store), [change])) == ["flow/copy"]
-    with pytest.raises(RefusedError, match=why.replace("copy", "next")):
-        apply_flow(Operator(store, *BY), NEXT.replace("copy", "plain"))
-    assert store.dump() == before
-    store.remove(paths.live_node("n1"), ANY)
-    with pytest.raises(RefusedError, match=r"this one has 5 \(`flumeng schema migrate --finish`\)"):
-        apply_flow(Operator(store, *BY), COPY)
 
 
 def test_it_is_told() -> None:

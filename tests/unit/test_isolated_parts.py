@@ -341,15 +341,6 @@ def test_states_are_of_the_flow_with_its_parts_or_of_one_part_alone(store: FakeS
     assert [one.changed for one in both] == [True, True]
 
 
-def test_an_older_tree_has_no_parts(store: FakeStore) -> None:
-    schema = store.read(paths.schema())
-    assert schema is not None
-    store.write(paths.schema(), records.Schema(version=3), schema.version)
-    with pytest.raises(RefusedError, match="takes a tree of version 4, and this one has 3"):
-        apply_flow(Operator(store, *BY), WITH)
-    assert not store.children(paths.flows())
-
-
 def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
     texts = {
         f"web{n}": WITH.replace("web", f"web{n}").replace("5514", str(2000 + n))

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flumeng.agent.pyspark.options import KEEP_SECONDS, Options
-from flumeng.control.commands.acks import require_leases
 from flumeng.control.commands.flow_records import require_flow, require_revision
 from flumeng.control.commands.subscriptions import has_journals
 from flumeng.control.zookeeper import (
@@ -84,7 +83,6 @@ class Cursor:
         Raises UserError when a flow has that name, or the flow cannot be read; ConflictError,
         UnavailableError, and what ``begin`` raises.
         """
-        require_leases(store)
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
             raise UserError(f"there is a flow {name}: give the cursor another name")

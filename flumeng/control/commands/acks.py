@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from flumeng.control.commands import audit
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.tree_needs import why_too_old
 from flumeng.control.commands.unfinished import (
     decided_batches,
     intents_of,
@@ -25,7 +24,6 @@ from flumeng.control.zookeeper import (
     ANY,
     Check,
     Put,
-    ReadableStore,
     Remove,
     Store,
     Unreadable,
@@ -285,12 +283,6 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
         return [Put(paths.plan(flow), records.Plan(epoch=epoch), ABSENT)]
     tasks = Tasks.of(plan.value.tasks)
     return plan_writes(flow, replace(plan.value, epoch=epoch, tasks=tasks), tasks, plan.version)
-
-
-def require_leases(store: ReadableStore) -> None:
-    """Raises ``UserError`` while the tree is too old for leases."""
-    if why := why_too_old(store, paths.lease.since):
-        raise UserError(f"a reader that is no flow has a cursor with a lease: {why}")
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:

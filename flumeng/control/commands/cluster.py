@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from flumeng.control.commands import audit, membership
 from flumeng.control.commands.live_processes import live_processes
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.securing import acl_mismatches, lacks_groups
+from flumeng.control.commands.securing import acl_mismatches
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -31,7 +31,7 @@ from flumeng.journal.replication.membership import node_of
 from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema import codec, migrations, paths, records, repair, table
 from zkschema.immutable import dataclass
-from zkschema.migrations import MIGRATIONS, Delete, Migration, Set
+from zkschema.migrations import Delete, Migration, Set
 from zkschema.records import Record, Schema
 from zkschema.repair import Repair
 from zkschema.table import Row, ZPath
@@ -65,6 +65,9 @@ def import_cluster(operator: Operator, exported: object) -> int:
     of a journal is in sync, since other copies may lack later events. Raises ``UserError``."""
     store = operator.store
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
+    schema_document = wanted.get(SCHEMA)
+    if schema_document and schema_document.get("version") == table.UNRELEASED:
+        wanted[SCHEMA] = {**schema_document, "version": table.VERSION}
     problems = verify({path: encoded(doc) for path, doc in wanted.items()})
     if problems:
         said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
@@ -93,7 +96,7 @@ def verify_cluster(store: Store) -> list[Problem]:
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
-    return sorted([*kept, *loose, *lacks_groups(store)], key=lambda problem: problem.path)
+    return sorted([*kept, *loose], key=lambda problem: problem.path)
 
 
 def repairs(store: Store) -> list[Repair]:
@@ -104,8 +107,7 @@ def repairs(store: Store) -> list[Repair]:
 
 def access_problems(store: Store) -> list[Problem]:
     """Access lists that ``set_access`` would correct."""
-    found = [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
-    return [*found, *lacks_groups(store)]
+    return [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
 
 
 def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]:
@@ -190,12 +192,10 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
     return znodes
 
 
-def pending_migrations(
-    store: Store, target: int = table.VERSION, known: Sequence[Migration] = MIGRATIONS
-) -> list[Migration]:
-    """Raises ``UserError`` when ``target`` cannot be reached."""
+def pending_migrations(store: Store) -> list[Migration]:
+    """The migrations to this flumeng's version, in order. Raises ``UserError`` without them."""
     try:
-        return migrations.path_to(_schema(store).value.version, target, known)
+        return migrations.path_to(_schema(store).value.version, table.VERSION)
     except LookupError as error:
         raise UserError(f"{error}: use the flumeng that matches") from error
 

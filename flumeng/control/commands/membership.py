@@ -63,23 +63,11 @@ class Change:
         return [name for name in self.before if name not in self.after]
 
 
-def has_groups(schema: records.Schema) -> bool:
-    """Whether the tree has a place for members and groups."""
-    return schema.version >= table.GROUPS_SINCE
-
-
-def is_settled(schema: records.Schema) -> bool:
-    """Whether the cluster is secured and its access lists name all groups."""
-    return SECURED in schema.features and schema.groups.keys() >= {*GROUPS}
-
-
 def members(
     store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
 ) -> dict[str, Member]:
     """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names."""
     known = Secured(schema.certificates, schema.members).admitted
-    if not has_groups(schema):
-        return known
     if among is None:
         names = store.children(paths.members())
     else:
@@ -164,7 +152,7 @@ def with_fresh_secrets(
 ) -> dict[str, dict[str, Any] | None]:
     """The znodes of an export with new secrets; an interrupted import reuses its own."""
     schema = documents.get(str(paths.schema()))
-    if not schema or not schema.get("groups"):
+    if not schema or SECURED not in schema.get("features", ()):
         return dict(documents)
     found = store.read(paths.groups())
     known = found.value.secrets if found else {}

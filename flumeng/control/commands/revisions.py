@@ -25,7 +25,6 @@ from flumeng.control.commands.next_revision import (
 )
 from flumeng.control.commands.subscriptions import subscribe
 from flumeng.control.commands.tombstones import deleted_in_this_tree
-from flumeng.control.commands.tree_needs import too_old
 from flumeng.control.commands.unfinished import intents_of
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import (
@@ -69,8 +68,8 @@ def next_revisions(
     changed = [one for one in revisions if one.changed]
     several = on_several_hosts(store, {one.flow: one.effective for one in changed})
     unfit = {whole_of(flow): why for flow, why in several.items()}
-    others = {**too_old(store, changed), **_too_large(store, changed)}
-    _refuse({**unfit, **others}, RefusedError if others else UnfitError)
+    large = _too_large(store, changed)
+    _refuse({**unfit, **large}, RefusedError if large else UnfitError)
     return revisions
 
 

@@ -69,7 +69,7 @@ def secure_cluster(
     if schema.value.certificates not in ("", cluster):
         named = schema.value.certificates
         raise UserError(f"this cluster is {named} in certificates, not {cluster}")
-    only_admits = bool(admitted) and not expel and membership.is_settled(schema.value)
+    only_admits = bool(admitted) and not expel and SECURED in schema.value.features
     among = admitted if only_admits else None
     before = membership.members(store, schema.value, among)
     wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
@@ -83,12 +83,8 @@ def secure_cluster(
         certificates=cluster,
         members=tuple(sorted(map(str, wanted.values()))),
     )
-    if membership.has_groups(schema.value):
-        change = Change.of(before, wanted, schema.value.groups)
-        count = _with_groups(operator, schema, secured, change, command)
-    else:
-        _write(operator, schema, secured, command)
-        count = set_access(store)
+    change = Change.of(before, wanted, schema.value.groups)
+    count = _change_members(operator, schema, secured, change, command)
     for member in expel:
         role, _, name = member.partition(":")
         if role == "node":
@@ -97,14 +93,14 @@ def secure_cluster(
     return count
 
 
-def _with_groups(
+def _change_members(
     operator: Operator,
     schema: Versioned[records.Schema],
     after: records.Schema,
     change: Change,
     command: str,
 ) -> int:
-    """Lists that name groups stay unless a member is expelled or admitted after expulsion."""
+    """Lists stay as they are unless a member is expelled or admitted after expulsion."""
     store = operator.store
     identities = membership.renew(store, schema.value, change)
     operators = tuple(one for one in after.members if one.startswith("operator:"))
@@ -119,44 +115,14 @@ def _with_groups(
         admissions=schema.value.admissions + changed,
     )
     membership.revoke(store, change)
-    _write(operator, schema, after, command)
+    if after != schema.value:
+        operator.commit([Put(paths.schema(), after, schema.version)], command)
     membership.expel(store, change)
     known, wanted = Secured.of(schema.value), Secured.of(after)
     same = known is not None and wanted is not None and known.names_as(wanted)
     returned = {*change.written}.intersection(schema.value.expelled)
     if same and changed and not change.renewed and not returned:
         return 0
-    return set_access(store)
-
-
-def _write(
-    operator: Operator,
-    schema: Versioned[records.Schema],
-    after: records.Schema,
-    command: str,
-) -> None:
-    if after != schema.value:
-        operator.commit([Put(paths.schema(), after, schema.version)], command)
-
-
-def lacks_groups(store: Store) -> list[Problem]:
-    """Whether access lists of a secured cluster name each member, as below version 8."""
-    schema = store.read(paths.schema())
-    if schema is None or not membership.has_groups(schema.value):
-        return []
-    secured = Secured.of(schema.value)
-    if secured is None or secured.grouped:
-        return []
-    what = "access lists name each member, so that they grow with the members"
-    return [Problem(str(paths.schema()), what, "name groups of members instead")]
-
-
-def repair_access(operator: Operator) -> int:
-    """Set all access lists of a secured cluster; returns how many changed."""
-    store = operator.store
-    if lacks_groups(store):
-        cluster = tree.require(store).certificates
-        return secure_cluster(operator, cluster=cluster)
     return set_access(store)
 
 

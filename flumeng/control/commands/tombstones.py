@@ -25,11 +25,9 @@ TEXT_CHARACTERS = 100_000
 
 
 def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
-    """Writes a tombstone and removes the oldest; nothing in a tree that is too old for them."""
+    """Writes a tombstone and removes the oldest."""
     store = operator.store
     path = paths.tombstone(flow)
-    if tree.require_versioned(store).value.version < path.row.since:
-        return []
     numbers = sorted(map(int, store.children(paths.revisions(flow))))
     found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
     kept = [
@@ -59,8 +57,6 @@ def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[st
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)
-    if schema.value.version < paths.tombstones().row.since:
-        return set()
     names = sorted(flows)
     found = store.read_each([paths.tombstone(whole_of(name)) for name in names])
     return {

@@ -160,7 +160,7 @@ class Reader:
         all that was read is of one moment: no node seems to be gone that has only just joined when
         the plan was read that gives it a task. Raises UnavailableError.
         """
-        moves, calm = self._mirror.get(paths.moves()), True
+        moves = self._mirror.get(paths.moves())
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
         self._stale = True
@@ -176,12 +176,12 @@ class Reader:
             everything = everything or _everywhere(heard)
             self._look(heard, everything=_everywhere(heard))
         else:
-            calm = False  # ``moves`` is what was known before: never newer than the plans
+            # ``moves`` is what was known before: never newer than the plans
             self._look_at_buckets()
         snapshot = replace(
             self._as_snapshot(),
             moves=moves.version if moves else None,
-            throttled_moves=isinstance(moves, Versioned) or (moves is None and calm),
+            throttled_moves=isinstance(moves, Versioned),
         )
         self._moments.end()
         self._stale = False

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from flumeng.control.zookeeper import AccessList
-from flumeng.platform.security.roles import NAMED, Role, subject_of
+from flumeng.platform.security.roles import Role, subject_of
 from zkschema import access
 from zkschema.access import Secured
 from zkschema.records import Journal
@@ -29,7 +29,7 @@ def refusal(member: str, secured: Secured | None) -> str:
     if admitted is not None and admitted.flows is not None:
         flows = ", ".join(admitted.flows)
         return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
-    if role in NAMED and admitted is None and (role == "operator" or not secured.grouped):
+    if role == "operator" and admitted is None:
         return (
             f"{REFUSED}: {member} is not admitted to this cluster; "
             f"an administrator admits it with `flumeng schema secure --member {member}`"

@@ -458,10 +458,8 @@ class ZooKeeperStore:
         except UnavailableError as error:
             log.debug("who may do what is to be asked again: %s", error)
             return False
-        self._secured = secured = Secured.of(schema)
-        if secured is not None and not secured.grouped:
-            admitted = self._member in secured.admitted
-        self._expelled = named and secured is not None and not admitted
+        self._secured = Secured.of(schema)
+        self._expelled = named and self._secured is not None and not admitted
         return True
 
     def _join_groups(self) -> bool:

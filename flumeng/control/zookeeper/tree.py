@@ -42,7 +42,7 @@ def require_versioned(store: ReadableStore) -> Versioned[Schema]:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
     if not table.OLDEST <= found.value.version <= table.VERSION:
         raise UserError(
-            f"the cluster has schema version {found.value.version}, this flumeng knows "
-            f"{table.OLDEST} to {table.VERSION}: use a flumeng that matches"
+            f"the cluster has schema version {found.value.version}, this flumeng knows versions "
+            f"up to {table.VERSION}: use a flumeng that matches"
         )
     return found

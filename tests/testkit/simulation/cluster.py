@@ -26,10 +26,8 @@ from zkschema.access import ANY_OPERATOR, NAMED, Secured
 from zkschema.records import MaintenanceLimits
 
 ROOMY = Scale()
-TIGHT = Scale(
-    secured=Secured("c", groups=tuple((group, group) for group in (*NAMED, ANY_OPERATOR))),
-    limit_bytes=40_000,
-)
+SECURED = Secured("c", groups=tuple((group, group) for group in (*NAMED, ANY_OPERATOR)))
+TIGHT = Scale(secured=SECURED, limit_bytes=40_000)
 """Of a secured cluster whose servers take small requests, since simulated clusters are small."""
 
 
