@@ -19,6 +19,7 @@ from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
 import msgspec
 import pyarrow as pa
 
+from flumeng.connectors.polls import http_records
 from flumeng.connectors.polls.http_auth import auth_of
 from flumeng.connectors.polls.http_client import (
     HttpClient,
@@ -28,15 +29,6 @@ from flumeng.connectors.polls.http_client import (
     joined,
 )
 from flumeng.connectors.polls.http_options import HttpPollSource, TrackField
-from flumeng.connectors.polls.http_records import (
-    NO_RECORDS,
-    Tracked,
-    Tracker,
-    json_of,
-    next_link,
-    records_of,
-    text_of,
-)
 from flumeng.connectors.polls.json_paths import parse, scalar, value_at
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.connectors.polls.templates import Template, iso
@@ -76,7 +68,7 @@ class Chain:
     pages: int = 0
     records: int = 0
     digest: str = ""
-    reached: Tracked = field(default_factory=Tracked)
+    reached: http_records.Tracked = field(default_factory=http_records.Tracked)
     anew: bool = False
 
     def __post_init__(self) -> None:
@@ -94,7 +86,7 @@ class State:
     path: str = ""
     type: str = ""
     until: str = ""
-    reach: Tracked = field(default_factory=Tracked)
+    reach: http_records.Tracked = field(default_factory=http_records.Tracked)
     asked: str = ""
     validators: Mapping[str, str] = field(default_factory=dict)
     chain: Chain | None = None
@@ -155,7 +147,7 @@ class HttpPoll:
         self._secret_parameters = frozenset(name for name in query if SECRET.search(query[name]))
         self._hidden = tuple(map(secrets.resolve, _references(options)))
         self._auth = auth_of(options.auth, options.tls, options.timeout_seconds)
-        self._tracker = Tracker(options.track) if options.track else None
+        self._tracker = http_records.Tracker(options.track) if options.track else None
         texts = [*self._query.values(), *([self._body] if self._body else [])]
         uses_last = any("last" in text.variables for text in texts)
         self._by_windows = self._tracker is None and uses_last
@@ -207,7 +199,7 @@ class HttpPoll:
         state = self._begun(state, due)
         chain = state.chain
         if chain is None:
-            return NO_RECORDS, state
+            return http_records.NO_RECORDS, state
         try:
             bodies, state = self._requested(state, chain)
         except UserError:
@@ -231,7 +223,7 @@ class HttpPoll:
         until = iso(max(time_of(state.until), moment) if state.until else moment)
         done = replace(state, until=until, chain=None)
         if reply.status == 304:
-            return NO_RECORDS, done
+            return http_records.NO_RECORDS, done
         try:
             bodies, reached, following = self._read(state, chain, reply)
         except UserError as error:
@@ -244,25 +236,25 @@ class HttpPoll:
 
     def _read(
         self, state: State, chain: Chain, reply: Reply
-    ) -> tuple[pa.BinaryArray, Tracked, Chain | None]:
+    ) -> tuple[pa.BinaryArray, http_records.Tracked, Chain | None]:
         """The new records of a page, what is tracked with them, and the chain behind it, if any.
 
         Raises UserError.
         """
-        text = text_of(reply.body, reply.headers.get("content-type", ""))
+        text = http_records.text_of(reply.body, reply.headers.get("content-type", ""))
         if self._options.format == "json" and text.strip():
-            text = json_of(text)
-        bodies = records_of(text, self._options.format, self._records_path)
+            text = http_records.json_of(text)
+        bodies = http_records.records_of(text, self._options.format, self._records_path)
         following = self._following(chain, reply, text, len(bodies))
         if self._tracker is None:
-            return bodies, following.reached if following else Tracked(), following
+            return bodies, following.reached if following else http_records.Tracked(), following
         return *self._tracker.pass_on(bodies, state.reach, chain.reached), following
 
     def _begun(self, state: State, due: datetime) -> State:
         """``state`` with the chain to go on with, or a new one for this due time; with none where a
         window up to there was taken."""
         if self._tracker is not None and not state.reach.last and self._options.start_from:
-            state = replace(state, reach=Tracked(self._options.start_from))
+            state = replace(state, reach=http_records.Tracked(self._options.start_from))
         chain = state.chain
         if chain is not None and chain.by == self._by and (chain.pages or chain.due == iso(due)):
             return state
@@ -342,7 +334,7 @@ class HttpPoll:
                 return ""
             return str(int(chain.at) + 1 if paging.by == "page" else chain.records + count)
         if paging.by == "link":
-            found = next_link(reply.headers.get("link", ""))
+            found = http_records.next_link(reply.headers.get("link", ""))
         else:
             found = self._named(text)
         if not found or paging.by == "cursor":

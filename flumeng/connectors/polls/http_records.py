@@ -19,16 +19,8 @@ import pyarrow.compute as pc
 from flumeng.connectors.objects.json_elements import elements
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES, cut
 from flumeng.connectors.objects.parts import Segment
+from flumeng.connectors.polls import json_paths
 from flumeng.connectors.polls.http_options import Format, TrackedType, TrackField
-from flumeng.connectors.polls.json_paths import (
-    BLANK,
-    NOT_JSON,
-    Step,
-    parse,
-    scalar,
-    value_at,
-    values_at,
-)
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.scrubbing import excerpt
 
@@ -71,21 +63,21 @@ def json_of(text: bytes) -> bytes:
     try:
         try:
             _check_json(text)
-        except NOT_JSON:
+        except json_paths.NOT_JSON:
             text = _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], text)
             _check_json(text)
-    except NOT_JSON as error:
+    except json_paths.NOT_JSON as error:
         said = excerpt(" ".join(text[:400].decode("utf-8", "replace").split()), 100)
         raise UserError(f"the answer is not JSON ({error}), it begins: {said}") from error
     return text
 
 
-def records_of(text: bytes, form: Format, path: Sequence[Step]) -> pa.BinaryArray:
+def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa.BinaryArray:
     """One body for each record. ``text`` is JSON where ``form`` is. Raises UserError."""
-    if not text.strip(BLANK):
+    if not text.strip(json_paths.BLANK):
         return NO_RECORDS
     if form == "json":
-        return _elements(list(values_at(text, path)))
+        return _elements(list(json_paths.values_at(text, path)))
     if form == "text":
         return _checked(pa.array([text], pa.binary()))
     if text.count(b"\n") > MOST_RECORDS:
@@ -104,8 +96,8 @@ def next_link(header: str) -> str | None:
 
 def _elements(values: list[bytes]) -> pa.BinaryArray:
     """Arrays give their elements, objects themselves, null nothing."""
-    kept = [one for one in values if one.strip(BLANK) != b"null"]
-    if any(one.lstrip(BLANK)[:1] not in (b"[", b"{") for one in kept):
+    kept = [one for one in values if one.strip(json_paths.BLANK) != b"null"]
+    if any(one.lstrip(json_paths.BLANK)[:1] not in (b"[", b"{") for one in kept):
         raise UserError("the path `records` leads to what is neither an array nor an object")
     try:
         arrays = list(elements(iter([b"\n".join(kept)])))
@@ -148,7 +140,7 @@ class Tracker:
         self._key = _KEYS[track.type]
         self._type = track.type
         self._name = track.path
-        self._path = parse(track.path)
+        self._path = json_paths.parse(track.path)
 
     def pass_on(
         self, bodies: pa.BinaryArray, began: Tracked, reached: Tracked
@@ -182,10 +174,10 @@ class Tracker:
         return bodies if whole else bodies.take(pa.array(kept, pa.int64())), reached
 
     def _text(self, body: bytes) -> str | None:
-        value = value_at(body, self._path)
+        value = json_paths.value_at(body, self._path)
         if value is None:
             return None
-        text = scalar(value)
+        text = json_paths.scalar(value)
         if not text or len(text.encode("utf-8", "replace")) > MOST_VALUE_BYTES:
             raise UserError(
                 f"{self._name} is to be tracked, and is neither a text nor a number of at most "
