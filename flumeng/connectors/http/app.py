@@ -12,9 +12,11 @@ import functools
 import json
 import logging
 import math
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flumeng.connectors.api.framing import Messages
@@ -22,7 +24,6 @@ from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlo
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http import body as http_body
 from flumeng.connectors.http.body import MemoryBound, OverBoundError, RefusedError, Share
-from flumeng.connectors.http.known_paths import HEALTH_PATH, known_path
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.received_body import Receive, ReceivedBody
 from flumeng.connectors.http.senders import Senders
@@ -54,8 +55,41 @@ MOST_WAITING = 10_000
 _PLACES = threading.BoundedSemaphore(MOST_WAITING)
 """Requests of this process that wait for their delivery, or will."""
 
+HEALTH_PATH = "/health"
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class KnownPath:
+    """A path of Splunk HEC or Loki. ``status`` and ``said``: the answer to accepted events.
+    ``content_type`` replaces the clients' wrong header. ``options``: OPTIONS is a probe."""
+
+    status: int = 200
+    said: Mapping[str, object] = field(default_factory=dict)
+    content_type: str = ""
+    health: bool = False
+    options: bool = False
+
+
+_SUCCESS = {"text": "Success", "code": 0}
+_HEALTHY = {"text": "HEC is healthy", "code": 17}
+_ANY = KnownPath()
+_HEC = "/services/collector"
+_KNOWN = {
+    HEALTH_PATH: KnownPath(health=True),
+    "/loki/api/v1/push|/api/prom/push": KnownPath(204),
+    rf"{_HEC}/health(/1\.0)?/?": KnownPath(said=_HEALTHY, health=True),
+    rf"{_HEC}(/event)?(/1\.0)?/?": KnownPath(
+        said=_SUCCESS, content_type="application/json", options=True
+    ),
+    rf"{_HEC}/raw(/1\.0)?/?": KnownPath(said=_SUCCESS, options=True),
+}
+
+
+def known_path(path: str) -> KnownPath:
+    found = (known for pattern, known in _KNOWN.items() if re.fullmatch(pattern, path))
+    return next(found, _ANY)
 
 
 class Connection(NamedTuple):

@@ -108,11 +108,9 @@ class AnswerContents:
 
     @cached_property
     def _borders(self) -> list[int]:
-        """The number of rows before each answer, and before the end."""
         return list(accumulate((one.rows for one in self._answers), initial=0))
 
     def _below(self, offset: int) -> int:
-        """The number of rows below ``offset``."""
         place = bisect_right(self._answers, offset, key=lambda one: one.start) - 1
         if place < 0:
             return 0
@@ -176,7 +174,7 @@ class AnswerFiles:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
 
     def remove_below(self, number: int) -> None:
-        """Remove the files of all due times before this one, also those that never counted."""
+        """Also removes files that never counted."""
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
@@ -213,8 +211,6 @@ class AnswerFiles:
 
 
 class AnswerFile:
-    """A file that is being written, with ``rows`` so far."""
-
     def __init__(self, name: str, writer: pq.ParquetWriter) -> None:
         self.name = name
         self.rows = 0

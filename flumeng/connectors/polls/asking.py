@@ -1,8 +1,8 @@
-"""Asks for the due times of one lane, one after the other, ahead of what is read.
+"""Asks for the due times of one lane in order, ahead of what is read.
 
-An answer, or a part of a long one, counts once its file is synced and ZooKeeper has the file's name
-and the new state, in one transaction under the version that was read. So of two that ask for the
-same due time one succeeds, and what follows is asked from the state that was kept.
+An answer, or a part of a long one, counts once its file is synced and ZooKeeper has its name and
+the new state, in one transaction under the version that was read: of two that ask for the same due
+time one succeeds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 8.0
 FAILED = 100
 """Failed due times that wait for an operator; then one is asked until it is answered."""
 PART_SECONDS = 10.0
-"""A long answer is kept in parts that took so long to get: after an interruption no more of it is
-asked for again."""
+"""A long answer is kept in parts of so long, which are not asked for again."""
 TRIES = 3
 """Attempts on a due time whose error a retry does not help."""
 RETRY_SECONDS, RETRY_MOST_SECONDS = 1.0, 30.0
@@ -44,8 +43,8 @@ WHY_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Asked:
-    """``answers`` are kept, and all below the offset ``safe`` is answered. ``trouble``: why it does
-    not go on. ``elsewhere``: the answers are at this path, and not where they are looked for."""
+    """All below the offset ``safe`` is answered. ``trouble``: why it does not go on. ``elsewhere``:
+    the answers are at this path, not where they are looked for."""
 
     answers: tuple[KeptAnswer, ...]
     safe: int
@@ -61,9 +60,8 @@ class _RefusedError(Exception):
 class Asking:
     """Asks for one claim of ``partition``, whose queue is that of ``files``.
 
-    ``pool`` is for polls that were answered last, ``failing_pool`` for all others. ``wake`` is
-    called from their threads when ``asked`` has changed. ``now`` and ``clock``: seconds of the wall
-    clock, and seconds that only grow.
+    ``failing_pool`` is for polls that failed last. ``wake`` is called when ``asked`` has changed.
+    ``now`` gives the time, ``clock`` seconds that only grow.
     """
 
     store: Store
@@ -151,7 +149,9 @@ class Asking:
 
     def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
         """The seconds to rest before the next one, and whether there is none in this lane."""
-        polls, acked = self._polls or self._read(), self._acked()
+        polls = self._polls or self._read()
+        ack = self.store.read(ack_path(self.flow, self.partition))
+        acked = ack.value.offset if ack else 0
         number = max(polls.next, items.number_of(acked))
         due = next((one for one in lane.items if one.number == number), None)
         if due is None:
@@ -208,10 +208,6 @@ class Asking:
         self._expected = found.version if found else ABSENT
         self._polls = polls
         return polls
-
-    def _acked(self) -> int:
-        found = self.store.read(ack_path(self.flow, self.partition))
-        return found.value.offset if found else 0
 
     def _answer(self, due: Item, position: int, state: str) -> tuple[KeptAnswer, bool, str]:
         """What is in its file, whether there is more of it, and the state behind it."""

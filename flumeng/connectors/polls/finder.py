@@ -95,7 +95,6 @@ class ScheduleFinder:
         return {name: one.safe for name, one in self.bounds(partitions).items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """The due times."""
         kept = [one for part in list(self._lane().segments) for one in part]
         found = {}
         for name, offset in at.items():
@@ -123,7 +122,6 @@ class ScheduleFinder:
         return self._log
 
     def _clear(self, log: QueueLog) -> None:
-        """Remove acked items, after their answers."""
         lane = log.lanes[LANE]
         if done := lane.done():
             files = AnswerFiles(self._location, self._task.flow, log.id)
@@ -134,7 +132,8 @@ class ScheduleFinder:
         """Append what is due; whether a due time has to wait for the one before it."""
         now = self._now()
         if self._looked_at is None:
-            self._write(log, [], self._first_look(now))
+            # A cron expression begins when it is due next, a flow without one at once.
+            self._write(log, [], now - timedelta(seconds=self._schedule.every_seconds or 0))
         last = self._schedule.last_due(now, self._task.flow)
         assert self._looked_at is not None, "it was written just now"
         if self._early() and self._schedule.catch_up != "all":
@@ -165,15 +164,12 @@ class ScheduleFinder:
 
     def _write(self, log: QueueLog, due: Sequence[datetime], looked_at: datetime) -> None:
         number = log.lanes[LANE].next
-        found = [_item(number + place, one) for place, one in enumerate(due)]
+        found = [
+            Item(number + place, f"due {one.isoformat()}", 0, round(one.timestamp() * 1_000_000))
+            for place, one in enumerate(due)
+        ]
         log.append({LANE: found} if found else {}, {LOOKED_AT: looked_at.isoformat().encode()})
         self._looked_at = looked_at
-
-    def _first_look(self, now: datetime) -> datetime:
-        """A cron expression begins when it is due next, a flow without one at once."""
-        if self._schedule.every_seconds is None:
-            return now
-        return now - timedelta(seconds=self._schedule.every_seconds)
 
     def _is_asked(self, log: QueueLog) -> bool:
         lane = log.lanes[LANE]
@@ -186,7 +182,3 @@ class ScheduleFinder:
         if following is None:
             return REST_SECONDS
         return min(REST_SECONDS, max(0.0, (following - now).total_seconds()))
-
-
-def _item(number: int, due: datetime) -> Item:
-    return Item(number, f"due {due.isoformat()}", 0, round(due.timestamp() * 1_000_000))

@@ -38,14 +38,12 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 
 def check_polled(text: str) -> None:
-    """Raises ValueError."""
     check_url(text)
     if "{" in text or "}" in text:
         raise ValueError("expected nothing in braces: what changes goes into `query`")
 
 
 def check_header(name: str) -> None:
-    """Raises ValueError."""
     if not _HEADER.fullmatch(name):
         raise ValueError("expected the name of a header, like Accept")
     if name.lower() in _OURS:
@@ -234,7 +232,7 @@ class HttpPollSource(KeepsAnswers):
 
     @property
     def templates(self) -> Mapping[str, str]:
-        """What has variables, by the option where it stands."""
+        """The texts with variables, by option."""
         found = {f"query.{name}": text for name, text in self.query.items()}
         return found if self.body is None else {**found, "body": self.body}
 

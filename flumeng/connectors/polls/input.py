@@ -1,4 +1,4 @@
-"""Input of a collector whose lanes are due times of polls: it asks, and answers can be read.
+"""Input of a collector whose partitions are lanes of due times.
 
 A server that does not answer costs its own flow a delay. A due time that a retry does not help is
 recorded as failed, and the next one is asked.
@@ -28,8 +28,7 @@ from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 
 ASK_THREADS, FAILING_THREADS = 16, 8
-"""Polls of a process that wait for servers at once; those that failed last have threads of their
-own."""
+"""Threads of a process that wait for servers, apart for polls that failed last."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
@@ -66,8 +65,6 @@ class PollsInput:
 
 @dataclass(frozen=True)
 class _Source:
-    """The poller of a flow."""
-
     flow: str
     location: str
     poll: Poll
@@ -82,7 +79,7 @@ class PollPositions:
         self._wake = wake
         self._source: _Source | None = None
         self._asking: dict[str, Asking] = {}
-        """By partition: the lane of the flow's queue."""
+        """By partition."""
         self._watches = False
 
     def open(self, spec: FlowSpec) -> None:

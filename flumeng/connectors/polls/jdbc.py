@@ -39,8 +39,7 @@ TIME = "logical_time_type"
 """The metadata of columns of Spark with a time of day, which it reads with milliseconds."""
 CUT = "flumeng_cut"
 LATER = ("08", "40", "53", "57", "58", "55P03", "HYT")
-"""The connection, transactions that others broke, too little of something, a server that is
-stopped or has not answered in time, its disk, locks, time-outs."""
+"""Retried: connections, conflicts, lack of resources, stopping servers, disks, locks, time-outs."""
 NEVER = ("57P04",)
 """A database that was dropped."""
 MOST_CHARACTERS = 500
@@ -138,8 +137,7 @@ class SparkJdbc:
 
 @dataclass(frozen=True)
 class UntilTooMuch:
-    """Batches up to the one with which they exceed ``most_bytes``, each with whether it is that
-    one."""
+    """Batches up to the one that exceeds ``most_bytes``, with whether it is that one."""
 
     most_bytes: int
 
@@ -207,7 +205,7 @@ def _of_state(state: str, said: str, database: Jdbc) -> FlumengError:
 
 
 def _causes(error: Exception) -> Iterator[Any]:
-    """The exceptions of Java behind ``error``, from the outermost one."""
+    """The exceptions of Java, from the outermost one."""
     thrown: Any = None
     if isinstance(error, Py4JJavaError):
         thrown = error.java_exception
@@ -219,7 +217,6 @@ def _causes(error: Exception) -> Iterator[Any]:
 
 
 def _sql_state(cause: Any) -> str | None:
-    """Of a ``java.sql.SQLException``."""
     try:
         found = cause.getSQLState()
     except Py4JError:  # it is another exception, and has no such method

@@ -29,7 +29,6 @@ CatchUp = Literal["last", "all", "none"]
 
 
 def check_cron(text: str) -> None:
-    """Raises ValueError, also for one that is never due."""
     try:
         next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
@@ -99,7 +98,6 @@ class Schedule:
         return timedelta(seconds=self.jitter_seconds * crc32(flow.encode()) / 2**32)
 
     def _moments(self, moment: datetime, *, back: bool) -> Iterator[datetime]:
-        """Those that are due from about ``moment`` on, or before it."""
         if self.cron is not None:
             local = moment.astimezone(ZoneInfo(self.time_zone))
             yield from (due.astimezone(UTC) for due in CronSim(self.cron, local, reverse=back))
@@ -127,7 +125,6 @@ class Answers:
 
     @property
     def location(self) -> str:
-        """The path, and as whom it is reached; it holds references and no secret."""
         return located(self.path, self.credentials)
 
     @property
@@ -163,13 +160,10 @@ class KeepsAnswers(SourceOptions):
 
     @property
     def local_path(self) -> str:
-        """A path that is another directory on each host; empty when there is none."""
         return "" if self.answers is None else self.answers.local_path
 
 
 class Poller(Protocol):
-    """The options of a source that asks at due times."""
-
     @property
     def schedule(self) -> Schedule: ...
 

@@ -161,7 +161,6 @@ class SqlPollSource(KeepsAnswers):
 
     @property
     def database(self) -> Jdbc:
-        """Where it asks, as whom."""
         return Jdbc(self.url, self.table or "", self.username, self.password, self.properties)
 
     def needs(self) -> Iterator[Need]:

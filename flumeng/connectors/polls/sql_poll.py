@@ -63,8 +63,7 @@ class JdbcQuery(Protocol):
 
 @dataclass(frozen=True)
 class Page:
-    """Rows in order with the value of each, and its key where there is one. ``full``: others may
-    follow."""
+    """Rows in order with their values and keys. ``full``: others may follow."""
 
     rows: pa.Table
     values: list[str]
@@ -193,8 +192,7 @@ class SqlPoll:
     def _page(
         self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
     ) -> Page:
-        """The first rows. A database may send them in another order: then fewer are asked for until
-        all fit."""
+        """The first rows. A database may send others first: then fewer are asked for."""
         count, most = count * times, PAGE_BYTES * times
         while True:
             found = self._query(self._statements.page(track, behind, until, count), most)

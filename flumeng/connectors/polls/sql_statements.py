@@ -57,7 +57,7 @@ class Place:
 
 
 class Statements:
-    """Those of one source, whose table is ``q`` in them."""
+    """``q`` is the table in all statements."""
 
     def __init__(self, options: SqlPollSource) -> None:
         self.dialect = DIALECTS[options.database.kind]

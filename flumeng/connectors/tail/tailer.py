@@ -1,34 +1,33 @@
-"""Which files a tail source reads, through rotation and restarts. Blocking; no event loop.
+"""Decides which files a tail source reads, through rotation and restarts. Blocking.
 
 Rules
-1. A file is what device and inode name, under whatever name it has. One that is gone goes on in the
-   file that has its path and its content: another device means a volume that was attached anew.
-2. A file that the globs mean is followed. One that they meant once (rotated, or its cursor lies in
-   the journal) is read to its end under whatever name its folder has it, and when it grows later.
-3. A file that was found is noted durably before it is read, so that it is known under another name
-   too. One that was rotated away before it was found is told by its number and its age.
-4. A file that was renamed or deleted has ended when it was quiet for some seconds; then its last
-   line needs no newline. Nor does that of another file that was quiet for long, by option.
-5. A file that is shorter than its cursor, or begins otherwise than before, was cut or written anew.
-   If it was open meanwhile it is read from its beginning. Else it is another file with the inode of
-   an old one: it is forgotten, and found like any new file when the globs mean it.
-6. What is gone, a file or what was in it before it was cut, is finished from its copy beside it, if
-   there is one. From then on the copy is the file: what the journal knew of that, it knows of the
-   copy. A compressed copy is read in place of the file; compressed files are not read otherwise.
-7. A file that has nothing but what the beginning of another one has is a copy of it, and not read.
-8. What is gone, and may have had more than was read, is told and counted. Of what was cut a copy is
-   looked for twice, some seconds apart, since copies are renamed and compressed.
-9. A file in which nothing was new for a minute is closed, and opened when it is another than it
-   was; earlier when descriptors are short. What is written into a closed file that is deleted
-   before the next look is not seen.
+1. A file is a device and inode, under any name. One that is gone goes on in a file with its path
+   and content: on another device that is a volume that was attached anew.
+2. A file that the globs match is followed. One that they matched once, or whose cursor is in the
+   journal, is read to its end under its name in the folder, and when it grows later.
+3. A new file is noted durably before it is read, so that it is known under another name too. One
+   that was rotated before it was found is recognised by its number and age.
+4. A renamed or deleted file has ended after some quiet seconds; then its last line needs no
+   newline, nor, by option, does that of any file that was quiet for long.
+5. A file that is shorter than its cursor or begins differently was cut or rewritten. If it was
+   open it is read from its beginning; else it is another file with a reused inode.
+6. Content that is gone is finished from a copy beside it. From then on the copy is the file.
+   Compressed files are read as copies only.
+7. A file that only repeats the beginning of another is a copy of it, and not read.
+8. Content that is gone and may not have been read whole is reported and counted. A copy of cut
+   content is searched twice, some seconds apart, since copies are renamed and compressed.
+9. A file without news for a minute is closed until it changes; earlier when descriptors are short.
+   What is written into a closed file that is deleted before the next look is lost.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
@@ -38,7 +37,6 @@ from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_k
 from flumeng.connectors.tail.known_files import KnownFiles
 from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
-from flumeng.connectors.tail.turns import Turns
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
@@ -48,6 +46,11 @@ POLL_BYTES = 4 << 20
 SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
 IDLE_SECONDS = 60.0
 MEASURE_SECONDS = 5.0
+LOOK_SHARE = 0.05  # of the time, at most, goes into looking at files that had nothing new lately
+LOOK_SECONDS = 0.002  # but at least so much at each look
+FRESH_SECONDS = 0.25
+ACTIVE_SECONDS = 10.0
+OTHERS_FIRST = 10  # each so many looks
 
 
 class Tailer:
@@ -350,3 +353,64 @@ class Tailer:
         if file.key not in self._unreadable:
             log.warning("cannot read %s: %s", path, reason)
         self._unreadable[file.key] = path, reason
+
+
+class Turns:
+    """The order in which many ``files``, which may change, are looked at.
+
+    Files with recent news come first, the one read last behind the others; then the rest in turn,
+    within a share of the time; then new ones. The order is reversed now and then, since a backlog
+    may use up a whole look.
+    """
+
+    def __init__(self, files: Collection[FileKey], timer: Callable[[], float]) -> None:
+        self._files = files
+        self._timer = timer
+        self._round: deque[FileKey] = deque()
+        self._fresh: deque[FileKey] = deque()
+        self._active: dict[FileKey, float] = {}
+        self._looked_at = 0.0
+        self._looks = 0
+
+    def found(self, key: FileKey) -> None:
+        self._fresh.append(key)
+
+    def had_news(self, key: FileKey, now: float) -> None:
+        self._active.pop(key, None)
+        self._active[key] = now + ACTIVE_SECONDS
+
+    def first_next_time(self, key: FileKey) -> None:
+        self._round.appendleft(key)
+
+    def due(self, now: float, starved: Callable[[], bool]) -> Iterator[FileKey]:
+        """The files to look at now; new ones wait while descriptors are short."""
+        self._looks += 1
+        parts = [self._with_news(now), self._in_turn(now), self._just_found(starved)]
+        if self._looks % OTHERS_FIRST == 0:
+            parts.reverse()
+        return chain.from_iterable(parts)
+
+    def _with_news(self, now: float) -> Iterator[FileKey]:
+        for key, until in list(self._active.items()):
+            if until < now or key not in self._files:
+                del self._active[key]
+            else:
+                yield key
+
+    def _in_turn(self, now: float) -> Iterator[FileKey]:
+        end = self._timer() + max(LOOK_SECONDS, LOOK_SHARE * (now - self._looked_at))
+        self._looked_at = now
+        if not self._round:
+            self._round.extend(self._files)
+        for number in range(len(self._round)):
+            if (number % 64 == 63 and self._timer() > end) or not self._round:
+                break
+            key = self._round.popleft()
+            if key not in self._active:
+                yield key
+
+    def _just_found(self, starved: Callable[[], bool]) -> Iterator[FileKey]:
+        end = self._timer() + FRESH_SECONDS
+        while self._fresh and not starved() and self._timer() <= end:
+            if (key := self._fresh.popleft()) not in self._active:
+                yield key
