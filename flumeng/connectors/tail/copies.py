@@ -195,8 +195,8 @@ class Copies:
             if has_compressed_name(path) or isinstance(copy, CompressedFile):
                 continue
             if copy is None or not copy.is_open:
-                cursor = copy.cursor if copy else FilePosition.new(path)
-                copy = TailedFile(key, cursor, self._following)
+                position = copy.cursor if copy else FilePosition.new(path)
+                copy = TailedFile(key, position, self._following)
                 copy.name = path
             try:
                 if copy.is_open or copy.open(path):
