@@ -52,10 +52,11 @@ Event = dict[str, Any]
 
 @dataclass
 class Trace:
-    """What the processes have said, and who owns which task by that."""
+    """What the processes have said, and by that who owns which task under which epoch."""
 
     events: list[Event] = field(default_factory=list)
     owners: dict[str, str] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
     heard: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
 
     def follow(self, process: subprocess.Popen[str]) -> None:
@@ -80,6 +81,7 @@ class Trace:
         self.events.append(event)
         if event["what"] == "acked":
             self.owners[event["task"]] = event["node"]
+            self.epochs[event["task"]] = event["epoch"]
 
 
 def run(rounds: int = 20) -> dict[str, object]:
@@ -93,6 +95,7 @@ def run(rounds: int = 20) -> dict[str, object]:
             owners = set(trace.owners.values())
             busy = [name for name in nodes if name in owners]
             samples += _fail_one(trace, nodes, busy[number % len(busy)])
+        _settle(store, trace)
         _check(store)
     control = sorted(sum(s[part] for part in PARTS[:-1]) for s in samples)
     total = sorted(sum(s.values()) for s in samples)
@@ -169,12 +172,15 @@ def _prepare(store: Store) -> None:
 
 
 def _settle(store: Store, trace: Trace) -> None:
-    """Every node is there, every task is where the plan has it, and nothing moves."""
+    """Every node is there, every task acks where the plan has it, and nothing moves."""
 
     def quiet() -> bool:
         tasks = _planned(store)
         assigned = all(task.state == "assigned" for task in tasks.values())
-        same = all(trace.owners[f"bench/{name}"] == task.node for name, task in tasks.items())
+        owned = {
+            name: (trace.owners[f"bench/{name}"], trace.epochs[f"bench/{name}"]) for name in tasks
+        }
+        same = all(owned[name] == (task.node, task.epoch) for name, task in tasks.items())
         live = store.children(paths.live_nodes())
         return assigned and same and len(tasks) == TASKS and len(live) == NODES
 

@@ -8,7 +8,9 @@ files, whose rows are counted.
 
 ``noop_ratio`` and ``parquet_ratio`` compare events per CPU second, user and system time: ours of
 the driver, Spark's JVM and its Python workers, and the loop's of its one process, librdkafka's
-threads included. What the broker itself uses counts on no side.
+threads included. ``reader_ratio`` compares so what the reader's compiled loops are for: flumeng's
+reader alone, over a loop of confluent-kafka that makes the same columns of objects. What the broker
+itself uses counts on no side.
 """
 
 from __future__ import annotations
@@ -66,14 +68,18 @@ def _read(messages: int, rounds: int) -> dict[str, object]:
 
 def _compared(server: RealKafka, folder: Path, messages: int, rounds: int) -> dict[str, object]:
     one = Side("kafka_plain", server.address, TOPIC, *map(str, range(PARTITIONS)))
+    reader = Side("kafka_reader", server.address, TOPIC, *map(str, range(PARTITIONS)))
     halves = [Side("kafka_plain", server.address, TOPIC, *map(str, half)) for half in HALVES]
     performance = kafka_performance.build()
     readings: defaultdict[str, list[Reading]] = defaultdict(list)
     try:
         best = max(PLAIN, key=lambda words: _rate(one.read(words)))
         _together(halves, best)  # their consumers are made
+        reader.read()
         for number in range(rounds):
             readings["plain"].append(one.read(best))
+            readings["objects"].append(one.read(f"{best} columns"))
+            readings["reader"].append(reader.read())
             readings["plain_2"].append(_together(halves, best))
             noop = collect(server, folder / f"noop{number}", "at-least-once", "noop", messages)
             readings["noop"].append(noop)
@@ -82,7 +88,7 @@ def _compared(server: RealKafka, folder: Path, messages: int, rounds: int) -> di
                 found = kafka_performance.read(performance, server.address)
                 readings["rdkafka"].append(found)
     finally:
-        for side in (one, *halves):
+        for side in (one, reader, *halves):
             side.close()
     rates = {name: _median(some, "seconds") for name, some in readings.items()}
     efficiencies = {name: _median(some, "cpu_seconds") for name, some in readings.items()}
@@ -99,6 +105,7 @@ def _compared(server: RealKafka, folder: Path, messages: int, rounds: int) -> di
         ),
         "events_per_cpu_second": {name: round(rate) for name, rate in efficiencies.items()},
         "noop_ratio": round(efficiencies["noop"] / plain, 2),
+        "reader_ratio": round(efficiencies["reader"] / efficiencies["objects"], 2),
         "parquet_ratio": round(efficiencies["parquet"] / plain, 2),
     }
 
