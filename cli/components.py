@@ -117,7 +117,8 @@ def _section(kind: str, name: str, package: str, cls: type[Any]) -> Section:
 
 
 def _show(section: Section) -> None:
-    click.secho(f"{section.kind} {section.name}", bold=True)
+    package = "" if section.package == registry.OWN else f", of the package {section.package}"
+    click.secho(f"{section.kind} {section.name}{package}", bold=True)
     click.echo(f"{section.doc}\n")
     if section.guarantees:
         click.echo(f"Guarantees: {', '.join(section.guarantees)}.\n")

@@ -100,7 +100,10 @@ def local_paths(spec: FlowSpec) -> list[str]:
 
 def _one_host(spec: FlowSpec, paths: list[str]) -> str:
     where = f"{', '.join(paths)} is on the disk of each host that collects the flow"
-    if spec.delivery != "exactly-once":
+    once = spec.delivery == "exactly-once"
+    if not all(hasattr(sink.options, "shared") for sink in spec.targets if sink.options.local):
+        return f"{where}: only one may." if once else f"{where}."
+    if not once:
         return f"{where} (`shared: true` when all see the same files there)."
     return f"{where}: only one may, unless all see the same files there (`shared: true`)."
 

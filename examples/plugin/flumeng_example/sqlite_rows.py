@@ -24,17 +24,14 @@ class SqliteRowsInput(RangedInput):
 
     def list(self) -> Mapping[str, str]:
         """A file that was replaced by another one is another partition."""
-        try:
-            return {self._options.table: str(Path(self._options.path).stat().st_ino)}
-        except OSError as error:
-            raise UserError(f"sqlite_rows: {self._options.path}: {error.strerror}") from error
+        return {self._options.table: self._incarnation()}
 
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
         with self._opened() as database:
             query = f"SELECT min(rowid), max(rowid) FROM {self._options.table}"
             first, last = _asked(database, query)[0]
-        ends = Ends(0, 0) if last is None else Ends(first, last + 1)
-        return dict.fromkeys(partitions, ends)
+        first, end = (0, 0) if last is None else (first, last + 1)
+        return dict.fromkeys(partitions, Ends(first, end, incarnation=self._incarnation()))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         del partition  # there is only one
@@ -52,6 +49,14 @@ class SqliteRowsInput(RangedInput):
                     }
                 )
                 start = rows[-1][0] + 1
+
+    def _incarnation(self) -> str:
+        """The inode of the file. File systems use the inode of a removed file again: where files
+        are replaced often, add what stays the same in one, such as a checksum of its first row."""
+        try:
+            return str(Path(self._options.path).stat().st_ino)
+        except OSError as error:
+            raise UserError(f"sqlite_rows: {self._options.path}: {error.strerror}") from error
 
     def _opened(self) -> closing[sqlite3.Connection]:
         path = f"file:{self._options.path}?mode=ro"

@@ -18,11 +18,14 @@ import pyarrow as pa
 @dataclass(frozen=True)
 class Ends:
     """A partition can be read from offset ``first`` up to, and without, ``end``. One that is
-    ``closed`` takes no more events."""
+    ``closed`` takes no more events. ``incarnation``: the one that these ends are of, where a
+    partition can be replaced between ``list`` and ``read``; events that were read of another one
+    are then not used."""
 
     first: int
     end: int
     closed: bool = False
+    incarnation: str = ""
 
 
 class RangedInput(ABC):
@@ -49,9 +52,11 @@ class RangedInput(ABC):
         """All partitions, each with its incarnation. The discovery task calls it every
         ``discovery_seconds`` of the options.
 
-        A name is made of letters, digits, ``.``, ``_`` and ``-``. An incarnation is a short text
-        that is another one when the partition was made anew with other events at its offsets, so
-        that no ack is taken for one of those. A partition that is no longer listed is finished.
+        A name has 1 to 150 characters, of which each one but letters, digits, ``.``, ``_`` and
+        ``-`` counts five for a byte. An incarnation is 1 to 30 letters, digits, ``_`` and ``-``; a
+        partition that was made again with other events at its offsets has another one, so that no
+        ack is taken for one of those. A partition that is no longer listed is finished: list it
+        for as long as it has events to read.
         """
 
     @abstractmethod

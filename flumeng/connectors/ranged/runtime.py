@@ -1,11 +1,13 @@
 """Runs a ``RangedInput``: as a finder in the discovery process, as an input in the collector, and
 as a reader in executors.
 
-A partition ``NAME`` of the incarnation ``I`` of the input ``X`` is ``NAME.I@X`` in ZooKeeper.
+A partition ``NAME`` of the incarnation ``I`` of the input ``X`` is ``NAME.I@X`` in ZooKeeper. Bytes
+of the name that ZooKeeper's schema does not allow are ``_xHH_`` there, in hexadecimal digits.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -26,18 +28,32 @@ from flumeng.control.zookeeper import Store
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 from flumeng.platform.errors import CorruptError, UserError
 
-_PART = re.compile(r"[A-Za-z0-9._-]{1,150}", re.ASCII)
+REPLACED = "was replaced by a new partition of the same name before all of it was read"
+_LONGEST_NAME = 150
+_FOREIGN = re.compile(rb"[^A-Za-z0-9._-]|_(?=x[0-9a-f]{2}_)")
+_ESCAPED = re.compile(rb"_x([0-9a-f]{2})_")
 _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 
 
 def partition_name(source: str, name: str, incarnation: str) -> str:
-    """Raises UserError for a name that ZooKeeper's schema does not allow."""
-    if not _PART.fullmatch(name) or not _INCARNATION.fullmatch(incarnation):
+    """The partition in ZooKeeper. Raises UserError for an incarnation with other characters than
+    letters, digits, underscores and dashes, and for names that are too long."""
+    escaped = _FOREIGN.sub(lambda found: b"_x%02x_" % found[0][0], os.fsencode(name)).decode()
+    if not escaped or len(escaped) > _LONGEST_NAME or not _INCARNATION.fullmatch(incarnation):
         raise UserError(
-            f"{source}: {name!r} of incarnation {incarnation!r} is not the name of a partition: "
-            "letters, digits, dots, underscores and dashes make one"
+            f"{source}: the partition {name!r} of incarnation {incarnation!r} cannot be named: a "
+            f"name has 1 to {_LONGEST_NAME} characters, of which each one but letters, digits, "
+            "dots, underscores and dashes counts five for a byte; an incarnation has 1 to 30 "
+            "letters, digits, underscores and dashes"
         )
-    return f"{name}.{incarnation}@{source}"
+    return f"{escaped}.{incarnation}@{source}"
+
+
+def name_and_incarnation(partition: str) -> tuple[str, str]:
+    """What ``partition_name`` was given."""
+    escaped, _, incarnation = partition.rpartition("@")[0].rpartition(".")
+    name = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), escaped.encode())
+    return os.fsdecode(name), incarnation
 
 
 class RangedFinder(FinderBase):
@@ -65,7 +81,7 @@ class RangedFinder(FinderBase):
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         ends = _by_full_name(self._source, partitions)
-        return {name: Bounds(one.first, one.end) for name, one in ends.items()}
+        return {name: Bounds(one.first, one.end) for name, one in ends.items() if _is_of(name, one)}
 
     def close(self) -> None:
         self._source.close()
@@ -139,10 +155,7 @@ class _Watcher(EndWatcher[Reach]):
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         ends = _by_full_name(self._source, partitions)
-        return {
-            name: Reach("", one.end, floor=one.first, closed=one.closed)
-            for name, one in ends.items()
-        }
+        return {name: _reach(name, one) for name, one in ends.items()}
 
     def failed(self, why: str) -> Reach:
         return Reach("", 0, trouble=why)
@@ -165,13 +178,14 @@ class RangedReader:
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         del address
-        name = label_of(piece.partition)
+        name, _ = name_and_incarnation(piece.partition)
         at = piece.start
         source = self.kind(self.options)
         try:
             for batch in source.read(name, piece.start, piece.end):
                 if batch.num_rows:
                     events = self._completed(batch, piece)
+                    _require_incarnation(source, piece.partition)
                     at = _following(events, at, piece.end)
                     yield events
         finally:
@@ -205,8 +219,26 @@ def _following(events: pa.RecordBatch, at: int, end: int) -> int:
 
 
 def _by_full_name(source: RangedInput, partitions: Collection[str]) -> dict[str, Ends]:
-    labels = {label_of(name): name for name in partitions}
-    return {labels[one]: ends for one, ends in source.ends(list(labels)).items() if one in labels}
+    names = {partition: name_and_incarnation(partition)[0] for partition in partitions}
+    ends = source.ends(list(dict.fromkeys(names.values())))
+    return {partition: ends[name] for partition, name in names.items() if name in ends}
+
+
+def _is_of(partition: str, ends: Ends) -> bool:
+    """Whether the ends are of this incarnation of the partition, as far as they say."""
+    return ends.incarnation in ("", name_and_incarnation(partition)[1])
+
+
+def _reach(partition: str, ends: Ends) -> Reach:
+    if not _is_of(partition, ends):
+        return Reach("", 0, trouble=REPLACED)
+    return Reach("", ends.end, floor=ends.first, closed=ends.closed)
+
+
+def _require_incarnation(source: RangedInput, partition: str) -> None:
+    """Called when events were read and before they are handed on. Raises CorruptError."""
+    if not all(_is_of(partition, ends) for ends in _by_full_name(source, [partition]).values()):
+        raise CorruptError(f"{label_of(partition)} {REPLACED}")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, ClassVar, Literal
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -95,7 +98,11 @@ class SinkContract(ComponentContract):
     ) -> int:
         """Write a batch of two splits as a collector does; gives how many events the sink says."""
         batch = BatchId(series, number)
-        attempt = Attempt(batch=batch if sink.writes_at_once else None, exactly_once=True)
+        attempt = Attempt(
+            staging={root: mkdtemp(dir=_directory(root)) for root in sink.roots},
+            batch=batch if sink.writes_at_once else None,
+            exactly_once=True,
+        )
         stages = sink.stage(made_up.batch(identified=sink.identified), attempt)
         rows = []
         for split in splits:
@@ -106,9 +113,25 @@ class SinkContract(ComponentContract):
             for out in made_up.run(stages, [given]):
                 rows += out.to_pylist()
         done = sink.written(rows)
-        if commit and done.commit is not None:
-            done.commit(batch)
+        if commit:
+            for source, target in done.files:
+                os.renames(_path(source), _path(target))
+            if done.commit is not None:
+                done.commit(batch)
         return int(done.events)
+
+
+def _path(uri: str) -> Path:
+    """Raises AssertionError for a URI of another scheme than ``file``."""
+    parts = urlsplit(uri)
+    assert parts.scheme in ("", "file"), f"{uri}: the contract is tried with local directories"
+    return Path(unquote(parts.path))
+
+
+def _directory(root: str) -> Path:
+    path = _path(root)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _ids(first: int, end: int) -> list[tuple[str, int]]:
