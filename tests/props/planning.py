@@ -97,15 +97,12 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
             discard=draw(st.booleans()),
         )
         rollout = draw(st.sampled_from([None, Rollout(), Rollout(canary=2, max_parallel=2)]))
-        other = replace(place, collect=replace(place.collect, labels=draw(FLOW_LABELS)))
-        before = draw(st.sampled_from([None, other, replace(other, ingest=IngestPlace())]))
         views[name] = FlowView(
             name,
             record,
             Version(0),
             place,
             rollout=rollout,
-            place_before=before,
             by_batch=draw(st.booleans()),
             pins=draw(st.sampled_from([True, True, False])),
             discovers=draw(st.booleans()),

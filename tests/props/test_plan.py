@@ -79,7 +79,6 @@ def ending_rollouts(draw: st.DrawFn) -> Snapshot:
         view,
         record=Flow(revision=2),
         place=new,
-        place_before=old,
         rollout=Rollout(),
         plan=replace(view.plan, tasks=tasks),
     )

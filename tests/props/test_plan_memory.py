@@ -75,7 +75,6 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
             before.flows[name],
             record=new_flow.record,
             place=new_flow.place,
-            place_before=new_flow.place_before,
             rollout=new_flow.rollout,
             by_batch=new_flow.by_batch,
             pins=new_flow.pins,

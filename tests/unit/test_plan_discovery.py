@@ -222,12 +222,11 @@ def test_one_that_meets_a_higher_epoch_gets_one_above() -> None:
 def test_a_rollout_begins_no_sources_where_there_are_none() -> None:
     """Ingest tasks that a wave begins, and that are not wanted, would come and go for ever."""
     web = Place(ingest=IngestPlace(labels={"role": "web"}))
-    before = settled(world([flow(place=web, place_before=web)], [node("a", role="web")]))
+    before = settled(world([flow(place=web)], [node("a", role="web")]))
     rolled = with_flow(
         before,
         record=Flow(revision=2),
         place=Place(),
-        place_before=web,
         rollout=Rollout(canary=1, max_parallel=1),
     )
     assert sorted(settled(rolled).flows["f"].tasks) == ["collect.0", TASK]

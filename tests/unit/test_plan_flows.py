@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from flumeng.config import IngestPlace, Place, Rollout
-from flumeng.control.planner import Assign, Drop, plan
+from flumeng.control.planner import Assign, plan
 from flumeng.control.planner.capacity_index import CapacityIndex
-from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
+from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from tests.unit.planning import (
     SLOT,
@@ -26,7 +25,6 @@ from zkschema.records import (
     Cluster,
     Flow,
     Node,
-    Plan,
 )
 
 
@@ -84,24 +82,6 @@ def test_a_handoff_reaches_the_collect_tasks_of_its_flow_and_changes_nothing_els
     assert {flow.plan_version for flow in told.flows.values()} == {
         flow.plan_version for flow in settled.flows.values()
     }
-
-
-def test_a_deleted_flow_waits_for_the_nodes_of_the_place_before_its_rollout() -> None:
-    """One of them may hold a journal that it could not tell of before it went away."""
-    away = replace(node("a", roles=(INGEST,)), live=False, assignment_version=Version(3))
-    view = FlowView(
-        "f",
-        Flow(revision=2, state="deleted"),
-        Version(0),
-        Place(ingest=IngestPlace(labels={"role": "web"})),
-        rollout=Rollout(),
-        plan=Plan(revision=1),
-        plan_version=Version(0),
-        place_before=Place(),
-    )
-    assert not any(isinstance(action, Drop) for action in plan(cluster([view], [away])))
-    moved = replace(view, place_before=view.place)
-    assert any(isinstance(action, Drop) for action in plan(cluster([moved], [away])))
 
 
 def test_a_node_is_told_the_settings_of_spark_that_hold_for_it() -> None:

@@ -47,8 +47,7 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
             snapshot = _fenced(snapshot, action)
             flow = replace(flow, plan=action.plan, plan_version=action.version_after)
         else:
-            place = flow.settled_place
-            flow = replace(flow, record=action.record, version=action.version_after, place=place)
+            flow = replace(flow, record=action.record, version=action.version_after)
         return replace(snapshot, flows={**snapshot.flows, action.flow: flow})
     kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
     return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})

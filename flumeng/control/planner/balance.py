@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from flumeng.config import CollectPlace
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING, WAITING, PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder
@@ -31,13 +30,14 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
         return
     running = [d for d in builders.values() if d.flow.place and d.flow.record.state == "running"]
     for builder in running:
-        if _place(builder).spread == "zone":
+        if builder.flow.collect_place.spread == "zone":
             round_.even_out_zones(builder)
     pools: dict[tuple[tuple[str, str], ...], list[PlanBuilder]] = {}
     for builder in running:
-        pools.setdefault(tuple(sorted(_place(builder).labels.items())), []).append(builder)
-    for labels, members in pools.items():
-        round_.even_out(dict(labels), {builder.flow.name: builder for builder in members})
+        labels = builder.flow.collect_place.labels
+        pools.setdefault(tuple(sorted(labels.items())), []).append(builder)
+    for pool, members in pools.items():
+        round_.even_out(dict(pool), {builder.flow.name: builder for builder in members})
 
 
 def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
@@ -78,9 +78,9 @@ class _Round:
 
     def reserve(self, flow: FlowView, task: PlannedTask) -> None:
         """The task has no live owner: no move begins on the nodes that could run it now."""
-        if flow.set_aside or flow.settled_place is None:
+        if flow.set_aside or flow.place is None:
             return
-        place, weight = flow.collect_place(task), flow.weight(task.partitions)
+        place, weight = flow.collect_place, flow.weight(task.partitions)
         labels = tuple(sorted(place.labels.items()))
         key = (labels, weight, *((flow.name, place.per_node) if place.per_node else ()))
         if key in self._reserved_for:
@@ -123,7 +123,7 @@ class _Round:
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
         """Move tasks of the flow from the zone that has most of them to the one with fewest."""
-        place, capacity = _place(builder), self.index.capacity
+        place, capacity = builder.flow.collect_place, self.index.capacity
         if self._is_held_up(capacity.pool(place.labels)):
             return
         while self.most > 0:
@@ -202,9 +202,7 @@ class _Round:
         for (flow, name), task in sorted(self.index.of_node(node).items(), key=itemgetter(0)):
             builder = members.get(flow)
             free = builder is not None and (limit is None or self.by_flow[flow] < limit)
-            if not builder or not free or task.kind != COLLECT or task.state != ASSIGNED:
-                continue
-            if not _goes_elsewhere(builder.flow, task):
+            if builder and free and task.kind == COLLECT and task.state == ASSIGNED:
                 yield builder, name, task
 
     def _free(self, node: str) -> bool:
@@ -212,14 +210,14 @@ class _Round:
         return limit is None or self.by_node[node] < limit
 
     def _has_room(self, builder: PlanBuilder, task: PlannedTask, target: str) -> bool:
-        place = _place(builder)
+        place = builder.flow.collect_place
         crowded = place.per_node and builder.flow_index.nodes[target] >= place.per_node
         weight = builder.flow.weight(task.partitions)
         return not crowded and self.index.capacity.fits(target, weight)
 
     def _keeps_spread(self, builder: PlanBuilder, source: str, target: str) -> bool:
         """Whether the flow is spread over the zones no worse after the move."""
-        if _place(builder).spread != "zone":
+        if builder.flow.collect_place.spread != "zone":
             return True
         capacity, counts = self.index.capacity, builder.flow_index.nodes
         old, new = capacity.zone(source), capacity.zone(target)
@@ -237,18 +235,6 @@ class _Round:
             f"{builder.flow.name}/{name} is to go from {task.node} to {target}: {why}"
         )
         self.count(builder.flow.name, draining)
-
-
-def _place(builder: PlanBuilder) -> CollectPlace:
-    """What holds for the flow as a whole."""
-    place = builder.flow.settled_place
-    assert place is not None
-    return place.collect
-
-
-def _goes_elsewhere(flow: FlowView, task: PlannedTask) -> bool:
-    """Whether the task has taken a revision that is being rolled out to another place."""
-    return flow.moves_in_rollout and flow.has_taken(task)
 
 
 def _lightest(flow: FlowView) -> Amounts:

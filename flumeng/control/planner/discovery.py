@@ -27,9 +27,8 @@ def place_discovery(builder: PlanBuilder) -> None:
     if not _is_needed(builder):
         end_discovery(builder)
         return
-    assert flow.settled_place is not None
     task = builder.task(NAME)
-    wanted = _wanted(builder, flow.settled_place.collect, task)
+    wanted = _wanted(builder, flow.collect_place, task)
     if wanted != task:
         builder.become(NAME, wanted)
 

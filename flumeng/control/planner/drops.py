@@ -42,11 +42,8 @@ def _may_hold(node: NodeView, flow: FlowView) -> bool:
 
 
 def _matches(node: NodeView, flow: FlowView) -> bool:
-    """Also by the place that holds while a rollout is under way: its sources began there."""
-    return any(
-        all(node.record.labels.get(key) == value for key, value in place.ingest.labels.items())
-        for place in (flow.place or Place(), flow.settled_place or Place())
-    )
+    labels = (flow.place or Place()).ingest.labels
+    return all(node.record.labels.get(key) == value for key, value in labels.items())
 
 
 def says_it_runs(node: NodeView, flow: FlowView) -> bool:

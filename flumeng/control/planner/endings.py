@@ -34,7 +34,7 @@ def endings(builder: PlanBuilder) -> list[EndedTask]:
 
 
 def _ended(builder: PlanBuilder) -> Iterator[Change]:
-    before = builder.stored.tasks
+    before = builder.flow.tasks
     for name, new in builder.changes.items() if before else ():
         old = before.find(name)
         if old is None or old.node is None or old.kind == INGEST:

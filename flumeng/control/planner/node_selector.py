@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from flumeng.config import CollectPlace
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.snapshot import Amounts
-from zkschema.records import PlannedTask
 
 
 class NodeSelector:
     """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
 
-    def __init__(self, builder: PlanBuilder, place: CollectPlace) -> None:
+    def __init__(self, builder: PlanBuilder) -> None:
         self._builder = builder
         self._capacity = builder.index.capacity
-        self._place = place
+        self._place = place = builder.flow.collect_place
         self._flow_index = builder.flow_index
         self._pool = self._capacity.pool(place.labels)
         self._zones = self._count_zones() if place.spread == "zone" else None
@@ -85,21 +83,3 @@ class NodeSelector:
             if zone in counts:
                 counts[zone] += number
         return counts
-
-
-class NodeSelectors:
-    """The selector of each task: during a rollout those that took the new revision go by its
-    labels."""
-
-    def __init__(self, builder: PlanBuilder) -> None:
-        self._builder = builder
-        self._known: dict[bool, NodeSelector] = {}
-
-    def of(self, task: PlannedTask | None) -> NodeSelector:
-        flow = self._builder.flow
-        moved = task is not None and flow.moves_in_rollout and flow.has_taken(task)
-        found = self._known.get(moved)
-        if found is None:
-            place = flow.collect_place(task)
-            found = self._known[moved] = NodeSelector(self._builder, place)
-        return found

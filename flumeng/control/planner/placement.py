@@ -16,9 +16,9 @@ from dataclasses import replace
 from itertools import count, islice, takewhile
 from typing import NamedTuple
 
-from flumeng.config import CollectPlace
+from flumeng.config import CollectPlace, IngestPlace
 from flumeng.control.planner.discovery import ALONE, end_discovery, place_discovery
-from flumeng.control.planner.node_selector import NodeSelector, NodeSelectors
+from flumeng.control.planner.node_selector import NodeSelector
 from flumeng.control.planner.partition_assigner import PartitionAssigner, count_open
 from flumeng.control.planner.placement_index import (
     ASSIGNED,
@@ -39,14 +39,13 @@ REASONS = 1000
 
 def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     """Bring the flow's plan in line with its place, its partitions and the nodes."""
-    settled = builder.flow.settled_place
-    if settled is None:
+    if builder.flow.place is None:
         _end_unreadable(builder)
         return
-    _pin(builder, changes)
+    _pin(builder, builder.flow.place.ingest, changes)
     place_discovery(builder)
     if _collects(builder):
-        _spread(builder, settled.collect, changes)
+        _spread(builder, changes)
     else:
         _wind_down(builder)
 
@@ -56,26 +55,17 @@ def may_collect(node: NodeView, place: CollectPlace) -> bool:
     return node.live and node.eligible(COLLECT, place.labels)
 
 
-def _pin(builder: PlanBuilder, changes: ChangeSet) -> None:
+def _pin(builder: PlanBuilder, place: IngestPlace, changes: ChangeSet) -> None:
     """One ingest task on every node that matches, live or not; also while suspended."""
-    flow = builder.flow
-    settled, new = flow.settled_place, flow.place
-    assert settled is not None
-    assert new is not None
     nodes = builder.snapshot.nodes
-    receives = builder.receives and flow.pins
+    receives = builder.receives and builder.flow.pins
     for node in sorted(nodes) if changes.everything else changes.nodes:
         view = nodes.get(node)
         if view is not None and view.set_aside:
             continue
         name = f"{INGEST}.{node}"
         task = builder.task(name)
-        if task is not None and flow.rolling and flow.has_taken(task):
-            if receives and view is not None and view.eligible(INGEST, new.ingest.labels):
-                continue
-            builder.end(name)
-            task = None
-        if receives and view is not None and view.eligible(INGEST, settled.ingest.labels):
+        if receives and view is not None and view.eligible(INGEST, place.labels):
             if task is None:
                 builder.become(name, builder.given(INGEST, name, node, "sources run there"))
         elif task is not None:
@@ -132,12 +122,12 @@ class _Unplaced(NamedTuple):
     lost: bool = False
 
 
-def _spread(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> None:
+def _spread(builder: PlanBuilder, changes: ChangeSet) -> None:
     """The flow's partitions over its tasks, and those over the nodes.
 
     First every task that can stays where it is; then the others go to the least full nodes.
     """
-    tasks = _count_tasks(builder, place, changes)
+    tasks = _count_tasks(builder, changes)
     if tasks != len(builder.flow_index.sizes.ranks):
         changes = replace(changes, everything=True)
     assigner = PartitionAssigner(builder, tasks, changes)
@@ -153,8 +143,6 @@ def _settle(
 ) -> None:
     """Of the ``suspects``, some as ``changed``, those stay that can; the others and the ``fresh``
     ones go to nodes."""
-    place = builder.flow.settled_place
-    assert place is not None
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
     for name in suspects:
@@ -170,16 +158,16 @@ def _settle(
             owner = builder.snapshot.nodes.get(task.node or "")
             lost = owner is not None and owner.lost
             unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
-    if unplaced or not _begin_in_turn(builder, place.collect, fresh):
+    if unplaced or not _begin_in_turn(builder, fresh):
         unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
         _hand_over(builder, unplaced)
     if placed:
         _keep_all(builder, placed)
 
 
-def _count_tasks(builder: PlanBuilder, place: CollectPlace, changes: ChangeSet) -> int:
+def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
     """How many the flow is to have; the number stays while nothing moves."""
-    planned = _planned(builder)
+    place, planned = builder.flow.collect_place, _planned(builder)
     by_hand = isinstance(place.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
         return planned
@@ -217,15 +205,14 @@ def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
     """Those that have an owner stay with it for now; one that it may not keep is looked at again
     each time, until there is room for it elsewhere."""
-    selectors = NodeSelectors(builder)
+    labels, selector = builder.flow.collect_place.labels, NodeSelector(builder)
     for name, task in placed:
-        place = builder.flow.collect_place(task)
-        kept = _keep(builder, name, task, place, selectors.of(task))
+        kept = _keep(builder, name, task, selector)
         if kept != builder.task(name):
             builder.become(name, kept)
         owner = builder.snapshot.nodes[kept.node or ""]
         if kept.state == ASSIGNED and owner.live:
-            stays = owner.eligible(COLLECT, place.labels)
+            stays = owner.eligible(COLLECT, labels)
             (builder.flow_index.unsettled.discard if stays else builder.flow_index.unsettled.add)(
                 name
             )
@@ -279,7 +266,7 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 
 
 def _keep(
-    builder: PlanBuilder, name: str, task: PlannedTask, place: CollectPlace, selector: NodeSelector
+    builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
     """It stays with its owner for now; when that may not keep it, it drains towards another, where
     it counts from now on.
@@ -290,7 +277,7 @@ def _keep(
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
         return task
-    flow = builder.flow
+    flow, place = builder.flow, builder.flow.collect_place
     if task.state == ASSIGNED:
         task = builder.renewed(name, task)
     if name in builder.held and owner.eligible(COLLECT, place.labels):
@@ -318,14 +305,12 @@ def _keep(
     return task
 
 
-def _begin_in_turn(
-    builder: PlanBuilder, place: CollectPlace, fresh: Mapping[str, tuple[str, ...]]
-) -> bool:
+def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -> bool:
     """New tasks to the least full nodes, when all weigh the same and any node may have each."""
     weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
-        nodes = NodeSelector(builder, place).in_turn(weights.pop(), len(fresh))
+        nodes = NodeSelector(builder).in_turn(weights.pop(), len(fresh))
     if nodes is None:
         return not fresh
     flow = builder.flow.name
@@ -356,10 +341,9 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     flow = builder.flow
     weighed = [(flow.weight(one.partitions), one) for one in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
-    selectors = NodeSelectors(builder)
+    selector = NodeSelector(builder)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
-        selector = selectors.of(before)
         target, standbys = (before.target, before.standbys) if before else (None, ())
         node = selector.find(weight, target, standbys)
         if node is not None and lost and not builder.begins_recovery():
@@ -419,7 +403,7 @@ def _waiting(
             revision=before.revision,
             standbys=before.standbys,
         )
-        stays = owner.eligible(COLLECT, builder.flow.collect_place(before).labels)
+        stays = owner.eligible(COLLECT, builder.flow.collect_place.labels)
         return given if stays else replace(given, why=ALONE)
     return before if before.node else replace(before, why=why)
 

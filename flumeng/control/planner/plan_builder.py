@@ -44,8 +44,7 @@ class Recovery:
 @dataclass
 class PlanBuilder:
     """The index is brought up to date with each change. ``epoch`` is the highest given so far,
-    ``revision`` the last that every task has run. ``stored`` is the flow as it was read; ``flow``
-    differs from it only when its rollout has ended here.
+    ``revision`` the last that every task has run.
 
     A batch that a task has decided is repeated exactly until it is acked. So partitions leave a
     task only while it has no such batch: those that are to end or to read less, and wait for that,
@@ -64,22 +63,6 @@ class PlanBuilder:
     held: set[str] = field(default_factory=set)
     fenced: set[str] = field(default_factory=set)
     throttled: bool = False
-
-    def __post_init__(self) -> None:
-        self.stored = self.flow
-
-    def end_rollout(self) -> None:
-        """Every task runs the current revision: its place holds for the flow as a whole."""
-        before = self.flow
-        self.revision = before.record.revision
-        if before.settled_place == before.place:
-            return
-        self.flow = replace(before, plan=replace(before.plan, revision=self.revision))
-        for name in (*before.tasks, *(name for name in self.changes if name not in before.tasks)):
-            task = self.task(name)
-            if task is not None:
-                self.index.leave(before, name, task)
-                self.index.enter(self.flow, [(name, task)])
 
     @property
     def flow_index(self) -> FlowIndex:
@@ -200,7 +183,7 @@ class PlanBuilder:
             (task is not None and task.state == DRAINING)
             - (before is not None and before.state == DRAINING)
             for name, task in self.changes.items()
-            for before in (self.stored.tasks.find(name),)
+            for before in (self.flow.tasks.find(name),)
         )
 
     @property

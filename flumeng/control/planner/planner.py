@@ -129,16 +129,8 @@ class Planner:
                 place(builder, round_.change_sets[name])
 
     def _roll_out(self, round_: _Round) -> None:
-        """Promote tasks; those that the new revision wants elsewhere are placed once more."""
         for builder in round_.builders.values():
-            moves = builder.flow.moves_in_rollout
-            promoted = roll(builder)
-            if not moves:
-                continue
-            if not builder.flow.moves_in_rollout:
-                place(builder, ChangeSet(everything=True))
-            elif promoted:
-                place(builder, ChangeSet(everything=False, tasks=tuple(promoted)))
+            roll(builder)
 
     def _balance(self, round_: _Round) -> None:
         """Nothing is worth moving as long as nothing has changed since that was found."""
@@ -146,9 +138,7 @@ class Planner:
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
         moves = snapshot.throttled_moves and snapshot.balance_moves
         limits = (cluster.maintenance, cluster.throttles, moves, flows, snapshot.mine)
-        changed = any(round_.change_sets.values()) or any(
-            builder.changes or builder.flow is not builder.stored for builder in builders
-        )
+        changed = any(round_.change_sets.values()) or any(builder.changes for builder in builders)
         if changed or limits != self._balanced:
             balance(round_.builders, snapshot, self._index)
             begun = any(builder.changes for builder in builders)
@@ -244,7 +234,7 @@ class Planner:
         if before is flow:
             return ChangeSet(everything=not self._is_followed(before, flow))
         differences = list(flow.tasks.differences(before.tasks))
-        if (before.settled_place, before.weights) != (flow.settled_place, flow.weights):
+        if (before.place, before.weights) != (flow.place, flow.weights):
             self._index.remove_flow(before)
             self._index.enter(flow, flow.tasks.items())
         else:
@@ -259,7 +249,6 @@ class Planner:
             flow.name in self._seen.mine
             and flow.record == before.record
             and flow.place == before.place
-            and flow.settled_place == before.settled_place
             and flow.weights == before.weights
             and (flow.pins, flow.discovers) == (before.pins, before.discovers)
             and flow.proposed_tasks == before.proposed_tasks
@@ -341,7 +330,7 @@ def _told(flow: FlowView) -> tuple[int, int, int]:
 
 def _replans(builder: PlanBuilder) -> list[Replan]:
     """The flow's new plan, in as many steps as it needs."""
-    flow, plan = builder.stored, builder.plan
+    flow, plan = builder.flow, builder.plan
     after = Tasks.of(plan.tasks)
     same = after is flow.tasks or not any(after.differences(flow.tasks))
     if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
@@ -389,7 +378,7 @@ def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
 
 def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:
     """The tasks after each step that fits into one transaction."""
-    flow, scale = builder.stored, builder.snapshot.scale
+    flow, scale = builder.flow, builder.snapshot.scale
     rest = replace(plan, tasks={}, ended=history(plan, over))
     used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes(ANY))
     used += MARK_BYTES

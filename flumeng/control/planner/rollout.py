@@ -8,9 +8,7 @@ away or of which a record cannot be read, and those that nobody may run, are not
 last; but as long as no task of a kind that the flow has could run the new revision, or the flow
 does not run, nobody has proven it.
 
-A changed place is proven in the same way: a promoted task goes by the labels of the new revision
-and counts when it runs where those are. Sources begin on nodes that only the new revision wants
-when it is their turn, and end where only the old one wanted them when the rollout is over.
+A changed place is no part of it: that holds at once.
 """
 
 from __future__ import annotations
@@ -75,19 +73,16 @@ def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> 
     return f"is {status.state}{error}"
 
 
-def roll(builder: PlanBuilder) -> list[str]:
-    """Promote tasks, as many as may be now; when none is left, the rollout is over.
-
-    Gives the names of those that were promoted.
-    """
+def roll(builder: PlanBuilder) -> None:
+    """Promote tasks, as many as may be now; when none is left, the rollout is over."""
     flow = builder.flow
     if flow.place is None:
-        return []
+        return
     if not flow.rolling:
         builder.revision = flow.record.revision
-        return []
+        return
     if flow.record.rollout_paused == flow.record.revision:
-        return []
+        return
     assert flow.rollout is not None
     waves = [_Wave(builder, kind) for kind in (INGEST, COLLECT)]
     proven = [wave.canary_runs(flow.rollout) for wave in waves]
@@ -97,73 +92,43 @@ def roll(builder: PlanBuilder) -> list[str]:
             room -= wave.promote(room)
         done = not any(wave.waiting or wave.under_way for wave in waves)
         if done and builder.tasks and flow.record.state == "running":
-            builder.end_rollout()
-    return [name for wave in waves for name in wave.promoted]
+            builder.revision = flow.record.revision
 
 
 class _Wave:
     """The tasks of one kind that a live node may run: which run the new revision, which are on the
-    way to it, and which wait for their turn. ``promoted`` were promoted here."""
+    way to it, and which wait for their turn."""
 
     def __init__(self, builder: PlanBuilder, kind: str) -> None:
         self._builder = builder
-        self._kind = kind
         self._is_planned = False
         self.runs: list[str] = []
         self.under_way: list[str] = []
         self.waiting: list[str] = []
-        self.promoted: list[str] = []
         for name in sorted(builder.tasks, key=lambda name: (len(name), name)):
             task = builder.task(name)
             assert task is not None
             if task.kind == kind:
                 self._is_planned = True
                 self._sort_in(name, task)
-        if kind == INGEST and builder.flow.moves_in_rollout:
-            self.waiting += self._newcomers()
 
     def _sort_in(self, name: str, task: PlannedTask) -> None:
         flow, snapshot = self._builder.flow, self._builder.snapshot
         node = snapshot.nodes.get(task.node or "")
         if node is None or not node.live or node.set_aside or node.mute:
             return
-        if _is_stranded(flow, name, task, node):
-            if flow.moves_in_rollout and flow.has_taken(task):
-                self.under_way.append(name)  # the new place has no node for it
-            return
-        in_place = not flow.moves_in_rollout or self._is_wanted_on(node)
+        if task.state == DRAINING and node.has_let_go(flow.name, name):
+            return  # nobody may run it
         if not flow.has_taken(task):
-            if in_place or self._kind == COLLECT:
-                self.waiting.append(name)
-        elif in_place and f"{flow.name}/{name}" in snapshot.settled:
+            self.waiting.append(name)
+        elif f"{flow.name}/{name}" in snapshot.settled:
             self.runs.append(name)
         else:
             self.under_way.append(name)
 
-    def _is_wanted_on(self, node: NodeView) -> bool:
-        """Whether the new revision's labels are on the node."""
-        place = self._builder.flow.place
-        assert place is not None
-        labels = place.ingest.labels if self._kind == INGEST else place.collect.labels
-        return all(node.record.labels.get(key) == value for key, value in labels.items())
-
-    def _newcomers(self) -> list[str]:
-        """The source tasks on nodes that only the new revision wants, which do not run yet."""
-        builder = self._builder
-        place = builder.flow.place
-        assert place is not None
-        if not (builder.receives and builder.flow.pins):
-            return []
-        names = (
-            f"{INGEST}.{name}"
-            for name, node in sorted(builder.snapshot.nodes.items())
-            if node.live and node.eligible(INGEST, place.ingest.labels)
-        )
-        return [name for name in names if builder.task(name) is None]
-
     def canary_runs(self, rollout: Rollout) -> bool:
         """Promote the canary; gives whether enough tasks have proven the revision by now."""
-        if not self._is_planned and not self.waiting:
+        if not self._is_planned:
             return True
         there = len(self.runs) + len(self.under_way) + len(self.waiting)
         canary = max(1, min(rollout.canary, there))
@@ -177,22 +142,12 @@ class _Wave:
         current = builder.flow.record.revision
         for name in chosen:
             task = builder.task(name)
-            if task is None:
-                node = name.partition(".")[2]
-                why = "sources run there, by the new revision"
-                builder.become(name, builder.given(INGEST, name, node, why, revision=current))
-            else:
-                builder.become(name, replace(task, revision=current))
-                builder.why.append(f"{builder.flow.name}/{name} takes revision {current}")
+            assert task is not None
+            builder.become(name, replace(task, revision=current))
+            builder.why.append(f"{builder.flow.name}/{name} takes revision {current}")
         del self.waiting[: len(chosen)]
         self.under_way += chosen
-        self.promoted += chosen
         return len(chosen)
-
-
-def _is_stranded(flow: FlowView, name: str, task: PlannedTask, node: NodeView) -> bool:
-    """Whether its owner has let it go, and nobody may run it."""
-    return task.state == DRAINING and node.has_let_go(flow.name, name)
 
 
 def _said(

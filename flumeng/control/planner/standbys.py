@@ -32,18 +32,17 @@ class Standbys:
 
     def choose(self, builder: PlanBuilder, changes: ChangeSet) -> None:
         """Bring the standbys of the flow's tasks in line with its place and the nodes."""
-        settled, flow_index = builder.flow.settled_place, builder.flow_index
-        if settled is None or builder.snapshot.cluster.maintenance:
+        place, flow_index = builder.flow.collect_place, builder.flow_index
+        if builder.flow.place is None or builder.snapshot.cluster.maintenance:
             return
-        if settled.collect.replicas == 1 and not flow_index.replicated:
+        if place.replicas == 1 and not flow_index.replicated:
             return
-        zones = self._zones_of(settled.collect)
-        everything = changes.everything or builder.flow.moves_in_rollout
-        if everything or (zones, settled.collect) != (flow_index.zones, flow_index.place):
+        zones = self._zones_of(place)
+        if changes.everything or (zones, place) != (flow_index.zones, flow_index.place):
             names: Iterable[str] = [n for n, t in builder.tasks.items() if t.kind == COLLECT]
         else:
             names = self._suspects(builder, changes)
-        flow_index.zones, flow_index.place = zones, settled.collect
+        flow_index.zones, flow_index.place = zones, place
         for name in sorted(names, key=lambda name: (len(name), name)):
             task = builder.task(name)
             if task is None:
@@ -60,7 +59,7 @@ class Standbys:
         return names
 
     def _choose(self, builder: PlanBuilder, name: str, task: PlannedTask) -> None:
-        place, nodes = builder.flow.collect_place(task), builder.snapshot.nodes
+        place, nodes = builder.flow.collect_place, builder.snapshot.nodes
         owner = self._index.capacity.zone(task.node or "")
         count = place.replicas - 1 if task.node is not None else 0
         kept = [node for node in task.standbys if may_stand_by(nodes.get(node), task, place)]

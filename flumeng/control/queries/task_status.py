@@ -161,7 +161,7 @@ def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> Ta
 
 
 def _replicas(flow: FlowView, task: PlannedTask) -> int:
-    return flow.collect_place(task).replicas if task.kind == COLLECT and task.node else 1
+    return flow.collect_place.replicas if task.kind == COLLECT and task.node else 1
 
 
 def _standby(flow: FlowView, name: str, statuses: Statuses, node: str) -> str:

@@ -9,7 +9,7 @@ differences.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from flumeng.config import CollectPlace, Place, Rollout
@@ -47,10 +47,10 @@ class FlowView:
     and ``plan`` say nothing when they are among the ``unreadable``: such a flow is *set aside*,
     nobody plans it, and its tasks stay as their nodes were told.
 
-    ``place_before`` is the place of the revision that all tasks ran before a rollout, while one is
-    under way; when that revision cannot be read it is among the ``unreadable``. ``epoch_floor`` is
-    the highest epoch among the flow's acks when it has no plan. ``by_batch``: its tasks may decide
-    batches before they write them, by what is known of its revisions and of what was decided.
+    During a rollout the revision that all tasks ran before is among the ``unreadable`` when it
+    cannot be read. ``epoch_floor`` is the highest epoch among the flow's acks when it has no plan.
+    ``by_batch``: its tasks may decide batches before they write them, by what is known of its
+    revisions and of what was decided.
     ``partitions`` are those that its discovery has found; it reads its journals beside them.
     ``pins``: it has sources that run on nodes, ``discovers``: partitions that are to be found, or
     were; during a rollout, by one of the two revisions.
@@ -68,7 +68,6 @@ class FlowView:
     plan_version: Expected = ABSENT
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
-    place_before: Place | None = None
     epoch_floor: int = 0
     by_batch: bool = False
     partitions: Mapping[str, Partition] = field(default_factory=dict)
@@ -111,32 +110,14 @@ class FlowView:
             and self.record.rollout_promoted != self.record.revision
         )
 
-    @cached_property
-    def settled_place(self) -> Place | None:
-        """The place that holds for the flow as a whole: during a rollout that of before."""
-        if self.place is None or not self.rolling:
-            return self.place
-        return self.place_before or self.place
-
-    @cached_property
-    def moves_in_rollout(self) -> bool:
-        """Whether a rollout is under way in which the tasks that take it may have to move."""
-        return self.settled_place is not self.place and self.settled_place != self.place
-
     def has_taken(self, task: PlannedTask) -> bool:
         """Whether the task runs the revision that is being rolled out."""
         return task.revision == self.record.revision
 
-    def collect_place(self, task: PlannedTask | None) -> CollectPlace:
-        """Where the task may run; a task that took the new revision goes by its labels.
-
-        How many tasks there are, what they weigh and how they are spread are of the flow as a whole
-        and change with the end of a rollout.
-        """
-        place, settled = self.place or Place(), self.settled_place or Place()
-        if task is None or settled is place or not self.has_taken(task):
-            return settled.collect
-        return replace(settled.collect, labels=place.collect.labels)
+    @property
+    def collect_place(self) -> CollectPlace:
+        """Where its collect tasks run; the defaults while its revision cannot be read."""
+        return (self.place or Place()).collect
 
     def revision_of(self, task: PlannedTask) -> int:
         """The revision that the task is to run now."""
@@ -167,7 +148,7 @@ class FlowView:
     def _weight_of(self, count: int) -> Amounts:
         found = self._weights_by_count.get(count)
         if found is None:
-            unit = thousandths((self.settled_place or Place()).collect.weight)
+            unit = thousandths(self.collect_place.weight)
             found = tuple((dimension, amount * count) for dimension, amount in unit)
             self._weights_by_count[count] = found
         return found

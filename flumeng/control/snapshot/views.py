@@ -97,7 +97,6 @@ class Views:
             self._mirror.unreadable_of(
                 path, paths.plan(name), *buckets, paths.partitions(name), *shares
             ),
-            before.place if before else None,
             0
             if planned
             else self._highest_epoch(name, found.value.epoch if found else 0, known_partitions),
@@ -108,7 +107,7 @@ class Views:
             found.value.scaling.tasks if found and found.value.scaling else 0,
             spec.replicas if spec and spec.durability == "replicated" else None,
         )
-        if lacks and view.rolling:  # nobody knows where the tasks of before may run
+        if lacks and view.rolling:  # nobody knows which tasks it needs
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
             return replace(view, unreadable=(*view.unreadable, text))
         return view

@@ -40,7 +40,7 @@ class Waiting:
         for flow in self._snapshot.flows.values():
             for name, task in flow.tasks.items():
                 node = self._snapshot.nodes.get(task.node or "")
-                labels = flow.collect_place(task).labels
+                labels = flow.collect_place.labels
                 placed = node is not None and node.eligible(COLLECT, labels)
                 if task.kind in (COLLECT, DISCOVER) and not placed:
                     yield flow, name, task
@@ -51,7 +51,7 @@ class Waiting:
         return node is None or node.has_let_go(flow.name, name)
 
     def _room(self, flow: FlowView, task: PlannedTask) -> str | None:
-        place = flow.collect_place(task)
+        place = flow.collect_place
         if task.kind == DISCOVER:
             nodes = self._snapshot.nodes.items()
             return next((name for name, node in nodes if may_collect(node, place)), None)
