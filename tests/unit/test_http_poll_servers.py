@@ -380,6 +380,28 @@ def test_a_certificate_has_to_be_trusted(tmp_path: Path) -> None:
         ask_once("https://127.0.0.1/", tls=ClientTls(ca="/nowhere"))
 
 
+def test_the_authority_holds_for_other_servers_too(tmp_path: Path) -> None:
+    """Also for one that is reached by TLS after another that was reached without."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    with serving(lambda _: said([1])) as server:
+        last = TlsFront(server.port, certificate, key)
+        home = TlsFront(server.port, certificate, key)
+        url, end = (f"https://127.0.0.1:{front.port}/" for front in (home, last))
+
+        def answer(got: Got) -> Said:
+            if got.path == "/plain":
+                return Said(b"", 302, {"Location": f"{end}end"})
+            first = Said(b"", 302, {"Location": f"{server.url}/plain"})
+            return said([1]) if got.path == "/end" else first
+
+        server.answer = answer
+        trusting = ClientTls(ca=str(authority.ca))
+        assert ask_once(url, tls=trusting, redirect_to=(server.url, end)) == [b"1"]
+        home.close()
+        last.close()
+
+
 def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -254,7 +254,7 @@ class _Connections:
         self._contexts = {True: _ssl_context(tls)} if tls else {}
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
-        self._managers: dict[tuple[bool, str | None], urllib3.PoolManager] = {}
+        self._managers: dict[tuple[ssl.SSLContext | None, str | None], urllib3.PoolManager] = {}
         self.aborted = False
 
     def manager(self, url: Url, *, home: bool) -> urllib3.PoolManager:
@@ -264,13 +264,12 @@ class _Connections:
         if url.scheme == "https" and home not in self._contexts:
             tls = replace(self._tls, certificate=None, key=None) if self._tls else ClientTls()
             self._contexts[home] = _ssl_context(tls)
-        proxy = _proxy(url)
+        key = self._contexts.get(home), _proxy(url)
         with self._lock:
-            if (home, proxy) not in self._managers:
-                made = _manager(proxy, self._contexts.get(home))
-                made.pool_classes_by_scheme = self._pool_classes()
-                self._managers[home, proxy] = made
-            return self._managers[home, proxy]
+            if key not in self._managers:
+                self._managers[key] = _manager(*key)
+                self._managers[key].pool_classes_by_scheme = self._pool_classes()
+            return self._managers[key]
 
     def abort(self) -> None:
         """Close all connections, and those that are made until ``aborted`` is reset."""
@@ -425,7 +424,7 @@ def _proxy(url: Url) -> str | None:
     return None if bypassed else found
 
 
-def _manager(proxy: str | None, context: ssl.SSLContext | None) -> urllib3.PoolManager:
+def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolManager:
     """Raises UserError without the proxy's URL, which may have a password."""
     if proxy is None:
         return urllib3.PoolManager(maxsize=1, ssl_context=context)
