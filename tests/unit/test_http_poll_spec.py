@@ -157,6 +157,6 @@ def test_paths() -> None:
 
 def test_what_a_variable_stands_for_is_not_looked_at_again() -> None:
     """Nobody can have a secret sent by putting its name into a record."""
-    template = Template.of("a={last}&b=${secret:x}", lambda _: "{due}")
+    template = Template("a={last}&b=${secret:x}", lambda _: "{due}")
     assert template.fill({"last": "${secret:y}{due}", "due": "no"}) == "a=${secret:y}{due}&b={due}"
     assert template.variables == {"last"}

@@ -202,11 +202,10 @@ class AnswerFiles:
             yield
         except FileNotFoundError as error:
             raise CorruptError(f"{self._name}/{name} is not there any more") from error
-        except OSError as error:
-            if error.errno is None and "AWS Error" not in str(error):
-                raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
-            raise
-        except (ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
+            is_store = isinstance(error, OSError) and (error.errno or "AWS Error" in str(error))
+            if is_store:
+                raise
             raise CorruptError(f"{self._name}/{name} is damaged: {error}") from error
 
 

@@ -287,7 +287,7 @@ class HttpPollSource(KeepsAnswers):
             if place != "body" and (braces := unknown(text)):
                 yield place, f"nothing is called {braces}: expected {{last}} or {{due}}"
             try:
-                template = Template.of(text)
+                template = Template(text)
             except ValueError as error:
                 yield place, str(error)
                 continue

@@ -138,12 +138,10 @@ class HttpPoll:
         self._headers = _headers(options)
         self._written = _writer(self._headers)
         query = options.query
-        self._query = {name: Template.of(query[name], secrets.resolve) for name in query}
+        self._query = {name: Template(query[name], secrets.resolve) for name in query}
         self._body = None
         if options.body is not None:
-            self._body = Template.of(
-                options.body, lambda found: self._written(secrets.resolve(found))
-            )
+            self._body = Template(options.body, lambda found: self._written(secrets.resolve(found)))
         self._secret_parameters = frozenset(name for name in query if SECRET.search(query[name]))
         self._hidden = tuple(map(secrets.resolve, _references(options)))
         self._auth = auth_of(options.auth, options.tls, options.timeout_seconds)

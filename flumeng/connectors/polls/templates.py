@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from flumeng.platform.options.patterns import SECRET
 
@@ -26,42 +24,31 @@ _TOKEN = re.compile(
 _BRACED = re.compile(r"\{[^{}]*\}")
 
 
-class Variable(NamedTuple):
-    name: str
-    form: str | None
-
-
-@dataclass(frozen=True)
 class Template:
-    parts: tuple[str | Variable, ...]
+    """``variables``: the names of those in the text."""
 
-    @classmethod
-    def of(cls, text: str, resolve: Callable[[str], str] = lambda reference: reference) -> Template:
+    def __init__(
+        self, text: str, resolve: Callable[[str], str] = lambda reference: reference
+    ) -> None:
         """``resolve`` looks up secrets. Raises ValueError for an unknown form of a time."""
-        parts: list[str | Variable] = []
-        position = 0
-        for token in _TOKEN.finditer(text):
-            parts.append(text[position : token.start()])
-            position = token.end()
-            if token["secret"]:
-                parts.append(resolve(token["secret"]))
-            else:
-                _check_form(token["name"], token["form"])
-                parts.append(Variable(token["name"], token["form"]))
-        return cls((*parts, text[position:]))
-
-    @property
-    def variables(self) -> frozenset[str]:
-        return frozenset(part.name for part in self.parts if isinstance(part, Variable))
+        self._text = text
+        tokens = list(_TOKEN.finditer(text))
+        for token in tokens:
+            _check_form(token["name"], token["form"])
+        self._secrets = {one: resolve(one) for token in tokens if (one := token["secret"])}
+        self.variables = frozenset(token["name"] for token in tokens if token["name"])
 
     def fill(
         self, values: Mapping[str, str | datetime], written: Callable[[str], str] = str
     ) -> str:
         """The text with ``values``, escaped by ``written``; missing ones are empty."""
-        return "".join(
-            part if isinstance(part, str) else written(_shown(values.get(part.name, ""), part.form))
-            for part in self.parts
-        )
+
+        def value(token: re.Match[str]) -> str:
+            if token["secret"]:
+                return self._secrets[token["secret"]]
+            return written(_shown(values.get(token["name"], ""), token["form"]))
+
+        return _TOKEN.sub(value, self._text)
 
 
 def unknown(text: str) -> str | None:
