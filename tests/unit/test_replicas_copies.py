@@ -21,7 +21,6 @@ from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.replicas.copy_on_disk import CopyOnDisk
-from flumeng.journal.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.journal.replicas.replicas import LOOK_SECONDS
 from flumeng.journal.replication.history import Log
 from flumeng.journal.replication.membership import Membership
@@ -30,6 +29,7 @@ from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
+from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.security.identity import Identity
 from tests.testkit.journal import numbered_events
 from tests.unit.test_replicas_store import close, open_store, position, take, tell

@@ -16,9 +16,9 @@ import pytest
 
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.frame import FrameHeader, identity
-from flumeng.journal.replicas.disk_backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.unit.copies_world import (
     NAME,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flumeng.platform.backoff import Backoff
+
 FIRST_SECONDS, MOST_SECONDS = 0.5, 30.0
 
 
@@ -44,7 +46,7 @@ class Retries:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rest: _Rest | None = None
-        self._next_seconds = FIRST_SECONDS
+        self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
         self._began = 0.0
 
     def begin(self) -> None:
@@ -55,9 +57,8 @@ class Retries:
     def failed(self, assignment: Assignment, *, draining: bool) -> None:
         """Rest, and for longer the next time."""
         if self._clock() - self._began > MOST_SECONDS:
-            self._next_seconds = FIRST_SECONDS
-        self._rest = _Rest(assignment, draining, self._clock() + self._next_seconds)
-        self._next_seconds = min(2 * self._next_seconds, MOST_SECONDS)
+            self._backoff.reset()
+        self._rest = _Rest(assignment, draining, self._clock() + self._backoff.next())
 
     def wait(self, assignment: Assignment, *, draining: bool) -> None:
         """Rest for a moment: something is unavailable, but nothing has failed."""

@@ -7,7 +7,6 @@ with none of the flow's sources makes no journal. Failures are retried, and affe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from flumeng.connectors.api.counters import Counters, total
 from flumeng.connectors.api.deliveries import Deliveries
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.journal.log.limits import size_text
+from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
 
@@ -98,7 +98,7 @@ class FlowRunner:
         self._choked: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
         self._error: str | None = None
-        self._retry_seconds = RETRY_SECONDS
+        self._backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self.finished = asyncio.create_task(self._run())
 
@@ -171,10 +171,10 @@ class FlowRunner:
                 self._note(task, error)
                 if self._failure is not None:
                     await self._let_go()
-                await self._sleep()
+                await self._backoff.wait(self._wake)
             else:
                 self._tried, self._error = task, None
-                self._retry_seconds = RETRY_SECONDS
+                self._backoff.reset()
                 self._changed()
                 await self._wake.wait()
         await self._let_go()
@@ -334,8 +334,3 @@ class FlowRunner:
         log.error("flow %s: %s", task.flow, error, exc_info=None if expected else error)
         self._tried, self._error = task, str(error) or type(error).__name__
         self._changed()
-
-    async def _sleep(self) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
-        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

@@ -15,7 +15,7 @@ from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.journal.log.contract import Appendable, Encoded
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.group_commit import GroupCommit
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class JournalAppender:
         self._on_pressure = on_pressure
         self._pressure = False
         self._unfit: set[ReceivedBlock] = set()
-        self._cut = Seldom()
+        self._cuts = RateLimitedLog(log)
         self._commits: GroupCommit[_Received] = GroupCommit(
             journal,
             self._build,
@@ -116,8 +116,8 @@ class JournalAppender:
             counters.events += found.events
             counters.truncated += found.truncated
             counters.discarded_bytes += found.cut_bytes
-            if found.truncated and self._cut.is_due():
-                log.warning(
+            if found.truncated:
+                self._cuts.warning(
                     "journal %s: a message from %s is longer than %d bytes and was cut; %d of this "
                     "source so far, and %d bytes discarded",
                     self.journal.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -17,6 +16,7 @@ from flumeng.connectors.api.counters import Counters
 from flumeng.connectors.api.deliveries import Deliveries
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
+from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class SourceRunner:
         self._paused = False
         self._stopping = False
         self._trouble: Exception | None = None
-        self._retry_seconds = RETRY_SECONDS
+        self._backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -112,7 +112,8 @@ class SourceRunner:
                 await self._run_once()
             except Exception as error:
                 self._note(error)
-                await self._sleep()
+                await self._backoff.wait(self._wake)
+                self._wake.clear()
 
     async def _run_once(self) -> None:
         self._trouble = None
@@ -139,7 +140,7 @@ class SourceRunner:
                 await claims.take(self.component.options)
             await source.start()
             self._source, self._error = source, None
-            self._retry_seconds = RETRY_SECONDS
+            self._backoff.reset()
             if self._paused:
                 source.pause()
             self._changed()
@@ -165,9 +166,3 @@ class SourceRunner:
             log.error("source %s has failed", self.component.name, exc_info=error)
             self._error = f"source {self.component.name}: {error or type(error).__name__}"
         self._changed()
-
-    async def _sleep(self) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), self._retry_seconds)
-        self._wake.clear()
-        self._retry_seconds = min(2 * self._retry_seconds, RETRY_MOST_SECONDS)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from flumeng.agent.standalone.embedded import free_port, server_command
 from flumeng.platform import core_dumps, private_directory, secrets
+from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import UserError
 from flumeng.platform.parentage import die_with_parent
 from flumeng.platform.security.credentials import keystore_of
@@ -45,7 +46,7 @@ class KeptZooKeeper:
     def run(self) -> int:
         """After ``start``, until ``stop``; the exit code. A first server that ends before it serves
         is not started again."""
-        served, seconds = False, RESTART_SECONDS
+        served, backoff = False, Backoff(RESTART_SECONDS, RESTART_MOST_SECONDS)
         while True:
             began = time.monotonic()
             while (code := self._ended()) is None:
@@ -55,13 +56,12 @@ class KeptZooKeeper:
             if not served:
                 return code
             if time.monotonic() - began > HEALTHY_SECONDS:
-                seconds = RESTART_SECONDS
+                backoff.reset()
             free = shutil.disk_usage(self._data).free >> 20
             text = "the server ended with code %d, %d MiB are free on its disk; starting again"
             log.warning(text, code, free)
-            if self._stopping.wait(seconds):
+            if self._stopping.wait(backoff.next()):
                 return 0
-            seconds = min(2 * seconds, RESTART_MOST_SECONDS)
             self._start_again()
 
     def start(self) -> None:

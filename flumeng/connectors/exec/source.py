@@ -18,6 +18,7 @@ from flumeng.connectors.api.framing import Framer, Messages
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.exec.options import Exec
+from flumeng.platform.backoff import Backoff
 from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class ExecSource(Source):
         mode, loop = self._options.mode, asyncio.get_running_loop()
         if mode == "once" and self._done_key in self._context.state:
             return
-        retry = RETRY_SECONDS
+        backoff = Backoff(RETRY_SECONDS, RETRY_MOST_SECONDS)
         while not self._stopping.is_set():
             began = loop.time()
             try:
@@ -91,9 +92,9 @@ class ExecSource(Source):
             if mode == "periodic":
                 await self._sleep(max(0.0, self._options.every_seconds - took))
                 continue
-            retry = RETRY_SECONDS if took > HEALTHY_SECONDS else retry
-            await self._sleep(retry)
-            retry = min(2 * retry, RETRY_MOST_SECONDS)
+            if took > HEALTHY_SECONDS:
+                backoff.reset()
+            await self._sleep(backoff.next())
 
     async def _run_once(self) -> tuple[int, str]:
         """The exit status, and the end of standard error."""

@@ -31,7 +31,7 @@ from flumeng.connectors.network.peer_limits import Peer, Peers
 from flumeng.connectors.network.peers import Client, UnauthorizedError, address, short
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.listening import takes_reserve
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class HttpApp:
         self._context = context
         self._rules = LineRules(options.max_line_bytes, b"\r", keep_empty=False)
         self._stopping = False
-        self._strangers = Seldom()
+        self._strangers = RateLimitedLog(log)
         self._undecided: set[asyncio.Future[int]] = set()
         """Resolve to whether events are durable."""
         self._undelivered: set[asyncio.Future[bool]] = set()
@@ -169,8 +169,7 @@ class HttpApp:
         stranger = status in (401, 403)
         if stranger:
             self._context.counters.unauthorized += 1
-            if self._strangers.is_due():
-                log.warning("%s is not let in: %s", address(scope["client"]), said["error"])
+            self._strangers.warning("%s is not let in: %s", address(scope["client"]), said["error"])
         if stranger or (
             status >= 400 and not await body.is_read_to_its_end(self._options.max_body_bytes)
         ):

@@ -22,7 +22,6 @@ from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.peers import address
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.listening import BACKLOG, listen
-from flumeng.platform.seldom import every
 
 KEEP_ALIVE_SECONDS = 60
 MOST_CONNECTIONS = 10_000
@@ -52,7 +51,7 @@ class HttpSource(Source):
         for part, seconds in ((self._tls, tls.LOOK_SECONDS), (self._senders, LOOK_SECONDS)):
             if part is not None:
                 await part.start()
-                self._looking.append(asyncio.create_task(every(seconds, part.look)))
+                self._looking.append(asyncio.create_task(tls.every(seconds, part.look)))
         listener = await listen(self._options.listen, "tcp", share=self._context.share_ports)
         config = uvicorn.Config(
             self._app,

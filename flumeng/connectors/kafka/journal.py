@@ -24,8 +24,8 @@ from flumeng.connectors.kafka.errors import NO_TOPIC, PERSONS, KafkaException
 from flumeng.connectors.kafka.journal_options import KafkaJournal
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.platform.errors import UnavailableError, UserError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.secrets import resolve
-from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class InKafka:
         self._troubles: deque[Any] = deque(maxlen=1)
         self._refused: deque[Any] = deque(maxlen=1)
         self._appended = 0
-        self._cuts = Seldom()
+        self._cuts = RateLimitedLog(log)
         password = None if options.password is None else resolve(options.password)
         settings = connection(options, password) | {"error_cb": self._troubles.append}
         self._most_bytes = self._look_at_topic(settings)
@@ -163,12 +163,11 @@ class InKafka:
                 f"host and attributes are larger than {self._most_bytes} bytes, which is what the "
                 f"topic {self._options.topic} takes (max.message.bytes)"
             )
-        if self._cuts.is_due():
-            log.warning(
-                "journal %s: a message of more than %d bytes (max.message.bytes) was cut",
-                self.id,
-                self._most_bytes,
-            )
+        self._cuts.warning(
+            "journal %s: a message of more than %d bytes (max.message.bytes) was cut",
+            self.id,
+            self._most_bytes,
+        )
         return value[:left]
 
     def _require_sound(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from flumeng.connectors.api.framing import Messages
 from flumeng.connectors.api.received_block import Origin, ReceivedBlock
 from flumeng.connectors.network.peers import Reception, address
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Datagrams:
         self._paused = False
         self._next_read: asyncio.TimerHandle | None = None
         self._dropped = 0
-        self._malformed = Seldom()
+        self._malformed = RateLimitedLog(log)
         self._drops_timer: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -146,8 +146,7 @@ class Datagrams:
                 context.counters.discarded_bytes += cut.skipped
                 if cut.malformed:
                     context.counters.malformed += 1
-                    if self._malformed.is_due():
-                        log.warning("%s sent %s", address(peer), cut.complaint)
+                    self._malformed.warning("%s sent %s", address(peer), cut.complaint)
         for messages in found:
             sender = self._origin(peer)
             if messages.incomplete:

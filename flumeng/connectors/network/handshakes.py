@@ -21,7 +21,7 @@ from flumeng.connectors.network.peers import address
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 from flumeng.platform.listening import is_reserved
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Handshakes:
         self._by_address: dict[str, dict[socket.socket, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
-        self._told: dict[str, Seldom] = {}
+        self._told: dict[str, RateLimitedLog] = {}
         """By what is told: the few reasons that TLS knows."""
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -161,8 +161,7 @@ class Handshakes:
             self._forget(taken)
 
     def _tell(self, peer: tuple[Any, ...], what: str) -> None:
-        if self._told.setdefault(what, Seldom()).is_due():
-            log.warning("%s %s", address(peer), what)
+        self._told.setdefault(what, RateLimitedLog(log)).warning("%s %s", address(peer), what)
 
     def _give_up(self, taken: socket.socket) -> None:
         self._counters.refused += 1

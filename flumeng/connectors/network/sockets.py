@@ -14,9 +14,8 @@ from flumeng.connectors.network.options import Tcp, Udp
 from flumeng.connectors.network.peers import Reception, address
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.streams import Limits, Streams
-from flumeng.connectors.network.tls import LOOK_SECONDS, ServerTls
+from flumeng.connectors.network.tls import LOOK_SECONDS, ServerTls, every
 from flumeng.platform.listening import listen
-from flumeng.platform.seldom import every
 
 
 class SocketSource(Source):

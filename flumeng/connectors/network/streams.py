@@ -23,7 +23,7 @@ from flumeng.connectors.network.peers import Client, Reception, UnauthorizedErro
 from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.listening import BACKLOG, takes_reserve
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Streams:
         self.paused = False
         self.stopped = False
         self._server: asyncio.Server | Handshakes | None = None
-        self._broken = Seldom()
-        self._strangers = Seldom()
+        self._broken = RateLimitedLog(log)
+        self._strangers = RateLimitedLog(log)
 
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -120,8 +120,7 @@ class Streams:
             return self.tls.client(transport)
         except UnauthorizedError as error:
             self.reception.context.counters.unauthorized += 1
-            if self._strangers.is_due():
-                log.warning("%s is not let in: %s", peer, error)
+            self._strangers.warning("%s is not let in: %s", peer, error)
             return None
 
     def close_revoked(self) -> None:
@@ -147,14 +146,13 @@ class Streams:
         """Counts the unfinished message of a lost connection."""
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
-        if self._broken.is_due():
-            log.warning(
-                "the connection of %s broke within a message, of which %d bytes are not kept; %d "
-                "bytes of this source so far",
-                peer,
-                nbytes,
-                counters.discarded_bytes,
-            )
+        self._broken.warning(
+            "the connection of %s broke within a message, of which %d bytes are not kept; %d bytes "
+            "of this source so far",
+            peer,
+            nbytes,
+            counters.discarded_bytes,
+        )
 
     def _close_idle(self) -> None:
         """No connection is idle while reading is paused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,16 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """Seconds between two looks at the files."""
+
+
+async def every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
+    """Repeats ``look`` until it is cancelled; one that fails is logged."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await look()
+        except Exception:
+            log.exception("what was looked at stays as it was")
 
 
 class Files(NamedTuple):

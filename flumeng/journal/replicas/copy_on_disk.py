@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.replicas.disk_backoff import DiskBackoff
 from flumeng.journal.replication import follower
 from flumeng.journal.replication.follower import Copy
+from flumeng.platform.backoff import RetryTimer
 from flumeng.platform.errors import CorruptError, FlumengError
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class CopyOnDisk:
         self._using = threading.Lock()
         """Held during a sync or a reopening, for as long as the disk takes."""
         self._doubtful = False
-        self._backoff = DiskBackoff()
+        self._backoff = RetryTimer()
 
     @property
     def as_copy(self) -> Copy:
@@ -112,7 +112,7 @@ class CopyOnDisk:
     def reopen(self, now: float) -> bool:
         """Whether it is usable again after a failure of its disk. Unsynced writes count as lost:
         the kernel may hold them for clean."""
-        if not self._backoff.is_over(now):
+        if not self._backoff.is_due(now):
             return False
         self._backoff.begin(now)
         name = self.journal.id

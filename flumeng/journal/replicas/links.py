@@ -28,7 +28,7 @@ from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.platform.errors import FlumengError
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Link:
         self._journals: dict[str, ReplicatedJournal] = {}
         self._closed = threading.Event()
         self._runs = False
-        self._told = Seldom()
+        self._failures = RateLimitedLog(log)
         self.alive_at = -inf
 
     def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
@@ -121,9 +121,9 @@ class Link:
                 if address:
                     self._talk(address)
             except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
-                if self._told.is_due():
-                    text = str(error).partition(". gRPC client debug")[0]
-                    log.warning("no copies reach node %s at %s: %s", self._node, address, text)
+                text = str(error).partition(". gRPC client debug")[0]
+                unreachable = "no copies reach node %s at %s: %s"
+                self._failures.warning(unreachable, self._node, address, text)
             time.sleep(RETRY_SECONDS)
             with self._changed:
                 self._outboxes.clear()
@@ -192,8 +192,9 @@ class Link:
             if frames is not None and frames.start < frames.end:
                 rows = _chunk(journal, frames.start, frames.end, at_most)
         except (FlumengError, OSError) as error:
-            if self._told.is_due():  # it is removed, or damaged: that is no fault of the others
-                log.warning("node %s gets nothing of journal %s: %s", self._node, journal.id, error)
+            # It is removed, or damaged: that is no fault of the others.
+            unread = "node %s gets nothing of journal %s: %s"
+            self._failures.warning(unread, self._node, journal.id, error)
             return
         if outbox.first is not None:
             envelope = Envelope(journal.id, outbox.first, state, key)

@@ -21,7 +21,6 @@ from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.replica import Replica, set_aside
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.replicas.disk_backoff import DiskBackoff
 from flumeng.journal.replicas.links import Links
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replicas.scrubber import Scrubber
@@ -40,8 +39,9 @@ from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA, frames_of
+from flumeng.platform.backoff import RetryTimer
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
-from flumeng.platform.seldom import Seldom
+from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +76,11 @@ class Replicas:
         self._throttle = Throttle()
         self._scrubber = Scrubber(lambda: list(self.journals.values()))
         self._links = Links(lambda name: self._addresses.get(name, ""), self._throttle)
-        self._held = Seldom()
+        self._refusals = RateLimitedLog(log)
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
         """Damaged copies, reported to their primaries until they begin again."""
-        self._backoffs: dict[str, DiskBackoff] = {}
+        self._backoffs: dict[str, RetryTimer] = {}
         """For these: a disk that damages data may do so again."""
         if copies is not None:
             copies.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -179,7 +179,7 @@ class Replicas:
             with self._lock:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
-                self._backoffs.setdefault(name, DiskBackoff()).begin(self._clock())
+                self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
             log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
@@ -272,8 +272,7 @@ class Replicas:
                 return [Unmatched(message.term, "")]
             return journal.take(message, frames, envelope.state or {}, envelope.key)
         except (FlumengError, OSError) as error:
-            if self._held.is_due():
-                log.warning("copy %s does not go on: %s", envelope.journal, error)
+            self._refusals.warning("copy %s does not go on: %s", envelope.journal, error)
             return []
 
     def _require_held(self, name: str) -> Membership:
@@ -294,7 +293,7 @@ class Replicas:
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
-            if name in self._backoffs and not self._backoffs[name].is_over(self._clock()):
+            if name in self._backoffs and not self._backoffs[name].is_due(self._clock()):
                 raise UnavailableError(
                     "the one before it was damaged: it is made anew a little later"
                 )

@@ -25,8 +25,8 @@ from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothin
 from flumeng.journal.serving.wire import ERROR_KINDS, FRAMES_SCHEMA
 from flumeng.platform import vital
 from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.credentials import Credentials, Keystore
-from flumeng.platform.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             self.exchange(self.access.peer(context), reader, writer)
 
 
-_denials = Seldom()
+_denials = RateLimitedLog(log)
 
 
 class _ErrorsToClient:
@@ -114,8 +114,8 @@ class _ErrorsToClient:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (DeniedError, TapDeniedError)) and _denials.is_due():
-            log.warning("a call is refused, and perhaps more within a minute: %s", error)
+        if isinstance(error, (DeniedError, TapDeniedError)):
+            _denials.warning("a call is refused, and perhaps more within a minute: %s", error)
         if isinstance(error, FlumengError):
             refuse(error)
         if isinstance(error, Exception) and not isinstance(error, flight.FlightError):

@@ -1,0 +1,52 @@
+"""Exponential back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from math import inf
+
+FIRST_SECONDS = 1.0
+MOST_SECONDS = 60.0
+
+
+class Backoff:
+    """Each wait is twice the last one, up to ``most_seconds``; the first again after ``reset``."""
+
+    def __init__(self, first_seconds: float, most_seconds: float) -> None:
+        self._first, self._most = first_seconds, most_seconds
+        self._next = first_seconds
+
+    def next(self) -> float:
+        """The seconds to wait before the next attempt."""
+        seconds = self._next
+        self._next = min(2 * seconds, self._most)
+        return seconds
+
+    def reset(self) -> None:
+        self._next = self._first
+
+    async def wait(self, wake: asyncio.Event) -> None:
+        """Waits, or until ``wake`` is set."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(wake.wait(), self.next())
+
+
+class RetryTimer:
+    """When a failed disk is tried again. Starts over when nothing failed for ``MOST_SECONDS``;
+    ``now`` is in seconds that only grow."""
+
+    def __init__(self) -> None:
+        self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
+        self._until = -inf
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._until
+
+    def begin(self, now: float) -> None:
+        if now - self._until > MOST_SECONDS:
+            self._backoff.reset()
+        self._until = now + self._backoff.next()
+
+    def succeeded(self) -> None:
+        self._backoff.reset()
