@@ -16,8 +16,8 @@ from flumeng.control.queries.acks import acks_of, ask_worker, positions
 from flumeng.control.queries.points import ask_discovery, offsets
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.client import JournalClient
-from flumeng.journal.serving.partition_server import PartitionServer
 from flumeng.platform.errors import UnavailableError, UserError
 from tests.testkit.store import FakeStore
 from zkschema import paths

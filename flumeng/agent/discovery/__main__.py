@@ -21,7 +21,7 @@ from flumeng.connectors.api.finding import Finder, FinderClass, FindingTask
 from flumeng.connectors.ranged.runtime import finder_class
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
-from flumeng.journal.serving.partition_server import PartitionServer
+from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
 from flumeng.platform import logs, parentage, secrets, vital
 from flumeng.platform.errors import UserError

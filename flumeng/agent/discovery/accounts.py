@@ -54,7 +54,7 @@ class _Flow:
 
 
 class PartitionAccounts:
-    """See ``flumeng.journal.serving.partition_server.Answers``. ``tasks``: those that run, by flow.
+    """See ``flumeng.journal.serving.action_server.Answers``. ``tasks``: those that run, by flow.
     ``clock`` is monotonic, in seconds."""
 
     def __init__(

@@ -1,39 +1,29 @@
-"""A Flight server that answers questions about a process, and serves no events."""
+"""Flight servers that answer questions about a process, and serve no events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
-from flumeng.journal.serving.access import Granted, Peer
-from flumeng.journal.serving.service import Actions, Endpoint, Service
+from flumeng.journal.log.position import Position
+from flumeng.journal.serving.access import Peer
+from flumeng.journal.serving.account import Account
+from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
+from flumeng.journal.serving.wire import ACCOUNTS, COUNTERS, OFFSETS, POSITIONS
 from flumeng.platform.errors import UserError
-from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.security.credentials import Keystore
 
 
-class ActionServer:
-    """Serves for the life of the process; with a ``keystore`` only to peers of the same cluster.
-    Raises UserError when the address or the credentials cannot be used."""
+class ActionServer(Service):
+    """Serves ``actions`` for the life of the process; see ``Service``."""
 
     def __init__(
         self, host: str, actions: Actions, port: int = 0, *, keystore: Keystore | None = None
     ) -> None:
-        self._endpoint: Endpoint[_Service] = Endpoint(
-            partial(_Service, actions=actions), host, port, keystore
-        )
-        self.address = self._endpoint.address
-        self.stop = self._endpoint.stop
-
-
-class _Service(Service):
-    def __init__(
-        self, host: str, port: int, own: Credentials | None, granted: Granted, *, actions: Actions
-    ) -> None:
         self._actions = actions
-        super().__init__(host, port, own, granted)
+        super().__init__(host, port, keystore)
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         del context
@@ -42,3 +32,53 @@ class _Service(Service):
             raise UserError(f"there is no action {action!r}, only {', '.join(self._actions)}")
         peer.require(action)
         return iter([msgspec.json.encode(answer(body))])
+
+
+class Answers(Protocol):
+    """Thread-safe; each call takes a bounded time."""
+
+    def positions(self) -> Mapping[str, Position]: ...
+
+    def accounts(self) -> Mapping[str, Account]: ...
+
+    def offsets(self, flow: str, partitions: list[str], to: str) -> Mapping[str, int]:
+        """Raises UnavailableError and UserError."""
+
+
+class OffsetsRequest(msgspec.Struct):
+    """``to``: ``earliest``, ``latest``, or a time."""
+
+    flow: str
+    partitions: list[str]
+    to: str
+
+
+class PartitionServer(ActionServer):
+    """Positions and accounts of partitions that lie elsewhere, as a ``JournalServer`` has of its
+    journals. Partitions are called ``flow/partition``: several flows may read the same ones."""
+
+    def __init__(
+        self,
+        host: str,
+        answers: Answers,
+        port: int = 0,
+        *,
+        actions: Actions = NO_ACTIONS,
+        keystore: Keystore | None = None,
+    ) -> None:
+        all_actions: Actions = {
+            POSITIONS: lambda _: answers.positions(),
+            ACCOUNTS: lambda _: answers.accounts(),
+            COUNTERS: lambda _: [],
+            OFFSETS: lambda body: _offsets(answers, body),
+            **actions,
+        }
+        super().__init__(host, all_actions, port, keystore=keystore)
+
+
+def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:
+    try:
+        asked = msgspec.json.decode(body, type=OffsetsRequest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"offsets of what: {error}") from error
+    return answers.offsets(asked.flow, asked.partitions, asked.to)

@@ -9,10 +9,10 @@ ones are refused, or answered once.
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -25,10 +25,10 @@ from flumeng.journal.log.past import Note
 from flumeng.journal.log.places import Places
 from flumeng.journal.log.position import Position
 from flumeng.journal.log.segment import Window
-from flumeng.journal.serving.access import Granted, Peer, granted_nothing
+from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.copy_wire import COPY
-from flumeng.journal.serving.service import NO_ACTIONS, Actions, Endpoint, Service
+from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
 from flumeng.journal.serving.taps import Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
 from flumeng.journal.serving.wire import (
@@ -42,7 +42,7 @@ from flumeng.journal.serving.wire import (
     parse_ticket,
 )
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
-from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.security.credentials import Keystore
 
 WATCHES_AT_ONCE = 64
 """Further watches are answered once."""
@@ -66,7 +66,7 @@ class Copies(Protocol):
     def ends(self) -> Mapping[str, int]: ...
 
 
-class JournalServer:
+class JournalServer(Service):
     """Serves from its own threads until ``stop``.
 
     ``journals``, ``counters``, ``acked`` and ``minute_ago`` are called from these threads; the
@@ -90,44 +90,12 @@ class JournalServer:
         copies: Copies | None = None,
         actions: Actions = NO_ACTIONS,
     ) -> None:
-        make = partial(
-            _Service,
-            journals=journals,
-            counters=counters,
-            acked=acked,
-            minute_ago=minute_ago,
-            taps=Taps(may_tap),
-            copies=copies,
-            actions=actions,
-        )
-        self._endpoint: Endpoint[_Service] = Endpoint(make, host, port, keystore, granted)
-        self.address = self._endpoint.address
-        self.stop = self._endpoint.stop
-
-
-class _Service(Service):
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        own: Credentials | None,
-        granted: Granted,
-        *,
-        journals: Callable[[], Mapping[str, Log]],
-        counters: Callable[[], list[dict[str, Any]]],
-        acked: Callable[[Log], int],
-        minute_ago: Callable[[str], Note | None],
-        taps: Taps,
-        copies: Copies | None,
-        actions: Actions,
-    ) -> None:
+        self._journals = journals
         self._actions = actions
         self._copies = copies
-        self._stopping = False
         self._acked = acked
         self._minute_ago = minute_ago
-        self._taps = taps
-        self._journals = journals
+        self._taps = Taps(may_tap)
         self._answers: Mapping[str, Callable[[Peer], object]] = {
             POSITIONS: self._positions,
             ACCOUNTS: lambda _: self._accounts(),
@@ -137,10 +105,10 @@ class _Service(Service):
         self._watches: set[Watch] = set()
         self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
         self._reading = Places(READS_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
-        super().__init__(host, port, own, granted)
+        super().__init__(host, port, keystore, granted)
 
     def end(self) -> None:
-        self._stopping = True
+        super().end()
         for watch in list(self._watches):
             watch.end()
 
@@ -156,10 +124,12 @@ class _Service(Service):
         answered = self._actions[action](body) if answer is None else answer(peer)
         return iter([msgspec.json.encode(answered)])
 
-    def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def read(
+        self, peer: Peer, access: Access, ticket: bytes
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         wanted = parse_ticket(ticket)
-        self.access.require_read(peer, wanted)
-        return FRAMES_SCHEMA, self._batches(self._windows(peer, wanted))
+        access.require_read(peer, wanted)
+        return FRAMES_SCHEMA, _batches(self._windows(peer, wanted), self.ended)
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
         peer.require(COPY)
@@ -181,9 +151,9 @@ class _Service(Service):
         unseen = [name for name in request.journals if not peer.sees(name)]
         if unseen:
             raise DeniedError(f"{peer.identity} may not know of the journal {unseen[0]}")
-        watch = Watch(self._journals, request)
+        watch, ended = Watch(self._journals, request), self.ended
         self._watches.add(watch)  # before the server's end is looked at, so that it ends this too
-        lasting = not self._stopping and self._watching.take(watch, peer.key)
+        lasting = not ended.is_set() and self._watching.take(watch, peer.key)
         try:
             for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
                 yield msgspec.json.encode(answer)
@@ -222,17 +192,18 @@ class _Service(Service):
         finally:
             self._reading.leave(windows)
 
-    def _batches(self, windows: Iterator[Window]) -> Iterator[pa.RecordBatch]:
-        """One record batch per window, on the buffer that was read into."""
-        for window in windows:
-            if self._stopping:
-                raise UnavailableError("the server is stopping")
-            # Not pa.array: that imports pandas, 50 MB in every ingest worker.
-            offsets = pa.py_buffer(array("i", window.offsets))
-            frames = pa.Array.from_buffers(
-                pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
-            )
-            yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
+
+def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.RecordBatch]:
+    """One record batch per window, on the buffer that was read into."""
+    for window in windows:
+        if ended.is_set():
+            raise UnavailableError("the server is stopping")
+        # Not pa.array: that imports pandas, 50 MB in every ingest worker.
+        offsets = pa.py_buffer(array("i", window.offsets))
+        frames = pa.Array.from_buffers(
+            pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
+        )
+        yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
 
 
 def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -41,47 +41,135 @@ REOPEN_SECONDS = 10.0
 STOP_SECONDS = 3.0
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]
-    """Subclasses define ``act`` and ``read``."""
+class Service:
+    """A Flight server at one address until ``stop``, with the current certificates of ``keystore``.
 
-    def __init__(self, host: str, port: int, own: Credentials | None, granted: Granted) -> None:
-        self.access = Access(own, granted)
-        if own is None:
-            super().__init__(flight.Location.for_grpc_tcp(host, port))
-        else:
-            super().__init__(
-                flight.Location.for_grpc_tls(host, port),
-                tls_certificates=[(own.certificate, own.key)],
-                verify_client=True,
-                root_certificates=own.ca,
-            )
+    Subclasses define ``act`` and ``read``, and call this constructor last: it begins to serve, from
+    other threads. Raises UserError when the credentials or the address cannot be used.
+    """
+
+    def __init__(
+        self, host: str, port: int, keystore: Keystore | None, granted: Granted = granted_nothing
+    ) -> None:
+        self.host = f"[{host}]" if ":" in host else host
+        self.granted = granted
+        self.ended = threading.Event()
+        """Set when running calls are to end; another one after a change of certificates."""
+        self._keystore = keystore
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._changed = keystore.changed if keystore else ()
+        self._server = self._open(port, keystore.load() if keystore else None)
+        self._port = self._server.port
+        self.address = f"{self.host}:{self._port}"
+        if keystore is not None:
+            vital.start("certificates", self._follow)
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         """The answers to an action. Raises FlumengError, also during iteration."""
         raise NotImplementedError
 
-    def read(self, peer: Peer, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def read(
+        self, peer: Peer, access: Access, ticket: bytes
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Raises FlumengError, also during iteration."""
-        del peer, ticket
+        del peer, access, ticket
         raise UserError("there are no events here")
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
         """A conversation, until the client ends it. Raises FlumengError."""
         del peer, reader, writer
-        raise UserError("nobody is talked with here")
+        raise UserError("bidirectional streams are not supported here")
 
     def end(self) -> None:
         """Ends running calls soon."""
+        self.ended.set()
+
+    def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
+        """Running requests end with their next window.
+
+        False when one did not: a reader that does not read cannot be ended, and also holds up a
+        normal exit of the process: use ``os._exit``.
+        """
+        self._stopped.set()
+        with self._lock:
+            return self._end(timeout_seconds)
+
+    def _open(self, port: int, own: Credentials | None) -> _FlightServer:
+        self.ended = threading.Event()
+        try:
+            return _FlightServer(self, port, own)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"cannot listen on {self.host}:{port}: {error}") from error
+
+    def _end(self, timeout_seconds: float) -> bool:
+        self.end()
+        ending = threading.Thread(target=self._server.shutdown, name="journal server", daemon=True)
+        ending.start()
+        ending.join(timeout_seconds)
+        if ending.is_alive():
+            log.warning("journal server %s: a reader does not read; left behind", self.address)
+        return not ending.is_alive()
+
+    def _follow(self) -> None:
+        assert self._keystore is not None
+        while not self._stopped.wait(LOOK_SECONDS):
+            changed = self._keystore.changed
+            if changed == self._changed:
+                continue
+            try:
+                own = self._keystore.load()
+            except UserError as error:
+                log.error("%s; %s serves with the certificate before", error, self.address)
+                continue
+            self._changed = changed
+            self._renew(own)
+
+    def _renew(self, own: Credentials) -> None:
+        """Reopens the same port with new certificates."""
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._end(STOP_SECONDS)
+            deadline = time.monotonic() + REOPEN_SECONDS
+            while True:
+                try:
+                    self._server = self._open(self._port, own)
+                except UserError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.1)
+                    continue
+                log.info("%s serves with the certificate until %s", self.address, own.expires)
+                return
+
+
+class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Passes Flight's calls on to a ``Service``; nothing else is served."""
+
+    def __init__(self, service: Service, port: int, own: Credentials | None) -> None:
+        self._service = service
+        self._access = Access(own, service.granted)
+        if own is None:
+            super().__init__(flight.Location.for_grpc_tcp(service.host, port))
+        else:
+            super().__init__(
+                flight.Location.for_grpc_tls(service.host, port),
+                tls_certificates=[(own.certificate, own.key)],
+                verify_client=True,
+                root_certificates=own.ca,
+            )
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         with _ErrorsToClient():
-            peer = self.access.peer(context)
-            answers = self.act(peer, context, action.type, action.body.to_pybytes())
+            peer = self._access.peer(context)
+            answers = self._service.act(peer, context, action.type, action.body.to_pybytes())
             return map(flight.Result, _told(answers))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _ErrorsToClient():
-            schema, batches = self.read(self.access.peer(context), ticket.ticket)
+            peer = self._access.peer(context)
+            schema, batches = self._service.read(peer, self._access, ticket.ticket)
             return flight.GeneratorStream(schema, _told(batches))
 
     def list_flights(self, _context: Any, _criteria: Any) -> NoReturn:
@@ -102,7 +190,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
         with _ErrorsToClient():
-            self.exchange(self.access.peer(context), reader, writer)
+            self._service.exchange(self._access.peer(context), reader, writer)
 
 
 _denials = RateLimitedLog(log)
@@ -137,89 +225,3 @@ def refuse(error: FlumengError) -> NoReturn:
 
 def _refuse_call() -> NoReturn:
     refuse(UserError("journal servers answer do_get and do_action only"))
-
-
-S = TypeVar("S", bound=Service)
-Make = Callable[[str, int, Credentials | None, Granted], S]
-
-
-class Endpoint(Generic[S]):
-    """A service at one address until ``stop``, with the current certificates of ``keystore``.
-    Raises UserError when they or the address cannot be used."""
-
-    def __init__(
-        self,
-        make: Make[S],
-        host: str,
-        port: int,
-        keystore: Keystore | None,
-        granted: Granted = granted_nothing,
-    ) -> None:
-        self._make, self._granted, self._keystore = make, granted, keystore
-        self._host = f"[{host}]" if ":" in host else host
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._changed = keystore.changed if keystore else ()
-        self._service = self._open(port, keystore.load() if keystore else None)
-        self._port = self._service.port
-        self.address = f"{self._host}:{self._port}"
-        if keystore is not None:
-            vital.start("certificates", self._follow)
-
-    def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """Running requests end with their next window.
-
-        False when one did not: a reader that does not read cannot be ended, and also holds up a
-        normal exit of the process: use ``os._exit``.
-        """
-        self._stopped.set()
-        with self._lock:
-            return self._end(timeout_seconds)
-
-    def _open(self, port: int, own: Credentials | None) -> S:
-        try:
-            return self._make(self._host, port, own, self._granted)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"cannot listen on {self._host}:{port}: {error}") from error
-
-    def _end(self, timeout_seconds: float) -> bool:
-        service = self._service
-        service.end()
-        ending = threading.Thread(target=service.shutdown, name="journal server", daemon=True)
-        ending.start()
-        ending.join(timeout_seconds)
-        if ending.is_alive():
-            log.warning("journal server %s: a reader does not read; left behind", self.address)
-        return not ending.is_alive()
-
-    def _follow(self) -> None:
-        assert self._keystore is not None
-        while not self._stopped.wait(LOOK_SECONDS):
-            changed = self._keystore.changed
-            if changed == self._changed:
-                continue
-            try:
-                own = self._keystore.load()
-            except UserError as error:
-                log.error("%s; %s serves with the certificate before", error, self.address)
-                continue
-            self._changed = changed
-            self._renew(own)
-
-    def _renew(self, own: Credentials) -> None:
-        """Reopens the same port with new certificates."""
-        with self._lock:
-            if self._stopped.is_set():
-                return
-            self._end(STOP_SECONDS)
-            deadline = time.monotonic() + REOPEN_SECONDS
-            while True:
-                try:
-                    self._service = self._open(self._port, own)
-                except UserError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.1)
-                    continue
-                log.info("%s serves with the certificate until %s", self.address, own.expires)
-                return
