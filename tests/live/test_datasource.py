@@ -98,7 +98,7 @@ class Flow:
     def needed(self, node: str) -> dict[str, int]:
         """Up to where the node's journals may go, as the node sees it."""
         identity = Identity(node, "u", ("ingest",), "", {})
-        return dict(Registration(self.store, identity, ClaimsInMemory()).acks().acks)
+        return dict(Registration(self.store, identity, ClaimsInMemory()).journals.acks().acks)
 
     def trim(self, node: str) -> None:
         """As the node does with what all cursors have read."""

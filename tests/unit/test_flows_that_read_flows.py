@@ -114,16 +114,16 @@ def test_a_journal_is_kept_for_the_slowest_of_those_who_read_it(store: FakeStore
     claims.kept, claims.full = Claim(), False
     node = Registration(store, Identity("n1", "u1", ("ingest",), "", {}), claims)
     node.register()
-    node.enter_journals({JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 9}})
+    node.journals.enter({JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 9}})
     store.write(ack_path("web", JOURNAL), records.Ack(epoch=1, offset=9), ABSENT)
-    assert (node.acks().acks, node.acks().unneeded) == ({}, ())
-    assert node.acks().delivered == {JOURNAL: 9}
+    assert (node.journals.acks().acks, node.journals.acks().unneeded) == ({}, ())
+    assert node.journals.acks().delivered == {JOURNAL: 9}
     mine = ack_path("copy", f"{JOURNAL}@flow")
     version = store.write(mine, records.Ack(epoch=1, offset=4), ABSENT)
-    assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 4}, ())
+    assert (node.journals.acks().acks, node.journals.acks().unneeded) == ({JOURNAL: 4}, ())
     store.write(mine, records.Ack(epoch=1, offset=9), version)
-    assert (node.acks().acks, node.acks().unneeded) == ({JOURNAL: 9}, (JOURNAL,))
-    assert node.acks().delivered == {}, "nobody is slower than the flow"
+    assert (node.journals.acks().acks, node.journals.acks().unneeded) == ({JOURNAL: 9}, (JOURNAL,))
+    assert node.journals.acks().delivered == {}, "nobody is slower than the flow"
 
 
 POSITIONS = {

@@ -365,13 +365,13 @@ def test_a_node_marks_a_journal_that_is_gone_and_masters_remove_it(secured: Secu
     said = {JOURNAL: {"flow": "web", "term": 1, "closed": True, "end": 8}}
     ack = paths.ack("web", "main", JOURNAL)
     secured.store.write(ack, records.Ack(epoch=1, offset=8), ABSENT)
-    node.enter_journals(said)
+    node.journals.enter(said)
     secured.tasks("n1")
     assert secured.store.exists(paths.journal(JOURNAL)), "its node has not said that it is gone"
-    node.deregister(node.acks().unneeded)
-    assert dict(node.registered) == {}
+    node.journals.deregister(node.journals.acks().unneeded)
+    assert dict(node.journals.registered) == {}
     node.look_anew()
-    assert dict(node.registered) == {}, "it was taken back"
+    assert dict(node.journals.registered) == {}, "it was taken back"
     assert f"removed the registration of journal {JOURNAL}" in secured.master.tick()
     assert not secured.store.exists(paths.journal(JOURNAL))
     assert not secured.store.exists(ack)

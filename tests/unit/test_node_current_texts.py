@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cli.journal import _state
-from flumeng.agent.node.current_texts import CurrentTexts
+from flumeng.agent.node.replicated_journals import CurrentTexts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.journals import JournalRow

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from flumeng.agent.node.memberships import ABANDONED_SECONDS, Memberships
+from flumeng.agent.node.fenced_store import FencedStore
+from flumeng.agent.node.journal_registry import ABANDONED_SECONDS, JournalRegistry
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -55,8 +56,8 @@ def store() -> FakeStore:
 
 
 @pytest.fixture
-def memberships(store: FakeStore) -> Memberships:
-    return Memberships(store, "n1", itertools.count(0, 60).__next__)  # all is due
+def memberships(store: FakeStore) -> JournalRegistry:
+    return JournalRegistry(FencedStore(store), "n1", itertools.count(0, 60).__next__)  # all is due
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def damage(store: FakeStore, name: str) -> None:
     store.tree.znodes[str(paths.journal(name))].data = b"{"
 
 
-def unwanted(memberships: Memberships, *copies: str) -> list[str]:
+def unwanted(memberships: JournalRegistry, *copies: str) -> list[str]:
     found = memberships.find([], copies, dict.fromkeys(copies, "n1/x"))
     return list(found.message["unwanted"])
 
@@ -127,7 +128,7 @@ def unwanted(memberships: Memberships, *copies: str) -> list[str]:
 
 
 def test_workers_are_told_who_holds_what_and_where_the_others_are(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     live(store, "n1", "n2")
     put(store, OURS)
@@ -169,7 +170,7 @@ def test_a_copy_goes_when_its_record_is_hidden_for_long_and_nobody_speaks_of_it(
     """In a secured cluster who holds none any more may not read that."""
     put(store, OURS, copies=("n2", "n3"))
     clock = [0.0]
-    memberships = Memberships(Hiding(store.tree), "n1", lambda: clock[0])
+    memberships = JournalRegistry(FencedStore(Hiding(store.tree)), "n1", lambda: clock[0])
 
     def unwanted(at: float, **assigned: int) -> list[str]:
         clock[0] = at
@@ -187,7 +188,7 @@ def test_what_is_told_of_a_membership_says_all_of_it() -> None:
 
 
 def test_a_record_without_its_primary_in_sync_is_not_told(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, OURS, in_sync=("n2/b",))
     found = memberships.find([OURS], [], {})
@@ -195,7 +196,7 @@ def test_a_record_without_its_primary_in_sync_is_not_told(
 
 
 def test_a_copy_that_is_no_longer_to_be_here_is_unwanted(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, THEIRS, node="n2", primary="n2")
     assert unwanted(memberships, THEIRS) == []
@@ -205,14 +206,14 @@ def test_a_copy_that_is_no_longer_to_be_here_is_unwanted(
     assert unwanted(memberships, THEIRS) == [THEIRS]
 
 
-def test_a_copy_without_a_record_is_absent(store: FakeStore, memberships: Memberships) -> None:
+def test_a_copy_without_a_record_is_absent(store: FakeStore, memberships: JournalRegistry) -> None:
     put(store, OURS)
     found = memberships.find([], [OURS, THEIRS], {OURS: "n1/x", THEIRS: "n1/y"})
     assert (found.absent, found.message["unwanted"]) == ([THEIRS], [])
 
 
 def test_a_copy_whose_record_cannot_be_read_stays(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, THEIRS, node="n2", primary="n2", copies=("n2", "n3"))
     damage(store, THEIRS)
@@ -220,7 +221,7 @@ def test_a_copy_whose_record_cannot_be_read_stays(
 
 
 def test_what_another_node_ended_is_told_to_the_maker_and_forgotten_once_gone(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, OURS, primary="n2", in_sync=("n2/b",))
     assert memberships.find([OURS], [], {}).message["ended"] == {}
@@ -237,7 +238,7 @@ def test_what_another_node_ended_is_told_to_the_maker_and_forgotten_once_gone(
 
 
 def test_the_journals_of_others_that_this_node_leads_are_found(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     led: dict[str, Any] = {"node": "n2", "primary": "n1", "in_sync": ("n1/x",)}
     put(store, THEIRS, **led)
@@ -251,7 +252,7 @@ def test_the_journals_of_others_that_this_node_leads_are_found(
     ("ids", "lost"), [({OURS: "n1/a"}, []), ({OURS: "n1/other"}, [OURS]), ({}, [OURS])]
 )
 def test_a_journal_is_lost_that_this_node_leads_with_a_copy_it_does_not_have(
-    store: FakeStore, memberships: Memberships, ids: dict[str, str], lost: list[str]
+    store: FakeStore, memberships: JournalRegistry, ids: dict[str, str], lost: list[str]
 ) -> None:
     put(store, OURS)
     put(store, THEIRS, node="n2", primary="n2")
@@ -259,7 +260,7 @@ def test_a_journal_is_lost_that_this_node_leads_with_a_copy_it_does_not_have(
 
 
 def test_a_journal_that_is_collected_and_gone_is_not_handed_over(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     """Its record is for the node that made it alone, which would lead it again, and have all of it
     collected once more."""
@@ -284,7 +285,7 @@ def proposal(store: FakeStore, changed: Membership) -> dict[str, Any]:
 
 
 def test_a_change_keeps_what_is_not_the_workers_to_say(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     before = put(store, OURS, closed=True, end=7, leaving=("n2",))
     joined = Membership.of(before).joined("n3/c")
@@ -293,7 +294,7 @@ def test_a_change_keeps_what_is_not_the_workers_to_say(
 
 
 def test_a_change_of_another_record_than_is_known_is_refused(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     asked = proposal(store, Membership.of(put(store, OURS)).without("n2/b"))
     after = put(store, OURS, term=5)
@@ -313,38 +314,38 @@ def test_a_change_of_another_record_than_is_known_is_refused(
 # A copy here that is lost.
 
 
-def hand_over(memberships: Memberships, own: str = "") -> None:
+def hand_over(memberships: JournalRegistry, own: str = "") -> None:
     found = memberships.find([OURS], [], {})
     memberships.hand_over(OURS, found.lost[OURS], own)
 
 
 def test_another_copy_in_sync_that_is_live_leads_when_ours_is_lost(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     before = put(store, OURS, in_sync=("n1/a", "n2/b", "n3/c"))
     live(store, "n3", "n4")
     hand_over(memberships)
     assert read(store) == replace(before, primary="n3", term=5, in_sync=("n2/b", "n3/c"))
-    assert memberships.problems == {}
+    assert memberships.leaderless == {}
 
 
 def test_a_copy_that_is_not_in_sync_never_leads_by_itself(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     before = put(store, OURS)
     live(store, "n3")
     hand_over(memberships, "n1/other")
     assert read(store) == before
-    ((path, why),) = memberships.problems.items()
+    ((path, why),) = memberships.leaderless.items()
     assert path == str(paths.journal(OURS))
     assert f"flumeng journal promote {OURS} --to NODE --unclean" in why
     live(store, "n2")
     hand_over(memberships, "n1/other")
-    assert memberships.problems == {}
+    assert memberships.leaderless == {}
 
 
 def test_the_copy_is_handed_over_only_as_the_record_was_read(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, OURS)
     live(store, "n2")
@@ -356,7 +357,7 @@ def test_the_copy_is_handed_over_only_as_the_record_was_read(
 
 
 def test_the_node_that_an_operator_chose_leads_with_the_copy_that_it_has(
-    store: FakeStore, memberships: Memberships
+    store: FakeStore, memberships: JournalRegistry
 ) -> None:
     """The operator does not know what the copy is called."""
     chosen = put(store, OURS, in_sync=("n1/",), term=5, lineage="m")
@@ -364,7 +365,7 @@ def test_the_node_that_an_operator_chose_leads_with_the_copy_that_it_has(
     assert read(store) == replace(chosen, in_sync=("n1/own",))
     put(store, OURS, in_sync=("n1/",), term=5, lineage="m")
     hand_over(memberships)
-    assert list(memberships.problems) == [str(paths.journal(OURS))], "it has none"
+    assert list(memberships.leaderless) == [str(paths.journal(OURS))], "it has none"
 
 
 # What is registered.
@@ -378,10 +379,10 @@ def local(**fields: Any) -> dict[str, dict[str, Any]]:
 def test_a_new_journal_is_registered_with_its_one_copy_in_a_term_of_its_own(
     store: FakeStore, registration: Registration
 ) -> None:
-    registration.enter_journals(local(leads=False))
+    registration.journals.enter(local(leads=False))
     expected = journal(term=5, in_sync=("n1/a",), copies=("n1",))
     assert read(store) == expected
-    registration.enter_journals(local(leads=False))
+    registration.journals.enter(local(leads=False))
     assert read(store) == expected
 
 
@@ -389,7 +390,7 @@ def test_one_that_is_closed_before_it_was_registered_is_not(
     store: FakeStore, registration: Registration
 ) -> None:
     """It cannot have taken anything: it takes events once it leads."""
-    registration.enter_journals(local(closed=True, end=0))
+    registration.journals.enter(local(closed=True, end=0))
     assert not store.exists(paths.journal(OURS))
 
 
@@ -397,9 +398,9 @@ def test_what_masters_and_workers_wrote_is_not_overwritten(
     store: FakeStore, registration: Registration
 ) -> None:
     before = put(store, OURS, term=9, leaving=("n2",))
-    registration.enter_journals(local())
+    registration.journals.enter(local())
     assert read(store) == before
-    registration.enter_journals(local(closed=True, end=7))
+    registration.journals.enter(local(closed=True, end=7))
     assert read(store) == replace(before, closed=True, end=7)
 
 
@@ -407,7 +408,7 @@ def test_only_who_leads_says_that_it_is_closed(
     store: FakeStore, registration: Registration
 ) -> None:
     before = put(store, OURS)
-    registration.enter_journals(local(leads=False, closed=True, end=7))
+    registration.journals.enter(local(leads=False, closed=True, end=7))
     assert read(store) == before
 
 
@@ -416,7 +417,7 @@ def test_one_that_is_closed_is_not_opened_again(
 ) -> None:
     """Its primary has only just started, and does not know yet that all copies end there."""
     before = put(store, OURS, closed=True, end=7)
-    registration.enter_journals(local())
+    registration.journals.enter(local())
     assert read(store) == before
 
 
@@ -428,20 +429,20 @@ def test_one_that_another_node_leads_is_left_alone(
     live(store, "n2")
     before = put(store, OURS, primary="n2", in_sync=("n2/b",))
     other = {"app.n1.0.00000000": local()[OURS] | {"flow": "app"}}
-    registration.enter_journals(local(leads=leads) | other)
+    registration.journals.enter(local(leads=leads) | other)
     assert read(store) == before
     assert store.exists(paths.journal("app.n1.0.00000000"))
-    assert registration.problems == {}
-    assert OURS not in registration.registered
+    assert registration.znodes.problems == {}
+    assert OURS not in registration.journals.registered
 
 
 def test_one_that_comes_back_to_this_node_is_registered_again(
     store: FakeStore, registration: Registration
 ) -> None:
     put(store, OURS, primary="n2", in_sync=("n2/b",))
-    registration.enter_journals(local(leads=False))
+    registration.journals.enter(local(leads=False))
     back = put(store, OURS)
-    registration.enter_journals(local(closed=True, end=3))
+    registration.journals.enter(local(closed=True, end=3))
     assert read(store) == replace(back, closed=True, end=3)
 
 
@@ -451,22 +452,22 @@ def test_what_this_node_leads_for_another_is_followed_and_marked_when_it_is_gone
     """The node that made it may still hold events that nobody else has."""
     ack = acked(store, THEIRS, 5)
     before = put(store, THEIRS, node="n2", primary="n1", in_sync=("n1/x",), closed=True, end=5)
-    registration.led = [THEIRS]
-    assert list(registration.registered) == [THEIRS]
-    assert registration.acks().unneeded == (THEIRS,)
-    registration.deregister([THEIRS])
+    registration.journals.led = [THEIRS]
+    assert list(registration.journals.registered) == [THEIRS]
+    assert registration.journals.acks().unneeded == (THEIRS,)
+    registration.journals.deregister([THEIRS])
     assert read(store, THEIRS) == replace(before, gone=True)
     assert store.exists(ack)
     registration.look_anew()
-    assert list(registration.registered) == []
+    assert list(registration.journals.registered) == []
 
 
 def test_what_another_node_ended_goes_with_its_ack(
-    store: FakeStore, memberships: Memberships, registration: Registration
+    store: FakeStore, memberships: JournalRegistry, registration: Registration
 ) -> None:
     put(store, OURS, primary="n2", in_sync=("n2/b",), closed=True, end=5, gone=True)
     ack = acked(store, OURS, 5)
-    registration.forget(memberships.find([OURS], [], {}).forgotten)
+    registration.journals.forget(memberships.find([OURS], [], {}).forgotten)
     assert not store.exists(paths.journal(OURS))
     assert not store.exists(ack)
 
@@ -496,7 +497,7 @@ def test_in_a_secured_cluster_masters_remove_what_its_maker_has_forgotten(
     acked(store, OURS, 5)
     put(store, OURS, primary="n2", in_sync=("n2/b",), closed=True, end=5, gone=True)
     assert registrations(store) == [OURS]
-    node.forget(Memberships(secured, "n1").find([OURS], [], {}).forgotten)
+    node.journals.forget(JournalRegistry(FencedStore(secured), "n1").find([OURS], [], {}).forgotten)
     assert registrations(store) == []
 
 
@@ -551,7 +552,7 @@ def test_quiet_look_reads_no_live_znode() -> None:
     tree.init(store)
     live(store, "n2", "n3")
     put(store, OURS)
-    memberships = Memberships(store, "n1", lambda: 0.0)
+    memberships = JournalRegistry(FencedStore(store), "n1", lambda: 0.0)
     expected = {"n2": "n2:1", "n3": "n3:1"}
     assert memberships.find([OURS], [], {}).message["addresses"] == expected
     before = store.live
@@ -563,7 +564,7 @@ def test_quiet_look_reads_no_live_znode() -> None:
 def test_changed_address_of_another_node_is_read_at_the_next_look(store: FakeStore) -> None:
     live(store, "n2")
     put(store, OURS)
-    memberships = Memberships(store, "n1", lambda: 0.0)
+    memberships = JournalRegistry(FencedStore(store), "n1", lambda: 0.0)
     assert memberships.find([OURS], [], {}).message["addresses"] == {"n2": "n2:1"}
     store.remove(paths.live_node("n2"), ANY)
     live(store, "n3")

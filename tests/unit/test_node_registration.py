@@ -108,15 +108,18 @@ def test_a_journal_is_needed_until_it_is_closed_and_acked_to_its_end(cluster: Fa
     registration = Registration(store, identity(), DISK)
     ack = paths.ack("web", "main", JOURNAL)
 
-    registration.enter_journals(local())
+    registration.journals.enter(local())
     store.write(ack, records.Ack(epoch=1, offset=7), ABSENT)
-    assert (registration.acks().acks, registration.acks().unneeded) == ({JOURNAL: 7}, ())
-    registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks().unneeded == ()
+    assert (registration.journals.acks().acks, registration.journals.acks().unneeded) == (
+        {JOURNAL: 7},
+        (),
+    )
+    registration.journals.enter(local(closed=True, end=8))
+    assert registration.journals.acks().unneeded == ()
     store.write(ack, records.Ack(epoch=1, offset=8), ANY)
-    assert registration.acks().unneeded == (JOURNAL,)
+    assert registration.journals.acks().unneeded == (JOURNAL,)
 
-    registration.deregister([JOURNAL])
+    registration.journals.deregister([JOURNAL])
     assert not store.exists(paths.journal(JOURNAL))
     assert not store.exists(ack)
 
@@ -126,8 +129,8 @@ def test_a_closed_journal_of_a_flow_that_is_absent_is_needed_until_it_is_acked(
 ) -> None:
     """An import may have brought back a tree that lacks the flow."""
     registration = Registration(FakeStore(cluster), identity(), DISK)
-    registration.enter_journals(local(closed=True, end=8))
-    assert registration.acks().unneeded == ()
+    registration.journals.enter(local(closed=True, end=8))
+    assert registration.journals.acks().unneeded == ()
     assert registration.absent(["web"]) == ["web"]
 
 
@@ -166,9 +169,9 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
         node.register,
         lambda: node.announce(("h:1",)),
         lambda: node.report(told),
-        lambda: node.enter_journals(local()),
-        lambda: node.enter_journals(local(closed=True, end=0)),
-        lambda: node.deregister(node.acks().unneeded),
+        lambda: node.journals.enter(local()),
+        lambda: node.journals.enter(local(closed=True, end=0)),
+        lambda: node.journals.deregister(node.journals.acks().unneeded),
     ]
     for step in steps:
         for _ in range(4):
@@ -214,12 +217,12 @@ def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree)
 
     read: list[str] = []
     store = ReadStore(cluster)
-    Registration(FakeStore(cluster), identity(), DISK).enter_journals(local())
+    Registration(FakeStore(cluster), identity(), DISK).journals.enter(local())
     for other in ("web.n11.0.ab", "web.x.n1.0.ab", "n1.n2.1.ab"):
         journal = records.Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
         store.write(paths.journal(other), journal, ABSENT)
     registration = Registration(store, identity(), DISK)
-    registration.enter_journals(local())
+    registration.journals.enter(local())
     assert read == [JOURNAL]
 
 
@@ -229,38 +232,38 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
     old = Registration(before, identity(), DISK)
     old.announce(("h:1",))
-    old.enter_journals(local())
+    old.journals.enter(local())
     renamed = Registration(store, Identity("n9", "u1", ("ingest",), "", {}), DISK)
-    renamed.enter_journals(local())
-    assert "n1, which is live" in renamed.problems[str(paths.journal(JOURNAL))]
-    assert renamed.registered == {}
+    renamed.journals.enter(local())
+    assert "n1, which is live" in renamed.znodes.problems[str(paths.journal(JOURNAL))]
+    assert renamed.journals.registered == {}
     before.expire()
     renamed.announce(("h:1",))
-    renamed.enter_journals(local())
+    renamed.journals.enter(local())
     copy = Registration(before, identity(), DISK)
-    copy.enter_journals(local())
-    assert "n9, which is live" in copy.problems[str(paths.journal(JOURNAL))]
-    assert copy.registered == {}
+    copy.journals.enter(local())
+    assert "n9, which is live" in copy.znodes.problems[str(paths.journal(JOURNAL))]
+    assert copy.journals.registered == {}
 
     renamed.look_anew()
-    renamed.enter_journals(local(closed=True, end=0))
+    renamed.journals.enter(local(closed=True, end=0))
     found = store.read(paths.journal(JOURNAL))
     assert found is not None
     assert (found.value.primary, found.value.closed) == ("n9", True)
-    renamed.deregister(renamed.acks().unneeded)
+    renamed.journals.deregister(renamed.journals.acks().unneeded)
     assert not store.exists(paths.journal(JOURNAL))
 
 
 def test_of_many_journals_those_that_are_asked_for_are_read(cluster: FakeTree) -> None:
     registration = Registration(FakeStore(cluster), identity(), DISK)
-    registration.enter_journals({f"web.n1.0.{n}": local()[JOURNAL] for n in range(3)})
+    registration.journals.enter({f"web.n1.0.{n}": local()[JOURNAL] for n in range(3)})
     store = FakeStore(cluster)
     store.write(paths.acks("web"), None, ABSENT)
     store.write(paths.cursor("web", "main"), None, ABSENT)
     for n in range(3):
         ack = paths.ack("web", "main", f"web.n1.0.{n}")
         store.write(ack, records.Ack(epoch=1, offset=n), ABSENT)
-    assert registration.acks(["web.n1.0.2", "web.other.0.1"]).acks == {"web.n1.0.2": 2}
+    assert registration.journals.acks(["web.n1.0.2", "web.other.0.1"]).acks == {"web.n1.0.2": 2}
 
 
 def test_a_live_znode_that_somebody_removed_is_there_again_at_the_next_look(
@@ -314,21 +317,21 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
     store, other = FakeStore(cluster), "web.n1.0.cd"
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
     closed = {name: local(closed=True, end=5)[JOURNAL] for name in (JOURNAL, other)}
-    Registration(store, identity(), DISK).enter_journals(closed)
+    Registration(store, identity(), DISK).journals.enter(closed)
     for name in (JOURNAL, other):
         store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=5), ABSENT)
     for path in (str(paths.journal(JOURNAL)), str(paths.ack("web", "main", JOURNAL))):
         before, cluster.znodes[path].data = cluster.znodes[path].data, data
         registration = Registration(store, identity(), DISK)
-        registration.enter_journals(closed)
-        assert registration.acks().unneeded == (other,)
-        assert list(registration.problems) == [path]
+        registration.journals.enter(closed)
+        assert registration.journals.acks().unneeded == (other,)
+        assert list(registration.znodes.problems) == [path]
         assert cluster.znodes[path].data == data
         cluster.znodes[path].data = before
         registration.look_anew()
-        registration.enter_journals(closed)
-        assert set(registration.acks().unneeded) == {JOURNAL, other}
-        assert registration.problems == {}
+        registration.journals.enter(closed)
+        assert set(registration.journals.acks().unneeded) == {JOURNAL, other}
+        assert registration.znodes.problems == {}
 
 
 def test_a_claim_whose_reply_is_lost_is_ones_own(cluster: FakeTree) -> None:
@@ -371,15 +374,15 @@ def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
     first = Registration(store, identity(), DISK)
     first.register()
     first.announce(("h:1",))
-    first.enter_journals(local(closed=True, end=0))
+    first.journals.enter(local(closed=True, end=0))
     other = FakeStore(cluster)
     Registration(other, identity(), copy_of(DISK)).register()
     before = dict(cluster.znodes)
     writes: list[Callable[[], object]] = [
         lambda: first.report(records.NodeStatus(assignment_version=9)),
         lambda: first.announce(("h:9",)),
-        lambda: first.enter_journals({"web.n1.0.new": local()[JOURNAL]}),
-        lambda: first.deregister([JOURNAL]),
+        lambda: first.journals.enter({"web.n1.0.new": local()[JOURNAL]}),
+        lambda: first.journals.deregister([JOURNAL]),
     ]
     for write in writes:
         with pytest.raises(ConflictError, match="/nodes/n1 was changed"):
@@ -474,7 +477,7 @@ def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree
     ranges = {decided: (10, 50), "web.n2.0.gh": (0, 5)}
     intent = records.Intent(epoch=1, series="s", number=1, revision=1, splits=1, ranges=ranges)
     store.write(paths.intent("web", "collect.0"), intent, ABSENT)
-    seen = registration.seen([JOURNAL, decided, unread])
+    seen = registration.journals.seen([JOURNAL, decided, unread])
     assert seen == {JOURNAL: 70, decided: 50, unread: 0}
 
 
@@ -485,4 +488,4 @@ def test_journal_whose_ack_cannot_be_read_is_not_known_to_be_seen(cluster: FakeT
     path = paths.ack("web", "main", JOURNAL)
     store.write(path, records.Ack(epoch=1, offset=70), ABSENT)
     store.tree.znodes[str(path)].data = b"garbage"
-    assert registration.seen([JOURNAL]) == {JOURNAL: None}
+    assert registration.journals.seen([JOURNAL]) == {JOURNAL: None}

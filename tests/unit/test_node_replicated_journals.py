@@ -14,13 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.node.current_texts import CurrentTexts
 from flumeng.agent.node.home import COPIES, Home
+from flumeng.agent.node.journal_registry import JournalRegistry
 from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.machine import Machine
-from flumeng.agent.node.memberships import Memberships
 from flumeng.agent.node.registration import Identity, Registration
-from flumeng.agent.node.replicated_journals import ReplicatedJournals
+from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -52,8 +51,7 @@ class Site:
         self.replicated = ReplicatedJournals(
             self.home,
             cast("Machine", self.workers),
-            znodes,
-            Memberships(self.store, "n1", itertools.count(0, 60).__next__),  # all is due
+            JournalRegistry(znodes.znodes, "n1", itertools.count(0, 60).__next__),  # all is due
             CurrentTexts(self.store, znodes.trusts),
             me="n1",
             remember=self._remember,

@@ -276,13 +276,13 @@ def test_node_that_registers_many_journals_is_no_hang() -> None:
     turns: list[None] = []
     me = Identity("n1", "u", ("ingest",), "", {})
     znodes = Registration(store, me, ClaimsInMemory())
-    znodes.on_progress = lambda: turns.append(None)
+    znodes.znodes.on_progress = lambda: turns.append(None)
     znodes.register()
     local = {
         f"f.n1.0.{number:08x}": {"flow": "f", "term": 1, "closed": False, "end": 0}
         for number in range(20)
     }
-    znodes.enter_journals(local)
+    znodes.journals.enter(local)
     assert len(turns) == len(local)
 
 

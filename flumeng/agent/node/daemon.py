@@ -14,7 +14,6 @@ from typing import Any
 
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.command import command_of
-from flumeng.agent.node.current_texts import CurrentTexts
 from flumeng.agent.node.event_publisher import EventPublisher
 from flumeng.agent.node.events import (
     Acked,
@@ -36,11 +35,10 @@ from flumeng.agent.node.home import COPIES, FLOWS, Home
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.machine import Machine
-from flumeng.agent.node.memberships import Memberships
 from flumeng.agent.node.pace import Pace
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.registration import HeldError, Identity, Registration
-from flumeng.agent.node.replicated_journals import ReplicatedJournals
+from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals
 from flumeng.agent.node.settings import Settings
 from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
@@ -115,14 +113,14 @@ class Node:
             settings.labels or {},
             settings.capacity or {},
         )
-        self._znodes = Registration(store, identity, home, signers)
+        self._znodes = Registration(store, identity, home, signers, clock)
+        self._journals = self._znodes.journals
         self._expiry = Expiry(clock, utc_now)
         self._machine = Machine(settings.roles, clock, settings.workers, settings.limits)
         self._replicated = ReplicatedJournals(
             home,
             self._machine,
-            self._znodes,
-            Memberships(store, settings.name, clock),
+            self._journals,
             CurrentTexts(store, self._znodes.trusts, clock),
             me=settings.name,
             remember=lambda present, local: self._remember(COPIES, present, local),
@@ -136,7 +134,7 @@ class Node:
         self.channels: dict[str, Channel] = {}
         self.health = Health(STUCK_SECONDS, clock)
         self.health.needs(self._unready)
-        self._znodes.on_progress = self.health.turned
+        self._znodes.znodes.on_progress = self.health.turned
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._applied: Wanted | None = None
         self._kept: Wanted | None = None
@@ -209,7 +207,7 @@ class Node:
         try:
             if unknown and self._store.connected:
                 self._require_cluster()
-                seen = self._znodes.seen(unknown)
+                seen = self._journals.seen(unknown)
                 self._past = replace(self._past, seen={**self._past.seen, **seen})
         except FlumengError as error:
             log.warning("how far the journals here were read is not known: %s", error)
@@ -402,12 +400,12 @@ class Node:
         self._znodes.announce(machine.addresses, machine.discovery, machine.collector)
         journals = self._machine.journals
         if journals is not None:
-            self._znodes.enter_journals(journals)
+            self._journals.enter(journals)
             if any("copy" in said for said in journals.values()):
                 self._replicated.look_soon()
         status = self._machine.status
         problems = {
-            **self._znodes.problems,
+            **self._znodes.znodes.problems,
             **self._replicated.problems,
             **self._home.problems,
             **self._unknown_flows(),
@@ -435,8 +433,8 @@ class Node:
         local = self._machine.journals
         if local is None:
             return
-        names = self._ack_pace.due(self._znodes.registered)
-        acked = self._znodes.acks(names) if names else Acked({})
+        names = self._ack_pace.due(self._journals.registered)
+        acked = self._journals.acks(names) if names else Acked({})
         for name in names:
             self._ack_pace.saw(name, (acked.acks.get(name), acked.delivered.get(name)))
         flows, journals = self._deleted(local)
@@ -447,7 +445,7 @@ class Node:
             self._ack_pace.soon(acked.unneeded)
         self._act(self._machine.handle(acked))
         if self._is_ours and self._machine.knows_all_journals:
-            self._znodes.deregister(name for name in acked.unneeded if name not in local)
+            self._journals.deregister(name for name in acked.unneeded if name not in local)
 
     def _look_at_replicas(self) -> None:
         assigned = self._applied.assignment.journals if self._applied else {}
@@ -459,7 +457,7 @@ class Node:
 
     def _ask_for_deliveries(self) -> None:
         began = self._clock()
-        acks = self._znodes.delivered(self._machine.awaited)
+        acks = self._journals.delivered(self._machine.awaited)
         now = self._clock()
         pause = max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
         self._delivered_at = now + min(pause, DELIVERED_MOST_SECONDS)
@@ -468,7 +466,7 @@ class Node:
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
         """The deleted flows with state here, and their closed journals."""
         kept = self._machine.kept_flows
-        registered = self._znodes.registered
+        registered = self._journals.registered
         flows = {*kept, *(known.value.flow for known in registered.values())}
         flows.update(said["flow"] for said in local.values())
         asked = self._flow_pace.due(flows)
@@ -508,7 +506,8 @@ class Node:
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
         if generation != self._generation:
-            self._znodes.forget_names()
+            self._journals.forget_names()
+            self._znodes.look_anew()
         elif self._clock() >= self._all_at:
             self._all_at = self._clock() + ALL_SECONDS
             self._znodes.look_anew()

@@ -1,0 +1,54 @@
+"""A node's access to ZooKeeper, whose writes end when another process has its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from flumeng.control.zookeeper import (
+    Check,
+    Expected,
+    Found,
+    Path,
+    Put,
+    Store,
+    Unreadable,
+    Version,
+    Write,
+)
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+
+class FencedStore:
+    """Raises UnavailableError while ZooKeeper is away and ConflictError on a lost race, also for
+    each write after ``/nodes/N`` has changed.
+
+    ``problems``: path -> why it cannot be read. ``on_progress`` is called after each write: one
+    turn of the node may make very many.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.fence: tuple[Check, ...] = ()
+        self.problems: dict[str, str] = {}
+        self.on_progress: Callable[[], None] = lambda: None
+
+    def write(self, path: Path, value: Record, expect: Expected) -> Version:
+        version = self.commit([Put(path, value, expect)])[0]
+        self.on_progress()
+        return version
+
+    def commit(self, writes: Sequence[Write]) -> Sequence[Version]:
+        return self.store.commit([*self.fence, *writes])
+
+    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+        found = self.store.read_each(wanted)
+        for path, record in zip(wanted, found, strict=True):
+            if isinstance(record, Unreadable):
+                self.problems[str(path)] = record.why
+            else:
+                self.problems.pop(str(path), None)
+        return found

@@ -1,0 +1,486 @@
+"""The records of journals in ZooKeeper, as far as they concern this node.
+
+Journals of this node are registered from when a worker has them on disk until they are removed. Of
+replicated journals the ingest workers run the protocol; this reads their memberships, and makes
+changes by compare-and-set at the version of the record that a worker knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from flumeng.agent.node.events import Acked
+from flumeng.agent.node.fenced_store import FencedStore
+from flumeng.agent.node.pace import Pace
+from flumeng.agent.node.protocol import Message
+from flumeng.control.zookeeper import (
+    ABSENT,
+    ANY,
+    Put,
+    Remove,
+    Unreadable,
+    Version,
+    Versioned,
+    Write,
+)
+from flumeng.events.journal_names import flow_of, is_journal
+from flumeng.events.journal_names import node_of as maker_of
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.platform.errors import ConflictError, CorruptError, ForbiddenError, UserError
+from zkschema import paths
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import NOTHING, Journal
+from zkschema.table import NAME
+
+NAME_SHOWN = 200
+Records = Mapping[str, Versioned[Journal]]
+
+RECORD_SECONDS = 60.0
+"""Most seconds before a record is read again."""
+ABANDONED_SECONDS = 600.0
+"""A record that this node may not read for so long is of a journal without a copy here."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """``message`` is for the workers. ``absent``: journals with a copy here and no record. ``led``:
+    made by another node and led by this one. ``lost``: led by this node without the copy.
+    ``forgotten``: made by this node, ended by another, and needed by nobody."""
+
+    message: Message
+    absent: Collection[str] = ()
+    led: Collection[str] = ()
+    lost: Records = field(default_factory=dict)
+    forgotten: Records = field(default_factory=dict)
+
+
+class JournalRegistry:
+    """Raises as ``FencedStore``. An unreadable record is set aside: its journal stays as it is.
+
+    ``leaderless``: path of a record -> why no node can lead that journal. ``_live``: node -> the
+    address of its first worker, empty without one, until its live znode changes.
+    """
+
+    def __init__(
+        self, znodes: FencedStore, me: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._znodes, self._me, self._clock = znodes, me, clock
+        self.led: Collection[str] = ()
+        """Journals that other nodes made and this one leads."""
+        self.leaderless: dict[str, str] = {}
+        self._registered: dict[str, Versioned[Journal]] | None = None
+        self._names: set[str] | None = None
+        self._aside: set[str] = set()
+        self._led_elsewhere: set[str] = set()
+        self._pace = Pace(clock, RECORD_SECONDS)
+        self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
+        self._hidden_since: dict[str, float] = {}
+        self._live: dict[str, str] = {}
+        self._watched: set[str] = set()
+        self._changed: SimpleQueue[str] = SimpleQueue()
+
+    def enter(self, local: Mapping[str, Mapping[str, Any]]) -> None:
+        """Registers what the ingest workers have on disk: from then on it is collected.
+
+        A journal registered by another node goes with the disk: the host had another name. While
+        that node is live, one of the two disks is a copy, and the journal is set aside.
+        """
+        registered = self._journals()
+        leads = {name for name, said in local.items() if said.get("leads")}
+        self._led_elsewhere -= leads
+        known_ones = registered.keys() | self._led_elsewhere
+        self._take_over([name for name in local if name not in known_ones])
+        for name, said in local.items():
+            if name in self._aside or name in self._led_elsewhere:
+                continue
+            known = registered.get(name)
+            journal = self._record(said, known.value if known else None)
+            if journal is not None and (known is None or known.value != journal):
+                self._enter(name, journal, known)
+
+    def _record(self, said: Mapping[str, Any], known: Journal | None) -> Journal | None:
+        """Of a replicated journal only the primary says more than that it exists."""
+        ended = {"closed": said["closed"], "end": said["end"]}
+        if "copy" in said and (known is not None or said["closed"]):
+            ends = said["leads"] and said["closed"]
+            return replace(known, **ended) if known is not None and ends else None
+        return Journal(
+            flow=said["flow"],
+            node=self._me,
+            primary=self._me,
+            term=said["term"] + ("copy" in said),
+            in_sync=(said.get("copy", self._me),),
+            copies=(self._me,) if "copy" in said else (),
+            lineage=said.get("lineage", ""),
+            **ended,
+        )
+
+    def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
+        if not _is_name(journal.flow):
+            self._set_aside(name, f"no flow can be called {journal.flow[:NAME_SHOWN]!r}")
+            return
+        expect = known.version if known else ABSENT
+        try:
+            version = self._znodes.write(paths.journal(name), journal, expect)
+        except UserError as error:
+            self._set_aside(name, str(error))
+            return
+        self._know(name, Versioned(journal, version))
+
+    def _know(self, name: str, known: Versioned[Journal]) -> None:
+        self._journals()[name] = known
+        if self._names is not None and maker_of(name) == self._me:
+            self._names.add(name)
+
+    def _set_aside(self, name: str, why: str) -> None:
+        self._aside.add(name)
+        self._znodes.problems[str(paths.journal(name))] = why
+
+    def _take_over(self, journals: Sequence[str]) -> None:
+        for name, known in self._read_journals(journals).items():
+            other = known.value.primary
+            if known.value.lineage and other != self._me:
+                self._led_elsewhere.add(name)
+                continue
+            if other == self._me or not self._znodes.store.exists(paths.live_node(other)):
+                self._know(name, known)
+                continue
+            self._set_aside(
+                name,
+                f"it is also on node {other}, which is live: one of the two data directories is a "
+                "copy, and may not be used",
+            )
+
+    @property
+    def registered(self) -> Mapping[str, Versioned[Journal]]:
+        """The registered journals of this node."""
+        return self._journals()
+
+    def acks(self, journals: Collection[str] | None = None) -> Acked:
+        """The lowest ack of all readers of these journals, or of all, and which are closed and
+        fully acked: nobody needs them."""
+        registered = self._journals()
+        names = list(registered if journals is None else registered.keys() & journals)
+        cursors = self._cursors({registered[name].value.flow for name in names})
+        places = [
+            (name, flow, cursor)
+            for name in names
+            for flow in [registered[name].value.flow]
+            for cursor in cursors[flow]
+        ]
+        found = self._znodes.read_each(
+            [paths.ack(flow, cursor, name) for name, flow, cursor in places]
+        )
+        acks: dict[str, int] = {}
+        delivered: dict[str, int] = {}
+        unknown = set()
+        for (name, _, cursor), ack in zip(places, found, strict=True):
+            if isinstance(ack, Unreadable):
+                unknown.add(name)
+            offset = ack.value.offset if isinstance(ack, Versioned) else 0
+            acks[name] = min(offset, acks.get(name, offset))
+            if cursor == CURSOR_MAIN:
+                delivered[name] = offset
+        unneeded = (
+            name
+            for name in names
+            if name not in unknown
+            and registered[name].value.closed
+            and acks[name] >= (registered[name].value.end or 0)
+        )
+        return Acked(
+            {name: ack for name, ack in acks.items() if ack},
+            tuple(unneeded),
+            delivered={name: own for name, own in delivered.items() if own > acks[name]},
+        )
+
+    def seen(self, journals: Collection[str]) -> dict[str, int | None]:
+        """The highest offset of each journal that a reader has acked or decided to read to; None
+        where that is unreadable. Raises UnavailableError."""
+        names = sorted(name for name in journals if _is_name(flow_of(name)))
+        flows = {flow_of(name) for name in names}
+        cursors = self._cursors(flows)
+        places = [(name, cursor) for name in names for cursor in cursors[flow_of(name)]]
+        found = self._znodes.store.read_each(
+            [paths.ack(flow_of(n), cursor, n) for n, cursor in places]
+        )
+        ends: dict[str, int | None] = dict.fromkeys(names, 0)
+        for name, decided in self._decided(flows):
+            if name in ends:
+                ends[name] = max(ends[name] or 0, decided)
+        for (name, _), ack in zip(places, found, strict=True):
+            known = ends[name]
+            if isinstance(ack, Unreadable) or known is None:
+                ends[name] = None
+            elif ack is not None:
+                ends[name] = max(known, ack.value.offset, ack.value.emitted)
+        return ends
+
+    def _decided(self, flows: Collection[str]) -> Iterator[tuple[str, int]]:
+        """The ends of decided batches, where this node may read them."""
+        names = sorted(flows)
+        try:
+            listed = self._znodes.store.children_many([paths.intents(flow) for flow in names])
+        except ForbiddenError:  # in a secured cluster
+            return
+        tasks = zip(names, listed, strict=True)
+        wanted = [paths.intent(flow, task) for flow, found in tasks for task in found]
+        for intent in self._znodes.store.read_each(wanted):
+            if isinstance(intent, Versioned):
+                for partition, (_, end) in intent.value.ranges.items():
+                    yield partition, end
+
+    def delivered(self, journals: Collection[str]) -> Mapping[str, int]:
+        """The acks of the flows' own cursors, where they are readable."""
+        registered = self._journals()
+        names = sorted(registered.keys() & journals)
+        places = [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
+        found = zip(names, self._znodes.read_each(places), strict=True)
+        return {name: ack.value.offset for name, ack in found if isinstance(ack, Versioned)}
+
+    def _cursors(self, flows: Collection[str]) -> dict[str, list[str]]:
+        """Each flow's own cursor, and those of other readers."""
+        names = sorted(flows)
+        listed = self._znodes.store.children_many([paths.acks(flow) for flow in names])
+        return {
+            flow: sorted({CURSOR_MAIN, *cursors})
+            for flow, cursors in zip(names, listed, strict=True)
+        }
+
+    def deregister(self, journals: Iterable[str]) -> None:
+        """Removes the records of journals that are gone from disk; in a secured cluster the node
+        marks them for the masters."""
+        registered = self._journals()
+        for name in journals:
+            known = registered[name]
+            marked = replace(known.value, gone=True)
+            if known.value.lineage and known.value.node != self._me:
+                # For the node that made it, see ``forget``.
+                self._znodes.write(paths.journal(name), marked, known.version)
+            else:
+                ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+                self._znodes.problems.pop(str(ack), None)
+                try:
+                    self._remove(name, known)
+                except ForbiddenError:
+                    self._znodes.write(paths.journal(name), marked, known.version)
+            del registered[name]
+
+    def forget(self, journals: Mapping[str, Versioned[Journal]]) -> None:
+        """Removes the records of our journals that another node has ended and removed."""
+        for name, known in journals.items():
+            try:
+                self._remove(name, known)
+            except ForbiddenError:  # the masters do, once no node is to learn where it ended
+                self._znodes.write(
+                    paths.journal(name), replace(known.value, lineage=""), known.version
+                )
+
+    def _remove(self, name: str, known: Versioned[Journal]) -> None:
+        """With the ack of its flow. Raises ForbiddenError in a secured cluster."""
+        ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+        acked: list[Write] = [Remove(ack, ANY)] if self._znodes.store.exists(ack) else []
+        self._znodes.commit([Remove(paths.journal(name), known.version), *acked])
+
+    def _journals(self) -> dict[str, Versioned[Journal]]:
+        """Read once and then followed: only this node registers journals of its name. So it lists
+        those of the cluster once a process and tree, and its reads do not grow with others."""
+        if self._registered is None:
+            if self._names is None:
+                listed = self._znodes.store.children(paths.journals())
+                self._names = {n for n in listed if is_journal(n) and maker_of(n) == self._me}
+            names = sorted({*self._names, *self.led})
+            for name in self._aside.difference(names):
+                self._znodes.problems.pop(str(paths.journal(name)), None)
+            self._aside.clear()
+            found = self._read_journals(names)
+            self._names.intersection_update({*found, *self._aside})
+            self._registered = {
+                name: known
+                for name, known in found.items()
+                if known.value.primary == self._me and not known.value.gone
+            }
+        return self._registered
+
+    def _read_journals(self, names: Sequence[str]) -> dict[str, Versioned[Journal]]:
+        """Existing records, without those set aside."""
+        found = self._znodes.read_each([paths.journal(name) for name in names])
+        readable = {}
+        for name, known in zip(names, found, strict=True):
+            self._aside.discard(name)
+            if isinstance(known, Unreadable):
+                self._aside.add(name)
+            elif known is not None and not _is_name(known.value.flow):
+                self._set_aside(name, f"no flow can be called {known.value.flow[:NAME_SHOWN]!r}")
+            elif known is not None:
+                readable[name] = known
+        return readable
+
+    def look_anew(self) -> None:
+        """After a lost race, a new connection or a long time: forgets what was read."""
+        self._registered = None
+        self._led_elsewhere.clear()
+
+    def forget_names(self) -> None:
+        """The tree is another one: lists the journals of this node there."""
+        self._names = None
+        self.look_anew()
+
+    # Of replicated journals.
+
+    def find(
+        self,
+        journals: Iterable[str],
+        copies: Iterable[str],
+        ids: Mapping[str, str],
+        assigned: Mapping[str, int] = NOTHING,
+    ) -> Found:
+        """Of these journals and copies. ``ids`` are those of usable copies. A record is read when
+        ``assigned`` has another version of it, and else less and less often. Raises
+        UnavailableError."""
+        stored = set(copies)
+        found = self._look_at(sorted({*journals, *stored}), assigned)
+        abandoned = self._abandoned(found, assigned)
+        replicated = {
+            name: one
+            for name, one in found.items()
+            if isinstance(one, Versioned) and one.value.lineage
+        }
+        self.leaderless.clear()
+        told: dict[str, Any] = {}
+        for name, one in replicated.items():
+            try:
+                membership = Membership.of(one.value)
+            except CorruptError:
+                continue  # reported where records are checked; the workers go on as before
+            which = {"version": one.version.number, "created": one.created}
+            told[name] = {**which, **membership.as_message()}
+        live = {name: one for name, one in replicated.items() if not one.value.gone}
+        superseded = {
+            name: one
+            for name, one in replicated.items()
+            if one.value.node == self._me != one.value.primary
+        }
+        nodes = {node for said in told.values() for node in said["nodes"]}
+        message = {
+            "type": "replicas",
+            "journals": told,
+            "addresses": self._addresses(nodes - {self._me}),
+            "ended": {
+                name: {"end": one.value.end, "gone": one.value.gone}
+                for name, one in superseded.items()
+                if one.value.closed and one.value.end is not None
+            },
+            "unwanted": sorted(
+                name for name in stored if name in abandoned or self._unwanted(found[name])
+            ),
+        }
+        return Found(
+            message,
+            absent=sorted(name for name in stored if found[name] is None),
+            led=[n for n, one in live.items() if one.value.primary == self._me != one.value.node],
+            lost={
+                name: live[name]
+                for name, said in told.items()
+                if name in live
+                and node_of(said["primary"]) == self._me
+                and ids.get(name) != said["primary"]
+            },
+            forgotten={name: one for name, one in superseded.items() if one.value.gone},
+        )
+
+    def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
+        """Makes another copy in sync the primary of a journal whose copy here is lost or damaged;
+        whether there is one. ``own``: the id of a copy here, if any, when an operator chose this
+        node by name. Raises ConflictError, UnavailableError."""
+        path, membership = paths.journal(name), Membership.of(found.value)
+        self._pace.soon([name])
+        if membership.primary == f"{self._me}/" and own:
+            after = replace(membership, primary=own, in_sync=(own,))
+        else:
+            nodes = {node_of(copy): copy for copy in membership.in_sync}
+            live = self._addresses(set(nodes) - {self._me})
+            if not live:
+                self.leaderless[str(path)] = (
+                    f"the copy of journal {name} here is damaged or lost, and no other one in sync "
+                    "is live: start their nodes, or give events up with `flumeng journal promote "
+                    f"{name} --to NODE --unclean`"
+                )
+                return False
+            after = membership.promoted(nodes[min(live)])
+        self._znodes.store.commit([Put(path, after.put_into(found.value), found.version)])
+        return True
+
+    def change(self, proposal: Message) -> None:
+        """Makes a worker's change. Raises ConflictError when the record has changed,
+        UnavailableError when the outcome is unknown."""
+        path = paths.journal(str(proposal["journal"]))
+        self._pace.soon([path.name])
+        (found,) = self._znodes.store.read_each([path])
+        if not isinstance(found, Versioned) or found.version != Version(int(proposal["version"])):
+            raise ConflictError(f"{path} is another than the one that was to be changed")
+        changed = Membership.from_message(proposal).put_into(found.value)
+        self._znodes.store.commit([Put(path, changed, found.version)])
+
+    def _abandoned(
+        self,
+        found: Mapping[str, Versioned[Journal] | Unreadable | None],
+        assigned: Mapping[str, int],
+    ) -> set[str]:
+        """In a secured cluster a node without a copy may not read the record."""
+        now = self._clock()
+        self._hidden_since = {
+            name: self._hidden_since.get(name, now)
+            for name, one in found.items()
+            if isinstance(one, Unreadable) and one.hidden and name not in assigned
+        }
+        return {n for n, since in self._hidden_since.items() if now - since >= ABANDONED_SECONDS}
+
+    def _unwanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
+        if not isinstance(found, Versioned):
+            return False
+        return found.value.gone or self._me not in found.value.copies
+
+    def _look_at(
+        self, names: list[str], assigned: Mapping[str, int]
+    ) -> dict[str, Versioned[Journal] | Unreadable | None]:
+        known = {name: self._known.get(name) for name in names}
+        versions = {n: one.version.number for n, one in known.items() if isinstance(one, Versioned)}
+        self._pace.soon(
+            name
+            for name in names
+            if name not in versions or assigned.get(name, versions[name]) != versions[name]
+        )
+        due = self._pace.due(names)
+        read = self._znodes.store.read_each([paths.journal(name) for name in due])
+        for name, one in zip(due, read, strict=True):
+            self._pace.saw(name, one.version if isinstance(one, Versioned) else None)
+            known[name] = one
+        self._known = known
+        return known
+
+    def _addresses(self, nodes: set[str]) -> dict[str, str]:
+        """Of the first workers, which hold the copies; read again after a watch has fired."""
+        for name in sorted(nodes - self._watched):
+            self._znodes.store.watch(paths.live_node(name), partial(self._on_change, name))
+            self._watched.add(name)
+        while not self._changed.empty():
+            self._live.pop(self._changed.get(), None)
+        unknown = sorted(nodes - self._live.keys())
+        found = self._znodes.store.read_each([paths.live_node(name) for name in unknown])
+        for name, live in zip(unknown, found, strict=True):
+            addresses = live.value.addresses if isinstance(live, Versioned) else ()
+            self._live[name] = addresses[0] if addresses else ""
+        return {name: self._live[name] for name in sorted(nodes) if self._live[name]}
+
+    def _on_change(self, node: str, _: str) -> None:
+        self._changed.put(node)
+
+
+def _is_name(flow: str) -> bool:
+    return NAME.fullmatch(flow) is not None
