@@ -43,7 +43,7 @@ class ExecPoll:
         self._run: _Run | None = None
 
     def ask(self, state: str, due: datetime) -> Answer:
-        """``FLUMENG_SINCE`` is never behind ``due``, which may be late."""
+        """``FLUMENG_SINCE`` is no later than ``due``, which may be asked again late."""
         taken = _moment(state) if state else None
         known = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | known) as run:

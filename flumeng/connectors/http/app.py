@@ -121,7 +121,7 @@ class HttpApp:
         self._stopping = False
         self._strangers = RateLimitedLog(log)
         self._undecided: set[asyncio.Future[int]] = set()
-        """Resolve to whether events are durable."""
+        """Resolve when events are durable."""
         self._undelivered: set[asyncio.Future[bool]] = set()
         """Resolve to whether durable events are delivered."""
 

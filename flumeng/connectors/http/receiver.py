@@ -24,7 +24,7 @@ PASSING = (408, 409, 425, 429)
 UNAUTHORIZED = (401, 402, 403, 407)
 DOWN = (502, 503, 504)
 WRONG = (401, 402, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 431, 451)
-"""Errors of the flow, for any request, as are redirections."""
+"""Any request of the flow would have this answer; also redirections."""
 
 
 class RefusedRequestError(FlumengError):
