@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -63,21 +62,15 @@ class PollsInput:
         return poll
 
 
-@dataclass(frozen=True)
-class _Source:
-    flow: str
-    location: str
-    poll: Poll
-    reader: PollsReader
-
-
 class PollPositions:
     """See ``Positions``."""
 
     def __init__(self, shared: PollsInput, wake: Callable[[], None]) -> None:
         self._shared = shared
         self._wake = wake
-        self._source: _Source | None = None
+        self._reader: PollsReader | None = None
+        """Of the flow; None when it polls no more."""
+        self._poll: Poll | None = None
         self._asking: dict[str, Asking] = {}
         """By partition."""
         self._watches = False
@@ -87,41 +80,40 @@ class PollPositions:
         self.close()
         if spec.pollers:
             (part,) = spec.pollers
-            location = part.options.answers.location
-            open_store(location)
+            open_store(part.options.answers.location)
             reader = PollsReader.of(spec.flow, part)
-            self._source = _Source(spec.flow, location, self._shared.poll(part), reader)
+            self._poll = self._shared.poll(part)
+            self._reader = reader
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Nothing for a flow that polls no more."""
-        if self._source is None:
+        if self._reader is None:
             return {}
         found: dict[str, Reach] = {}
         for name in partitions:
             lane = queues.lane_of(name)
             if lane is None:
                 found[name] = UNKNOWN
-            elif (log := self._lane(self._source, *lane)) is not None:
+            elif (log := self._lane(self._reader, *lane)) is not None:
                 if name not in self._asking:
-                    self._asking[name] = self._begin(self._source, name, lane[1])
+                    self._asking[name] = self._begin(self._reader, name, lane[1])
                 if reach := _reach(self._asking[name], log):
                     found[name] = reach
         return found
 
     def refresh(self, partitions: Collection[str]) -> None:
         del partitions
-        if self._source is not None:
-            self._shared.watcher.look_again(self._source.flow)
+        if self._reader is not None:
+            self._shared.watcher.look_again(self._reader.flow)
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        source, asked = self._source, self._asking[partition].asked
-        assert source is not None and asked is not None, "nothing was read"
+        reader, asked = self._reader, self._asking[partition].asked
+        assert reader is not None and asked is not None, "nothing was read"
         del address
         where = AnswerContents(asked.answers).address(start, end)
 
         def read() -> None:
             try:
-                next(source.reader.read(Range(partition, start, end), where), None)
+                next(reader.read(Range(partition, start, end), where), None)
             except UnreadableError as error:
                 raise (CorruptError if error.damaged else UnavailableError)(error.why) from error
 
@@ -130,7 +122,7 @@ class PollPositions:
         return probe
 
     def describe(self, standstill: Standstill) -> str:
-        flow = self._source.flow if self._source else standstill.partition
+        flow = self._reader.flow if self._reader else standstill.partition
         number, why = items.number_of(standstill.offset), standstill.why
         if standstill.kind == "held":
             asking = self._asking.get(standstill.partition)
@@ -151,26 +143,28 @@ class PollPositions:
     def close(self) -> None:
         for asking in self._asking.values():
             asking.close()
-        if self._source is not None:
-            self._source.poll.close()
-            self._shared.watcher.forget(self, self._source.flow)
-        self._asking, self._source, self._watches = {}, None, False
+        if self._poll is not None:
+            self._poll.close()
+        if self._reader is not None:
+            self._shared.watcher.forget(self, self._reader.flow)
+        self._asking, self._reader, self._poll, self._watches = {}, None, None, False
 
-    def _lane(self, source: _Source, lane: str, queue: str) -> LaneLog | None:
+    def _lane(self, reader: PollsReader, lane: str, queue: str) -> LaneLog | None:
         watcher = self._shared.watcher
         if not self._watches:
-            watcher.watch(self, source.flow, {lane}, self._wake)
+            watcher.watch(self, reader.flow, {lane}, self._wake)
             self._watches = True
-        return watcher.of(source.flow, queue, [lane]).get(lane)
+        return watcher.of(reader.flow, queue, [lane]).get(lane)
 
-    def _begin(self, source: _Source, partition: str, queue: str) -> Asking:
-        files, shared = AnswerFiles(source.location, source.flow, queue), self._shared
+    def _begin(self, reader: PollsReader, partition: str, queue: str) -> Asking:
+        assert self._poll is not None, "opened"
+        shared = self._shared
         return Asking(
             shared.store,
-            source.flow,
+            reader.flow,
             partition,
-            source.poll,
-            files,
+            self._poll,
+            AnswerFiles(reader.location, reader.flow, queue),
             shared.pool,
             shared.failing_pool,
             self._wake,
