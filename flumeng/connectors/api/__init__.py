@@ -1,8 +1,7 @@
 """The public contract of connectors and filters: all that a plug-in imports of flumeng.
 
-Option classes and their helpers are light; what runs a component (``Source``, ``Sink``,
-``RangedInput``, ``Filter``) needs pyarrow. Names are loaded when they are used, so that a control
-process which only checks a flow loads no pyarrow. docs/plugins.md shows how to write each kind.
+Option classes are light; ``Source``, ``Sink``, ``RangedInput`` and ``Filter`` need pyarrow. Names
+are loaded when used, so that control processes load no pyarrow. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ _MODULES = (
     "flumeng.events.lazy_batch",
     "flumeng.filters.contract",
 )
-"""Light ones first: a name is looked for in this order."""
+"""Light ones first: names are looked up in this order."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Pauses between a stage's attempts on a server; after that the loop repeats the batch.
+"""Pauses between the attempts of a stage on a server; after that the loop repeats the batch.
 
-The driver learns of a stage's trouble only when the stage ends. So a server that has taken nothing
-of a split is given up early: the task then reports ``retrying`` with that error.
+The driver learns of an error only when the stage ends. So a server that has accepted nothing of a
+split is given up early: the task then reports ``retrying`` with the error.
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ from flumeng.platform.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 FRESH_SECONDS = 2.0
-"""How long a server that has taken nothing of a split is tried. The stage occupies a core of Spark
-meanwhile, and the driver learns of the error only when the stage ends."""
+"""How long a server is tried that has accepted nothing of a split. The stage occupies a core of
+Spark meanwhile."""
 
 CONNECT_SECONDS = 5.0
-"""Time limit of a connection attempt. TCP has sent its SYN three times by then."""
+"""Time limit of a connection attempt: TCP has sent three SYNs by then."""
 
 
 class Backoff:
-    """Exponential, with jitter. For one thread.
+    """Exponential backoff with jitter. For one thread.
 
-    Until the server has taken something, attempts end FRESH_SECONDS after the beginning, or after a
-    pause that it asked for, and ``seconds`` after the beginning at most. Later they end ``seconds``
-    after the first pause since something was taken. With ``patience_seconds`` they end so long
-    after the beginning, or after something was taken: so one answer of a frozen server is awaited
-    and not two.
-    ``clock`` gives seconds that only grow.
+    Until the server accepts something, attempts end after FRESH_SECONDS, or a pause that it asked
+    for, and ``seconds`` at most. Later they end ``seconds`` after the first pause since the last
+    progress. With ``patience_seconds`` they end that long after the start or the last progress.
     """
 
     def __init__(
@@ -49,15 +46,15 @@ class Backoff:
         self._most_until = clock() + min(seconds, patience_seconds or seconds)
 
     def progressed(self) -> None:
-        """The server has taken something: it is slow, and not away."""
+        """The server has accepted something: it is slow, but up."""
         self._next = FIRST_SECONDS
         self._until = None
         if self._patience_seconds is not None:
             self._until = self._clock() + self._patience_seconds
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
-        """``least_seconds``: the server asks for such a pause. Raises ``error`` when the time is
-        over, or would be after the pause."""
+        """Raises ``error`` when the time is over, or would be after the pause. ``least_seconds``:
+        the pause that the server asks for."""
         now = self._clock()
         if self._until is None:
             self._until = now + self._seconds

@@ -1,4 +1,4 @@
-"""What happened at one source since its worker started."""
+"""Counters of one source since its worker started."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only grow, but for the last two.
-
-    ``events`` and ``bytes`` (as received, with framing) were taken. ``truncated`` events were cut.
-    ``discarded_bytes`` were received and are in no event: the rest of over-long messages, what
-    connections that broke or were closed left unfinished, and what could not be stored.
-    What was ``malformed`` could not be told apart or read. Requests were ``undelivered`` whose
-    events were journaled and not delivered in time. Connections were ``refused`` (there were
-    too many; a request: later perhaps), closed when ``idle`` for too long, or closed as
-    ``overfull``: all unfinished messages together took too much memory. Connections and requests
-    were ``unauthorized`` whose senders are not let in. ``dropped`` datagrams found
-    the kernel's buffer full. ``skipped`` files were not read, since they are compressed.
-    ``cut`` files were cut short or written anew, and what was not read yet was in no copy.
-    ``missed`` files, or copies, were gone or compressed before they were read to the end.
-    ``unread_bytes`` are in followed files and not taken yet. ``lost_files`` are the ``cut`` and
-    ``missed`` ones, until there was none for a day.
-    """
+    """All but the last two only grow. ``bytes`` are as received, with framing. ``discarded_bytes``
+    were received and are in no event: ends of over-long or unfinished messages, and what could not
+    be stored. ``malformed``: could not be framed or read. ``undelivered``: requests whose events
+    were not delivered in time. Connections were ``refused`` (too many), ``unauthorized``, or closed
+    as ``idle`` or ``overfull`` (unfinished messages took too much memory). ``dropped`` datagrams
+    found the kernel's buffer full. ``skipped`` files are compressed. ``cut`` files were truncated,
+    ``missed`` ones gone or compressed, before they were read to the end; ``lost_files`` are both,
+    until there was none for a day. ``unread_bytes`` of followed files are not read yet."""
 
     events: int = 0
     bytes: int = 0

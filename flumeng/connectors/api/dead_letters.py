@@ -1,8 +1,7 @@
-"""Events that a sink refuses for good, or a filter cannot process: into the flow's sink for dead
-letters.
+"""Dead letters: events that a sink refuses for good, or that a filter cannot process.
 
-The stages of a sink and of its dead letters run in the same place one after the other, so a dead
-letter is as durable as the rest of its split, and shows in the same commit.
+The stage of a sink and that of its dead letters run one after the other in the same place, so a
+dead letter is as durable as the rest of its split and is committed with it.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
-"""Takes events that the sink refuses for good, as it was given them, and why: a reason each."""
+"""Takes refused events, as the sink was given them, with a reason for each."""
 RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
 
 KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
-"""What of an event's identity a letter keeps, under the names that events have it."""
+"""Columns of an event's identity that a dead letter keeps, by their names in events."""
 LETTERS = "dead_letters"
-"""The column in which a sink's last row carries what the stage for its dead letters has yielded."""
+"""The column of a sink's last row with the rows of the dead letters' stage."""
 
 
 class RefusedError(FlumengError):
@@ -37,9 +36,8 @@ class RefusedError(FlumengError):
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """``place`` and ``revision`` say which sink refuses. ``stage`` writes the dead letters, events
-    with the columns ADDED; None: the flow has no sink for them, or one that has to know which
-    event a row is, and the sink that refuses does not tell. ``identified``: they keep that."""
+    """``place`` and ``revision`` of the refusing sink. ``stage`` writes dead letters; None: the
+    flow has no sink for them that can take these. ``identified``: they keep the identity."""
 
     place: str = ""
     revision: int = 0
@@ -47,8 +45,7 @@ class DeadLetters:
     identified: bool = False
 
     def around(self, stage: RefusingStage, schema: pa.Schema) -> Stage:
-        """``stage``, which yields ``schema``, and then the one for what it has refused; the result
-        yields ``schema_around(schema)``."""
+        """``stage``, then that of the dead letters; yields ``schema_around(schema)``."""
         return _WithDeadLetters(stage, schema, self)
 
 
@@ -57,7 +54,7 @@ def schema_around(schema: pa.Schema) -> pa.Schema:
 
 
 def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
-    """What the sink for dead letters is given, of a sink that takes ``events``."""
+    """The schema of dead letters of a sink that takes ``events``."""
     return pa.schema([*_event_schema(events, identified=identified), *ADDED])
 
 
@@ -81,7 +78,7 @@ class _WithDeadLetters:
 
 
 class _Refused:
-    """Holds refused events in ``held`` until the stage of the sink has ended."""
+    """Buffers refused events in ``held`` until the stage of the sink has ended."""
 
     def __init__(self, held: Any, letters: DeadLetters) -> None:
         self._held = held
@@ -102,7 +99,7 @@ class _Refused:
         self._writer.write_batch(letters)
 
     def written(self) -> bytes | None:
-        """What the stage for dead letters has yielded, as an Arrow stream; None without any."""
+        """The rows of the dead letters' stage as an Arrow stream; None without any."""
         if self._writer is None:
             return None
         self._writer.close()
@@ -116,7 +113,8 @@ class _Refused:
 
 @dataclass(frozen=True)
 class ToLetters:
-    """A stage: makes dead letters of events that a filter could not process. ``of`` says why."""
+    """A stage: turns events that a filter could not process into dead letters; ``of`` gives the
+    reasons."""
 
     place: str
     revision: int
@@ -148,8 +146,7 @@ def _letters(
 
 
 def _event_schema(events: pa.Schema, *, identified: bool) -> pa.Schema:
-    """What a letter has of its event: its columns, and which event it is when that is known, also
-    where a filter has dropped it."""
+    """The columns of the event, and its identity where it is known."""
     plain = events if identified else identity.without(events)
     return pa.schema([*plain, *(field for _, field in _dropped(events))])
 
@@ -160,7 +157,8 @@ def _event_columns(events: pa.RecordBatch, *, identified: bool) -> list[pa.Array
 
 
 def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
-    """The columns of the identity whose own ones are not there, and what these are."""
+    """The columns of the identity that a filter has dropped from the event, under their names
+    there."""
     return [
         (name, events.field(name).with_name(own))
         for name, own in KEPT.items()
@@ -169,12 +167,12 @@ def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
 
 
 def is_letters(row: Mapping[str, Any]) -> bool:
-    """Whether a sink's row tells of dead letters, and of nothing else."""
+    """Whether a sink's row is about dead letters only."""
     return row.get(LETTERS) is not None
 
 
 def rows(found: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """What the stage for dead letters has yielded, out of the rows of a sink."""
+    """The rows of the dead letters' stage among the rows of a sink."""
     for row in found:
         if is_letters(row) and row[LETTERS]:
             with pa.ipc.open_stream(row[LETTERS]) as reader:

@@ -1,8 +1,7 @@
-"""Who waits until a journal's events are delivered, each for a bounded time.
+"""Waiting, for a bounded time, until the events of a journal are delivered.
 
-Delivered is what the flow's own cursor has acked: every event below is in all sinks, was dropped by
-a filter, or is in the dead letters. The acks come from the node, which asks ZooKeeper for those of
-the journals that are awaited here.
+Delivered means acked by the flow's own cursor: each event below is in all sinks, was dropped by a
+filter, or is a dead letter. The node fetches the acks of the journals that are awaited here.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ class _Wait(NamedTuple, Generic[Waiter]):
 
 
 class DeliveryWaits(Generic[Waiter]):
-    """Pure: waits, acks and times in, those to be answered out.
+    """The pure part: waits, acks and times in, answers out.
 
-    Neither ``end`` nor ``now`` falls from one ``add`` to the next. So of those that wait equally
-    long the first is the first to be delivered and the first to be late, and each step costs as
-    much as it answers, however many wait.
+    ``end`` and ``now`` never fall from one ``add`` to the next, so waits of equal length end in
+    order, and each step costs as much as it answers.
     """
 
     def __init__(self) -> None:
@@ -37,7 +35,7 @@ class DeliveryWaits(Generic[Waiter]):
         return sum(map(len, self._queues.values()))
 
     def add(self, end: int, seconds: float, now: float, waiter: Waiter) -> None:
-        """It waits for the ack ``end``, no longer than ``seconds``."""
+        """Wait for the ack ``end``, at most ``seconds``."""
         self._queues.setdefault(seconds, deque()).append(_Wait(end, now + seconds, waiter))
 
     def delivered(self, acked: int) -> list[Waiter]:
@@ -63,10 +61,8 @@ class DeliveryWaits(Generic[Waiter]):
 
 
 class Deliveries:
-    """Those of one journal, in the event loop's thread.
-
-    ``changed`` is called when ``awaited`` is another than before.
-    """
+    """Those of one journal, in the thread of the event loop. ``changed`` is called when ``awaited``
+    changes."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
@@ -76,8 +72,8 @@ class Deliveries:
         self.awaited = False
 
     def wait(self, end: int, seconds: float) -> asyncio.Future[bool]:
-        """True once all below the seq ``end`` is delivered, False when that takes longer than
-        ``seconds``. Whoever wants to know no more may cancel it, or set it."""
+        """True once all below the seq ``end`` is delivered, False after ``seconds``. It may be
+        cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if end <= self._acked:
@@ -88,7 +84,6 @@ class Deliveries:
         return future
 
     def acked(self, offset: int) -> None:
-        """The flow's own cursor has acked what lies below ``offset``."""
         self._acked = offset
         self._answer(self._waits.delivered(offset), delivered=True)
 
@@ -103,7 +98,7 @@ class Deliveries:
         self._follow()
 
     def _follow(self) -> None:
-        """One timer, for the first that will be late."""
+        """One timer, for the next deadline."""
         deadline = self._waits.next_deadline
         if self._timer is not None and (deadline is None or deadline < self._timer.when()):
             self._timer.cancel()

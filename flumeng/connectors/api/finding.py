@@ -1,7 +1,6 @@
-"""What a discovery task asks of an input: which partitions there are, and how far they reach.
+"""Discovery: which partitions a partitioned source has, and how far they reach.
 
-The registry names the class for each partitioned source. Light: what is loaded for it is the
-implementation's affair.
+The registry names the finder class of each source. Light: the implementation loads what it needs.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Before:
-    """What has been found so far. ``scope`` is what the finders of the flow were to look for last;
-    None before the flow's first look. ``accepted``: what an operator lets go on that was ``held``
-    -> where it is to begin, as ``Finder.offsets`` understands it."""
+    """The discovery so far. ``scope``: what the finders last searched; None before the first time.
+    ``accepted``: ``held`` partitions that an operator releases -> where to begin, as for
+    ``Finder.offsets``."""
 
     partitions: Collection[str] = ()
     scope: Collection[str] | None = None
@@ -28,8 +27,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Offer:
-    """A partition that is there and wanted. ``start`` says where it begins, and counts when it is
-    registered now; with an ``end`` nothing at that offset or after it is wanted."""
+    """A partition to read: from ``start``, when it is registered now, to ``end``."""
 
     start: int = 0
     end: int | None = None
@@ -37,14 +35,13 @@ class Offer:
 
 @dataclass(frozen=True)
 class Findings:
-    """``offers`` are all partitions that are there and wanted. Of the others that were known,
-    ``gone`` are not there any more, and ``kept`` wait for an operator, as ``held`` says: an id that
-    is never used again -> what has happened. ``notes``: what happened and needs nobody.
+    """``offers``: all partitions to read. Of the other known ones, ``gone`` no longer exist and
+    ``kept`` wait for an operator. ``held``: unique id -> what has happened. ``notes``: events that
+    need nobody.
 
-    ``bounded``: each offer has an end, and the flow stops when all are read. ``more``: more is to
-    be found at once; ``soon``: shortly, when readers have made room; ``due_seconds``: after that
-    time at the latest. ``troubles``: what of it was
-    not to be had, while all else was; ``lacks``: what is wanted, and is certainly not there.
+    ``bounded``: each offer has an end, and the flow stops when all are read. Look again at once
+    (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``: parts that
+    failed; ``lacks``: what is wanted and certainly missing.
     """
 
     offers: Mapping[str, Offer]
@@ -63,8 +60,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A partition can be read from ``floor`` up to ``safe``; half-open. ``bytes_from`` tells how
-    many bytes lie behind an offset, where that is known."""
+    """A partition is readable in [``floor``, ``safe``). ``bytes_from``: bytes behind an offset, if
+    known."""
 
     floor: int
     safe: int
@@ -73,52 +70,47 @@ class Bounds:
 
 @dataclass(frozen=True)
 class FindingTask:
-    """The discovery task that asks."""
-
     flow: str
     epoch: int
 
 
 class ProbedFinder(Protocol):
-    """A finder class whose servers can be asked before a flow is applied."""
+    """A finder class whose servers can be probed before a flow is applied."""
 
     def probe(self, options: Any) -> None:
-        """Asks the servers of a source with these options once. Raises UserError for what the
-        flow's author has to change, UnavailableError when there is no answer."""
+        """Asks the servers once. Raises UserError for what the author has to change,
+        UnavailableError without an answer."""
 
 
 class FinderClass(Protocol):
-    """What the registry names."""
-
     def of(self, options: Any, store: Store, task: FindingTask) -> Finder:
-        """For a source with these options, of the flow of ``task``. Raises UserError."""
+        """Raises UserError."""
 
 
 class Finder(Protocol):
-    """Of one source of a flow. Each call takes a bounded time, and raises UnavailableError when
-    nobody answers, UserError for what a person has to mend. One thread finds; any number of others
-    ask for the rest meanwhile."""
+    """Of one source of a flow. Calls take a bounded time, and raise UnavailableError when nobody
+    answers, UserError when a person has to act. One thread finds; others call the rest."""
 
     def find(self, before: Before) -> Findings:
-        """Look at everything."""
+        """Search everything."""
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        """How far these reach now; lacks those that do not say."""
+        """How far partitions reach now; lacks unknown ones."""
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        """Where they would begin: ``earliest``, ``latest``, or a time with its zone; a time after
-        the last event is the end. Lacks those that do not say."""
+        """Offsets of ``earliest``, ``latest``, or a time with its zone; the end for a time after
+        the last event. Lacks unknown ones."""
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """When the event at the offset of each partition came, or the next one that can be read, in
-        microseconds since the epoch; lacks those that do not say in time."""
+        """When the event at the offset, or the next readable one, came, in microseconds since the
+        epoch. Lacks those that do not answer in time."""
 
     def finished(self) -> None:
-        """All that was found has an end, and is read up to there; the flow stops when this has
-        returned. It may be called again."""
+        """All that was found is read to its end; the flow stops after this. It may be called
+        again."""
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Called last."""
 
 
 class FinderBase(ABC):

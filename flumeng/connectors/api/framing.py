@@ -1,8 +1,8 @@
-"""Framing: how bytes of a stream become messages, and messages the bodies of events. Pure.
+"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths.
 
-A ``Cutter`` finds whole messages in the event loop, by newlines, octet counts (RFC 6587) or lengths
-of four bytes; per byte it costs one search and one copy. ``find_lines`` splits them into single
-ones in the commit thread, takes off trailers and cuts those that are too long.
+Pure: bytes in, whole messages out, at the cost of a search for the last newline and a copy; the
+commit thread splits into messages. Only ends of over-long messages, and what follows an invalid
+length, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRAILERS: Mapping[str, bytes] = {
 """Bytes that are no part of a message at its end: many senders count a newline in."""
 
 TRAILER_BYTES = 2
-"""At most so many trailing bytes of a message belong to its framing."""
+"""Up to this many CR and NUL bytes at the end of a message belong to its framing."""
 
 _NEWLINE, _NUL = b"\n", b"\0"
 _MAX_COUNT = 1 << 24  # a larger count is text
@@ -48,7 +48,7 @@ _MAX_PREFIX = 1 << 28  # text reads as a length of 512 MiB or more
 
 
 class Messages(NamedTuple):
-    """Whole messages: each ends with a newline, or is a slice of ``data`` by ``bounds``."""
+    """Whole messages: each ends with a newline, or is ``data[start:end]`` of ``bounds``."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -56,13 +56,13 @@ class Messages(NamedTuple):
 
     @property
     def events(self) -> int:
-        """The number of messages, empty lines included."""
+        """How many messages, with empty lines, which become no events."""
         return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
 
 
 class Cutter(Protocol):
-    """Cuts the bytes of one connection. ``malformed``: framing was violated, as ``complaint`` says;
-    ``hopeless``: nothing that follows can be read. ``skipped`` counts bytes in no message."""
+    """Frames one connection. Once ``malformed``, ``complaint`` is for people, and ``hopeless``
+    means that reading on is useless. ``skipped``: bytes that are in no message."""
 
     malformed: bool
     skipped: int
@@ -90,14 +90,14 @@ def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> 
 class Framer:
     """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
 
-    ``auto`` decides by the first byte after newlines and a line of the PROXY protocol: a digit
-    begins an octet count. After a bad count (``malformed``) it cuts at newlines until a count with
-    a syslog priority behind it follows, so one wrong count costs no other message. A count over
-    ``max_line_bytes`` counts only if the framing was asked for, or a syslog message follows: a line
-    of text may begin with a time.
+    ``auto`` decides by the first byte of the connection, behind newlines and a line of the PROXY
+    protocol: a digit begins an octet count. An invalid count sets ``malformed``, and lines are cut
+    up to the next count before a syslog priority, so that one wrong count costs no other message.
+    In ``auto``, a count over ``max_line_bytes`` is one only before a syslog message: it may be the
+    time at the beginning of a line.
 
-    A few bytes more than ``max_line_bytes`` of a message are passed on, so that ``_trim`` knows it
-    is too long; the rest is skipped.
+    Of a message over ``max_line_bytes`` a few bytes more are passed on, so that the commit thread
+    sees that it is over-long; the rest is skipped.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Framer:
         return len(self._partial)
 
     def feed(self, buffer: bytes | bytearray, size: int) -> list[Messages]:
-        """Takes the first ``size`` bytes of ``buffer``, which the caller may then overwrite."""
+        """Take the first ``size`` bytes of ``buffer``, which may then be overwritten."""
         if self._counting is None:
             return self._begin(bytes(self._partial) + bytes(memoryview(buffer)[:size]))
         if self._lost:
@@ -146,7 +146,7 @@ class Framer:
         return self._count(buffer, size) if self._counting else self._split(buffer, size)
 
     def _begin(self, data: bytes) -> list[Messages]:
-        """Detects the framing of a connection by its first bytes."""
+        """Choose the framing by the first bytes."""
         self._partial.clear()
         begin = data.lstrip(b"\r\n\0")
         proxy = begin.startswith(_PROXY)
@@ -161,7 +161,7 @@ class Framer:
         return self.feed(begin, len(begin))
 
     def _recover(self, data: bytes) -> list[Messages]:
-        """Cuts at newlines up to the next octet count before a priority."""
+        """Cut at newlines up to the next octet count before a priority."""
         seen = self._recent + data
         first = len(self._recent) == _FRAME_BYTES  # there was something before
         frames = (found for found in _FRAME.finditer(seen, first) if int(found[1]) <= _MAX_COUNT)
@@ -183,7 +183,7 @@ class Framer:
         return found + self._count(rest, len(rest))
 
     def end(self) -> list[Messages]:
-        """At the end of the stream, the rest counts as a message."""
+        """End of stream: an unfinished message counts."""
         rest = bytes(self._partial)
         self._partial.clear()
         count, space, _ = rest.partition(b" ")
@@ -243,7 +243,7 @@ class Framer:
         return found
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
-        """Appends the bounds of whole messages; returns where the first incomplete one begins."""
+        """Append the bounds of whole messages; return where the first incomplete one begins."""
         position, size, limit = 0, len(data), self._limit
         self._needed = 0
         while position < size:
@@ -282,9 +282,8 @@ class Framer:
         return size
 
     def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
-        """Corrects the last two messages of a sender that counts one byte too many in each, so that
-        a message ends with the first digit of the next count. Returns where they end; None unless
-        the next message or the end of ``data`` follows there."""
+        """For senders whose counts are one too high, so that the next count loses its first digit:
+        correct the last two messages and return their end; None where that does not fit."""
         if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
             return None
         head, start = ends[-2] - 1, starts[-1]
@@ -303,7 +302,7 @@ class Framer:
 
 
 class NulFramer(Framer):
-    """A NUL byte ends each message, which may have newlines in it."""
+    """Cuts at NUL bytes; messages may have newlines."""
 
     __slots__ = ()
 
@@ -331,7 +330,7 @@ class NulFramer(Framer):
 
 
 class PrefixedFramer(Framer):
-    """Each message follows its length, four bytes, the highest first."""
+    """Each message follows its length, 4 bytes big-endian."""
 
     __slots__ = ()
     complaint = "something else than messages after their lengths; the rest of it is not taken"

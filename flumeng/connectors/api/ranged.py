@@ -1,17 +1,8 @@
-"""What is read in ranges: one contract for journals, Kafka's partitions and the lanes of queues.
+"""Ranged inputs: the contract for journals, partitions of Kafka and lanes of queues.
 
-Nobody outside the implementations asks of which kind a partition is. A kind of input says three
-things:
-
-- *which partitions there are* (``flumeng.control.snapshot.partitions``): out of ZooKeeper, for
-  masters, acks and views, which import no input;
-- *how far each can be read* (``Positions``): in the collector, without ever waiting for a server;
-- *how a range is read* (``flumeng.connectors.ranged.reading``): in executors.
-
-An input is added by a folder here, which names its partitions as ``input_of`` understands them, and
-by a line in ``flumeng.agent.collector.daemon``.
-
-This module is light: it says what is read, and nothing of how.
+An input says which partitions there are (``flumeng.control.snapshot.partitions``), how far each can
+be read (``Positions``, in the collector, without waiting for a server), and how a range is read
+(``flumeng.connectors.ranged.reading``, in executors). This module is light.
 """
 
 from __future__ import annotations
@@ -29,11 +20,11 @@ from flumeng.platform.errors import CorruptError, FlumengError
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets ``start`` to ``end - 1`` of a partition; ``replayed``: perhaps delivered before.
+    """Offsets [``start``, ``end``) of a partition; ``replayed``: perhaps delivered before.
 
-    Offsets only grow. Where an input leaves some out, a range has fewer events than ``events``.
-    Where lines are joined, ``emitted`` and ``sure`` are those of the ``Progress`` before it, and
-    ``flush`` says that no line is waited for any more. ``leader_epoch``: see ``Reach``.
+    Offsets only grow, and inputs may leave some out. With joined lines, ``emitted`` and ``sure``
+    are those of the ``Progress`` before, and ``flush`` ends all messages. ``leader_epoch``: see
+    ``Reach``.
     """
 
     partition: str
@@ -55,8 +46,8 @@ Split = tuple[Range, ...]
 
 @dataclass(frozen=True)
 class Gone:
-    """Offsets [``start``, ``end``) cannot be read any more, and why; that is acked in one
-    transaction with ``also``."""
+    """Offsets [``start``, ``end``) can no longer be read; they are acked in one transaction with
+    ``also``."""
 
     start: int
     end: int
@@ -65,27 +56,24 @@ class Gone:
 
 
 class Contents(Protocol):
-    """What lies between offsets of a partition whose offsets do not count events. It says the same
-    of the same offsets for as long as they are not acked."""
+    """Sizes in a partition whose offsets do not count events. Answers do not change until the
+    offsets are acked."""
 
     def events(self, start: int, end: int) -> int:
         """About how many events lie in [start, end); at least one, unless it is empty."""
 
     def cut(self, start: int, end: int, events: int) -> int:
-        """Where a range of about so many events from ``start`` may end: above ``start``, and at
-        ``end`` when there are no more."""
+        """The end of a range of about so many events: above ``start``, at most ``end``."""
 
     def address(self, start: int, end: int) -> str:
-        """What a reader has to know of [start, end)."""
+        """What a reader needs to know of [start, end)."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the events of a partition are emitted whose lines are joined: all whose first line is
-    below ``emitted``. To go on, lines are read again from ``offset``, which is no higher.
-
-    Lines may be pieces of messages. Those below ``sure``, when that is above ``offset``, are read
-    only since they tell whether the next line of their stream goes on with a message."""
+    """Of a partition with joined lines: events whose first line is below ``emitted`` are emitted.
+    Reading resumes at ``offset``, which is no higher. Lines in [``offset``, ``sure``) are read only
+    to know whether the next line of their stream continues a message."""
 
     offset: int
     emitted: int
@@ -97,20 +85,18 @@ DELETED = "they were deleted before they were read"
 
 @dataclass(frozen=True)
 class Reach:
-    """What can be read of a partition: [``floor``, ``safe``), at ``address``, which is whatever its
-    reader understands.
+    """What can be read of a partition: [``floor``, ``safe``) at ``address``, which only its reader
+    understands.
 
-    ``held`` more events are there, or were, and cannot be read. ``trouble``: the server does not
-    say how far the partition reaches, but something else. One that is ``closed`` takes no more.
-    What lies in [``gone_from``, ``gone_below``) cannot be read any more, as ``gone_why`` says, and
-    the flow goes on without it. Where it begins at 0 there is no ``floor``. ``contents`` are of a
-    partition whose offsets do not count events, and say the addresses there, which leave out all
-    that is ``left_out``: the parts of what is gone, and of what was before. A batch that is
-    repeated exactly can be read up to ``repeatable`` too. One that is ``full`` takes no more until
-    something is acked.
+    ``held``: unreadable events. ``trouble``: the error of a server that does not answer. A
+    ``closed`` partition gets no more events, a ``full`` one none until the next ack.
+    [``gone_from``, ``gone_below``) was lost for the reason ``gone_why``, and is skipped; from 0
+    there is no ``floor``. ``contents``: of a partition whose offsets do not count events; its
+    addresses omit ``left_out``. A batch that is repeated exactly can be read up to ``repeatable``
+    too.
 
-    ``leader_epoch`` is of the server that has all below ``safe``. A partition without one is never
-    cut. ``cut``: its log was cut below the ack, and the flow goes on without what is there now.
+    ``leader_epoch``: of the server that has all below ``safe``; None: the partition is never
+    truncated. ``cut``: the log was truncated below the ack, and the flow skips that.
     """
 
     address: str
@@ -135,14 +121,14 @@ Kind = Literal["nonsense", "lost", "gone", "held", "damaged", "unanswered"]
 
 @dataclass(frozen=True)
 class Standstill:
-    """Why a partition is read up to ``offset`` only, which is its ack or lies above it.
+    """Why a partition is read only up to ``offset``, its ack or above.
 
-    - ``nonsense``: its server says something that makes none, see ``why``;
-    - ``lost``: it ends at ``offset``, below its ack, or its log was cut there, see ``why``;
+    - ``nonsense``: its server contradicts itself, see ``why``;
+    - ``lost``: it ends at ``offset``, below its ack, or was truncated there, see ``why``;
     - ``gone``: it keeps nothing below ``offset``, and only ``acked`` is acked;
-    - ``held``: from there on there is something that cannot be read, as its server says;
-    - ``damaged``: what a batch has found there makes no sense, see ``why``;
-    - ``unanswered``: its server does not send what it says that it has, see ``why``.
+    - ``held``: what follows cannot be read, says its server;
+    - ``damaged``: what a batch has read there is corrupt, see ``why``;
+    - ``unanswered``: its server does not send what it claims to have, see ``why``.
     """
 
     kind: Kind
@@ -153,49 +139,44 @@ class Standstill:
 
 
 class Positions(Protocol):
-    """How far partitions can be read, for one task. No call waits for a server.
-
-    A server that does not answer costs its own partitions a delay, and the others nothing. What
-    does not change costs nothing.
-    """
+    """How far partitions can be read, for one task. No call waits for a server: one that is down
+    delays only its own partitions."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Called with each claim, before all else: from now on partitions are read as ``spec``
-        says."""
+        """Called first with each claim: partitions are now read as ``spec`` says."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """How far each can be read. Lacks those that cannot be reached now. Whoever calls it is
-        woken when it would say something else of these partitions."""
+        """How far each can be read; lacks unreachable ones. The caller is woken when that
+        changes."""
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """What ``of`` says of them next is from after this call."""
+        """The next ``of`` has data from after this call."""
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        """Try to read the first events of [start, end), which is not empty; fails as a reader does
-        when that is not possible."""
+        """Try to read the first events of [start, end), not empty; fails as a reader does."""
 
     def describe(self, standstill: Standstill) -> str:
-        """For people: which partition stands still, where, why, and what an operator does."""
+        """For people: which partition stands still, where, why, and what to do."""
 
     def close(self) -> None:
-        """The claim has ended: nothing is watched until ``open`` is called again."""
+        """The claim has ended: watch nothing until ``open``."""
 
 
 Parts = Mapping[str, Sequence[tuple[int, int]]]
-"""Partition -> parts of it, each from an offset to another."""
+"""Partition -> ranges of offsets."""
 
 
 @runtime_checkable
 class LeavingOut(Protocol):
-    """Positions of partitions of which a batch may be written without some parts."""
+    """Positions of partitions from which a batch may omit parts."""
 
     def leave_out(self, parts: Parts) -> None:
-        """A batch that is repeated was written without these, whether they can be read by now or
-        not. Called after ``open``, and holds until the next."""
+        """The repeated batch was written without these. Called after ``open``; holds until the
+        next."""
 
 
 class CutError(CorruptError):
-    """The log was cut at ``end``, below the offset that is to be read from: see ``FindingCuts``."""
+    """The log was truncated at ``end``, below the offset to read from: see ``FindingCuts``."""
 
     def __init__(self, text: str, end: int) -> None:
         super().__init__(text, end)
@@ -207,27 +188,26 @@ class CutError(CorruptError):
 
 @runtime_checkable
 class FindingCuts(Protocol):
-    """Positions of partitions whose servers elect leaders, as KIP-320 describes for Kafka."""
+    """Positions of partitions whose servers elect leaders (KIP-320 of Kafka)."""
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
-        """Where the log of today leaves the one that the leader of ``leader_epoch`` had, if that is
-        below ``offset``; from there to ``offset`` it is given. Fails with CutError when the flow
-        does not go on without that, else as a reader does. There is an event at or above
-        ``offset``. The task is woken afterwards."""
+        """Where the current log diverges from that of the leader of ``leader_epoch``, if below
+        ``offset``, where there is an event or above. Fails with CutError when the flow does not
+        skip that, else as a reader does. Wakes the task."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]
-"""Makes the positions of a task; it is given what wakes that task, from any thread."""
+"""Creates the positions of a task; is given the thread-safe call that wakes it."""
 
 _DAMAGED, _UNANSWERED = "cannot be read", "does not come"
 _UNREADABLE = re.compile(rf"partition (\S+) ({_DAMAGED}|{_UNANSWERED}) at (\d+): (.*)")
 
 
 class UnreadableError(FlumengError):
-    """What a partition has from ``offset`` on cannot be read now; ``why`` is for people.
+    """A partition cannot be read from ``offset`` now; ``why`` is for people.
 
-    ``damaged``: what is there makes no sense; else the server does not send it, or not in time.
-    Whoever made the batch leaves the partition out for a while, and goes on with the others.
+    ``damaged``: the data is corrupt; else the server does not send it in time. The task leaves the
+    partition out for a while.
     """
 
     def __init__(self, partition: str, offset: int, why: str, *, damaged: bool = True) -> None:
@@ -240,7 +220,7 @@ class UnreadableError(FlumengError):
 
     @classmethod
     def parse(cls, text: str) -> UnreadableError:
-        """The reverse: all that comes of an executor's error is its text."""
+        """From the text: that is all that arrives of an executor's error."""
         found = _UNREADABLE.fullmatch(text)
         assert found, text
         return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)

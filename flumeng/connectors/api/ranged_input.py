@@ -1,8 +1,8 @@
-"""The smallest contract of an input: list partitions, say how far they reach, read a range.
+"""The smallest contract of an input: list partitions, their ends, read a range.
 
-``flumeng.connectors.ranged.runtime`` does all else for such an input: it registers partitions,
-polls their ends, backs off, probes, and turns errors into sentences for operators. An input that
-needs more (leader epochs, work queues) implements ``Finder``, ``Input`` and ``Reader`` itself.
+``flumeng.connectors.ranged.runtime`` does the rest: registers partitions, polls ends, backs off,
+probes, explains errors. An input that needs more (leader epochs, work queues) implements
+``Finder``, ``Input`` and ``Reader``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Ends:
-    """A partition can be read from offset ``first`` up to, and without, ``end``. One that is
-    ``closed`` takes no more events. ``incarnation``: the one that these ends are of, where a
-    partition can be replaced between ``list`` and ``read``; events that were read of another one
-    are then not used."""
+    """Readable offsets [``first``, ``end``). A ``closed`` partition gets no more events.
+    ``incarnation``: of these ends, where a partition can be replaced between ``list`` and ``read``;
+    events of another one are then discarded."""
 
     first: int
     end: int
@@ -31,17 +30,16 @@ class Ends:
 class RangedInput(ABC):
     """A source whose partitions are read in exact ranges of offsets, which only grow.
 
-    It is made from its options in the discovery process, in the collector and in executors, and
-    touches no server while it is made. Its methods may be called by several threads at once. They
-    take a bounded time, and raise UnavailableError when the server does not answer, UserError when
-    a person has to change something, CorruptError when what is there makes no sense.
+    Created in the discovery process, the collector and executors; creating it touches no server.
+    Methods are called by several threads. They take a bounded time, and raise UnavailableError when
+    the server does not answer, UserError when a person has to act, CorruptError for invalid data.
     """
 
     name: ClassVar[str]
-    """The name of the source in flows. It ends the names of partitions in ZooKeeper."""
+    """The name of the source in flows, and a suffix of its partitions in ZooKeeper."""
 
     schema: ClassVar[pa.Schema] = pa.schema([])
-    """Columns that its events have besides ``body``, ``ts``, ``host`` and ``attrs``."""
+    """Columns of its events besides ``body``, ``ts``, ``host`` and ``attrs``."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -49,8 +47,7 @@ class RangedInput(ABC):
 
     @abstractmethod
     def list(self) -> Mapping[str, str]:
-        """All partitions, each with its incarnation. The discovery task calls it every
-        ``discovery_seconds`` of the options.
+        """All partitions, each with its incarnation; called every ``discovery_seconds``.
 
         A name has 1 to 150 characters, of which each one but letters, digits, ``.``, ``_`` and
         ``-`` counts five for a byte. An incarnation is 1 to 30 letters, digits, ``_`` and ``-``; a
@@ -61,19 +58,18 @@ class RangedInput(ABC):
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """How far these partitions reach now; lacks those that do not say. Called about every
-        second while tasks read them, for all of them at once."""
+        """How far these partitions reach now; lacks unknown ones. Called about every second while
+        tasks read."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The events of [``start``, ``end``), in the order of their offsets, in an executor.
+        """The events of [``start``, ``end``) in order, in an executor.
 
-        Each batch has a column ``seq``, the offsets as int64, and any of ``body`` (binary), ``ts``
-        (timestamp in UTC), ``host``, ``attrs`` and the columns of ``schema``; a missing one is
-        null, ``ts`` is then the time of reading. The same range gives the same events whenever it
-        is read, until it is acked.
+        Batches have a column ``seq``, the offsets as int64, and any of ``body`` (binary), ``ts``
+        (timestamp in UTC, else the time of reading), ``host``, ``attrs`` and the columns of
+        ``schema``. The same range gives the same events until it is acked.
         """
 
     def close(self) -> None:  # noqa: B027  an input without connections has none to close
-        """Let go of connections. Called in the discovery process when the task has ended, and in
-        executors after each range."""
+        """Close connections. Called at the end of a discovery task, and in executors after each
+        range."""

@@ -1,7 +1,7 @@
-"""What a source hands over: some received lines, uncut, with all that is the same for them.
+"""Blocks: received lines, uncut, with all that they have in common.
 
-A block is the unit of everything between a source and its journal: one copy out of the receive
-buffer, one item in the queue of the commit thread, and for a source with a cursor one step of it.
+A block is one copy out of the receive buffer, one item in the queue of the commit thread, and one
+step of a source with a cursor.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How a source's blocks are cut into events.
-
-    ``trailers`` are the bytes of which up to ``framing.TRAILER_BYTES`` are taken off a line's end.
-    """
+    """How blocks are cut into events. Up to ``framing.TRAILER_BYTES`` of ``trailers`` are taken off
+    a line's end."""
 
     max_line_bytes: int
     trailers: bytes
@@ -27,7 +25,7 @@ class LineRules:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Origin:
-    """Where lines come from. One object for each connection or file, compared by identity."""
+    """Where lines come from: one object for each connection or file, compared by identity."""
 
     host: str
     attrs: tuple[tuple[str, str], ...]
@@ -36,16 +34,15 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedBlock:
-    """Whole lines: each ends with a newline, or is ``data[start:end]`` of its ``bounds``.
+    """Whole lines: each ends with a newline, or is ``data[start:end]`` of ``bounds``.
 
-    ``state`` is what becomes true of the source once these lines are journaled; both get into one
-    frame, so a block with state holds at most ``FRAME_EVENTS`` lines. ``file_offset`` is where
-    ``data`` begins in its file; its events then carry their ``offset``. ``file_places`` are those
-    of its lines from there on, when ``data`` is not what the file holds.
+    ``state`` becomes true of the source when these lines are journaled, in the same frame, so a
+    block with state has at most ``FRAME_EVENTS`` lines. ``file_offset``: of ``data`` in its file;
+    events then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not the
+    file's content.
 
-    ``on_durable`` is called in the event loop's thread once all of it is durable, and never when it
-    is not, with a seq of the journal above all of its events; of later blocks that is no lower.
-    ``on_unfit`` is called there with the reason when it can never be stored.
+    ``on_durable`` is called in the event loop once all of it is durable, with a seq above its
+    events that never falls. ``on_unfit`` is called with the reason when it can never be stored.
     """
 
     data: bytes

@@ -1,22 +1,18 @@
-"""Where events go, and what a sink owes to the batch loop.
+"""The contract of sinks with the batch loop.
 
-A sink makes a batch in two steps. Its stage takes every event of the batch in the executors, and
-``written`` sums up in the driver what the stages have yielded. When it can deliver exactly once, it
-does so in one of three ways:
+A sink writes a batch in two steps: its stage takes every event in the executors, and ``written``
+sums up in the driver what the stages have yielded. It can deliver exactly once in three ways:
 
-*staged*: what the stage wrote stays invisible, and ``written`` says which renames would show it.
-The loop decides about the batch (acks and renames in one transaction) and only then carries the
-renames out; after a crash whoever owns the journals next finishes a decided batch and throws an
-undecided one away.
+*staged*: written files stay invisible, and ``written`` lists the renames that show them. The loop
+decides the batch (acks and renames in one transaction), then renames; after a crash the next owner
+finishes a decided batch and discards an undecided one.
 
-*by event*: writing the same event twice leaves one. The loop acks when the stage has ended.
+*by event*: writing an event twice leaves one. The loop acks when the stage has ended.
 
-*by batch*: the target remembers the number of the last batch that it took. The loop puts its intent
-into ZooKeeper before the target is written, and after a crash exactly that batch is repeated under
-that number. The target is written by ``Written.commit`` in the driver, after the intent; or, when
-the sink ``writes_at_once``, by its stage already, and then the intent comes before the stage.
-
-So a sink never sees acks, and the loop never sees a format.
+*by batch*: the target remembers the number of the last batch. The loop stores its intent in
+ZooKeeper before the target is written, and after a crash repeats exactly that batch under that
+number. ``Written.commit`` writes the target, in the driver after the intent; when the sink
+``writes_at_once``, its stage does, after the intent.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskRevision:
-    """Who writes: a task with the filters and sinks of that revision of its flow."""
+    """A task, with the filters and sinks of a revision of its flow."""
 
     flow: str
     task: str
@@ -43,27 +39,25 @@ class TaskRevision:
 
 @dataclass(frozen=True)
 class BatchId:
-    """What a target remembers of a batch. A ``series`` is never used again, not even by a flow of
-    the same name; in it ``number`` grows with each batch. Whoever writes a number again writes the
-    same events, cut into the same splits."""
+    """A batch, as targets remember it. A ``series`` is never reused, not even by a flow of the same
+    name; in it ``number`` grows. A number that is written again has the same events and splits."""
 
     series: str
     number: int
 
 
 Commit = Callable[[BatchId | None], None]
-"""Makes a batch visible that the stages have prepared: nothing happens when its target has that
-number already, or a higher one; without a number it is just added. Raises ConflictError when
-another owner seems to be at it, UnavailableError when trying again may help."""
+"""Makes a prepared batch visible; does nothing when the target has that number or a higher one.
+Without a number it is just added. Raises ConflictError for another owner, UnavailableError when
+trying again may help."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """``events`` went in; each of ``files``, source to target (URIs), is to be renamed. ``commit``
-    makes the batch visible. ``refused``: so many have a time that was not believed.
-    ``dead_letters``: so many are events that other sinks of the flow have refused for good. When
-    the stages make their directories: ``files`` come from those of the roots ``staged``, and in
-    those of the roots ``abandoned`` may be what nobody needs."""
+    """``events`` went in, ``refused`` of them with a time that was not believed; ``dead_letters``
+    of them were refused by other sinks. ``files`` are to be renamed, source to target (URIs).
+    ``commit`` makes the batch visible. When stages make their directories, ``files`` come from the
+    roots ``staged``, and the roots ``abandoned`` may hold garbage."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
@@ -76,12 +70,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to write a batch. ``staging`` gives a directory (URI) of its own for each of the
-    sink's roots; it is empty when nothing will be run. ``batch`` is known only to sinks that write
-    at once, and None when the flow does not deliver exactly once. ``dead_letters`` is for what the
-    sink refuses for good. ``patience_seconds``: a server that has taken nothing for so long, and
-    fails, is given up; None: as the sink finds right. ``makes_staging``: the directories are not
-    there, and the stage makes them. ``exactly_once``: no event may be in the target twice."""
+    """One attempt to write a batch. ``staging``: a directory (URI) for each of the sink's roots;
+    empty when nothing is run; ``makes_staging``: the stage creates it. ``batch``: only for sinks
+    that write at once, in flows that deliver exactly once. ``patience_seconds``: give up a failing
+    server that has accepted nothing for so long; None: the sink decides. ``exactly_once``: no event
+    may be in the target twice."""
 
     staging: Mapping[str, str] = field(default_factory=dict)
     batch: BatchId | None = None
@@ -92,53 +85,47 @@ class Attempt:
 
 
 class BatchTooWideError(FlumengError):
-    """The batch would make more files than one commit can hold: a smaller one will do."""
+    """The batch makes more files than a commit can hold: a smaller one will do."""
 
 
 class Sink(Protocol):
-    """One sink of a flow, made from its options and its ``TaskRevision`` when the task starts.
+    """A sink of a flow, created from its options and a ``TaskRevision`` when the task starts.
 
-    Making it touches no server: that what it needs is missing (a secret, a package) is a UserError,
-    that a server does not answer is none.
+    That touches no server. A missing secret or package is a UserError.
     """
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The directories (URIs) under which it stages, the same for every batch."""
+        """The directories (URIs) under which it stages, the same for each batch."""
 
     @property
     def identified(self) -> bool:
-        """Whether its stage needs the columns of ``events.identity``, which no filter drops. Then
-        it takes them away itself; other sinks of the flow do not see them."""
+        """Whether its stage needs the columns of ``events.identity``. It strips them itself."""
 
     @property
     def writes_at_once(self) -> bool:
         """Whether its stage writes under a batch's number. Only for sinks by batch."""
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        """``batch``, and a last Arrow stage that writes it: every event of a split is durable when
-        that has ended, or in ``attempt.dead_letters``. It yields a few rows a split.
+        """``batch`` with a last Arrow stage that writes it: when that ends, every event of a split
+        is durable, or in ``attempt.dead_letters``. It yields a few rows a split.
 
-        Called once when the task starts, to try it, and once per attempt of a batch, perhaps for
-        two batches at once; it computes nothing. Nothing outside of ``attempt.staging`` may change
-        if it has ``roots``; what a failed attempt has left there is removed by the loop, never
-        by the sink. Raises UserError when the batch's columns do not fit.
+        Called when the task starts, as a trial, and for each attempt, perhaps for two batches at
+        once; it computes nothing. A sink with ``roots`` changes only ``attempt.staging``, which the
+        loop cleans up. Raises UserError when the columns do not fit.
         """
 
     def written(self, rows: Sequence[Row]) -> Written:
-        """What the stages of all splits have yielded, in a sentence for the loop.
-
-        Raises BatchTooWideError; any other error fails the batch, which is then tried again.
-        """
+        """Sums up the rows of all splits. Raises BatchTooWideError; another error fails the batch,
+        which is retried."""
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """A sink whose target can be asked before a flow is applied."""
+    """A sink whose target can be probed before a flow is applied."""
 
     def probe(self) -> None:
-        """Asks the target once and changes nothing there; never called while the flow runs.
+        """Asks the target once and changes nothing; never called while the flow runs.
 
-        Raises UserError for what the flow's author has to change, UnavailableError for a target
-        that does not answer.
+        Raises UserError for what the author has to change, UnavailableError without an answer.
         """

@@ -1,4 +1,4 @@
-"""What a source is, and what it is given.
+"""The contract of sources.
 
 A source receives events of one kind and hands them over as blocks. It never waits for the disk: it
 is told when to pause. It knows nothing of journals, tasks or the node.
@@ -24,18 +24,16 @@ def now_us() -> int:
 
 @dataclass(frozen=True)
 class SourceContext:
-    """The way into a flow's journal, for one run of one source.
+    """What a source is given for one run.
 
-    ``submit`` takes a block and never blocks; called in the event loop's thread. ``fail`` says that
-    the source cannot go on: it is stopped and started anew a little later. ``changed`` says that
-    ``problem`` is another one now. ``state`` is the flow's journaled source state at the start.
-    ``share_ports``: other workers of this node run the same source on the same address.
-    ``counters`` are the source's own; what is submitted is counted by whoever takes it. ``policy``
-    is for what only shows when a file is opened; the options were checked against it. ``held_by``
-    says why the journal can take nothing now; it is empty when it can, or is only behind. ``note``
-    makes changes of the source state durable at once and beside the journal, also when that takes
-    nothing: what is journaled under such a key counts before it. It blocks, raises OSError, and is
-    for any thread. ``deliveries`` tell when what is durable is in the flow's sinks.
+    ``submit`` takes a block without blocking, in the thread of the event loop. ``fail``: the source
+    cannot go on, and is restarted later. ``changed``: ``problem`` has changed. ``state``: the
+    journaled source state at the start. ``share_ports``: other workers of this node listen on the
+    same address. ``counters``: of the source; submitted blocks are counted elsewhere. ``policy`` is
+    for what shows only when a file is opened. ``held_by``: why the journal is blocked, else empty.
+    ``note`` makes changes of the state durable at once, beside the journal; journaled values under
+    such a key come before it. It blocks, raises OSError, and is thread-safe. ``deliveries`` tell
+    when durable events are in the sinks.
     """
 
     hostname: str
@@ -53,22 +51,23 @@ class SourceContext:
 
 
 class Source(ABC):
-    """One source of one flow. Made, started and stopped once; all in the event loop's thread."""
+    """One source of one flow. Created, started and stopped once, in the thread of the event
+    loop."""
 
     spreads: bool = False
-    """Whether all workers of a node run it at once; they listen on the same address."""
+    """Whether all workers of a node run it, listening on the same address."""
 
     addresses: tuple[str, ...] = ()
     """Where it listens, once started: "host:port" with the real port."""
 
     problem: str | None = None
-    """What keeps a part of it from working while the rest goes on."""
+    """Why a part of it does not work while the rest does."""
 
     held_by: str = ""
-    """What this source itself waits for and cannot go on without, for people."""
+    """What this source itself is blocked by, for people."""
 
     held_since: float = 0.0
-    """Since when, in the event loop's time."""
+    """In the event loop's time."""
 
     @abstractmethod
     def __init__(self, options: Any, context: SourceContext) -> None:
@@ -76,19 +75,15 @@ class Source(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to receive. Raises UserError with one sentence when that cannot be now.
-
-        ``stop`` is called also after a start that raised.
-        """
+        """Begin to receive. Raises UserError; ``stop`` is called then too."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Hand over what was received and let go of everything; nothing is submitted after it."""
+        """Hand over what was received and release everything; submit nothing afterwards."""
 
     @abstractmethod
     def pause(self) -> None:
-        """The journal is behind: receive nothing more until ``resume``. May follow ``pause``."""
+        """The journal is behind: receive nothing until ``resume``. May be called again."""
 
     @abstractmethod
-    def resume(self) -> None:
-        """The journal has caught up."""
+    def resume(self) -> None: ...
