@@ -1,7 +1,6 @@
-"""Sums up the events of each key and window of event time, as far as one split of a batch has them.
+"""The filter ``aggregate``: sums up the events of each key and window in a split.
 
-Nothing is kept from one split or batch to the next, so nothing can be lost or counted twice that is
-not read twice; all values are such that those of several rows can be put together.
+Nothing is kept between splits; all values are such that several rows can be merged.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from flumeng.events import identity
 from flumeng.events.columns import gathered
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import histogram
+from flumeng.filters.contract import Filter
 from flumeng.filters.key_counts import groups
 from flumeng.filters.marks import Marks
 from flumeng.filters.options.aggregate import IDENTITY, Aggregate, Value, value
@@ -29,10 +29,7 @@ MADE = "_flumeng_made_"
 MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max", "first": "first"}
 
 
-class AggregateFilter:
-    tables = ()
-    identified = False
-
+class AggregateFilter(Filter):
     def __init__(self, options: Aggregate) -> None:
         self._options = options
         self._values = {name: value(text) for name, text in options.values.items()}
@@ -57,7 +54,7 @@ class AggregateFilter:
 
 @dataclass(frozen=True)
 class AggregateStage:
-    """``values`` of the rows of each key ``by`` and window of ``window_micros``, once a split."""
+    """``values`` for each key ``by`` and window of ``window_micros``, once a split."""
 
     by: tuple[str, ...]
     values: tuple[tuple[str, Value], ...]
@@ -73,7 +70,6 @@ class AggregateStage:
             yield from self._rows(_Part.merged(parts)).combine_chunks().to_batches()
 
     def schema(self, events: pa.Schema) -> pa.Schema:
-        """Of what it makes of ``events``."""
         return self._rows(self._summed(events.empty_table())).schema
 
     def _summed(self, events: pa.Table) -> _Part:
@@ -99,7 +95,7 @@ class AggregateStage:
         return _Part(found, tuple(counted))
 
     def _rows(self, part: _Part) -> pa.Table:
-        """The columns of the key, then ``values`` in their order."""
+        """Columns of the key, then ``values``."""
         plain = iter(part.found.columns)
         counted = iter(part.counted)
         columns = [
@@ -150,7 +146,7 @@ class _Groups:
         return cls(again.table, functions)
 
     def histograms(self, keys: pa.Table) -> pa.StructArray:
-        """Of counts of each key and bucket, a histogram for each of ``keys``."""
+        """A histogram for each of ``keys``, from counts of keys and buckets."""
         both = pa.concat_tables([keys, self.table.select(keys.column_names)]).combine_chunks()
         first, group = groups([column.combine_chunks() for column in both.columns])
         row_of = np.empty(len(first), np.int64)
@@ -161,8 +157,8 @@ class _Groups:
 
 @dataclass(frozen=True)
 class _Part:
-    """What some of the rows of a split give: ``found``, and for each histogram the counts of keys
-    and buckets."""
+    """Aggregates of some rows of a split: ``found``, and for each histogram counts of keys and
+    buckets."""
 
     found: _Groups
     counted: tuple[_Groups, ...]
@@ -185,7 +181,7 @@ _OPTIONS = {"first": pc.ScalarAggregateOptions(skip_nulls=False)}
 
 
 def _column(events: pa.Table, of: Value) -> pa.ChunkedArray:
-    """What the function is of; a condition is null where it is not true."""
+    """The argument of the function; a condition is null where it is not true."""
     if of.argument is None:
         return _ones(events)
     column = events[of.argument]
@@ -197,6 +193,6 @@ def _ones(events: pa.Table) -> pa.ChunkedArray:
 
 
 def _modulo(micros: pa.ChunkedArray, length: int) -> pa.ChunkedArray:
-    """How far into its window each moment is, also before 1970."""
+    """The offset of each moment in its window, also before 1970."""
     rest = pc.subtract(micros, pc.multiply(pc.divide(micros, length), length))
     return pc.if_else(pc.less(rest, 0), pc.add(rest, length), rest)

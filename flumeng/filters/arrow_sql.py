@@ -1,9 +1,8 @@
-"""Spark SQL that Arrow computes alike: recognised on Spark's own analysed plan, never guessed.
+"""Spark SQL that Arrow computes exactly alike, read from Spark's analysed plan.
 
 An event that goes through Spark SQL is copied into the JVM and back, which costs several times what
-parsing and writing it do. Most conditions are comparisons with constants, so those run where the
-events are. Everything here means exactly what Spark means by it, nulls and types included; any
-expression, type or function that is not listed is left to Spark.
+parsing and writing it do. What is listed here means exactly what Spark means, with nulls and types;
+any other expression is left to Spark.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from flumeng.filters.contract import EachBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ TYPES: Mapping[str, pa.DataType] = {**ORDERED, "boolean": pa.bool_()}
 
 
 class LeftToSparkError(Exception):
-    """Something in the expression is not listed here."""
+    """The expression has something that is not listed here."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Call:
 
     @property
     def reads(self) -> bool:
-        """Whether it looks at the rows; else it is one value, and not one a row."""
+        """Whether it reads rows; else it is a single value."""
         return any(part.reads for part in self.arguments)
 
     def of(self, batch: pa.RecordBatch) -> Any:
@@ -86,8 +87,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Cast:
-    """A CAST of Spark's: of a text into a whole number, of a whole number into a larger one, or
-    of a whole number or boolean into a text."""
+    """Spark's CAST from text to a whole number, to a larger whole number, or from a whole number or
+    boolean to text."""
 
     argument: Expression
     source: pa.DataType
@@ -112,36 +113,34 @@ CASTS = {
     (pa.int64(), pa.string()),
     (pa.bool_(), pa.string()),
 }
-"""From which type into which; all others are left to Spark."""
+"""Supported source and target types."""
 Expression = Column | Constant | Entry | Call | Cast
 
 
 @dataclass(frozen=True)
-class FilterStage:
-    """A stage: the rows for which ``condition`` is true, not null and not false."""
+class FilterStage(EachBatch):
+    """The rows for which ``condition`` is true."""
 
     condition: Call
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch.filter(self.condition.of(batch))
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(self.condition.of(batch))
 
 
 @dataclass(frozen=True)
-class ProjectStage:
-    """A stage: the columns that ``sources`` give, under the names of ``schema``."""
+class ProjectStage(EachBatch):
+    """The columns that ``sources`` give, under the names of ``schema``."""
 
     sources: tuple[Expression, ...]
     schema: pa.Schema
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            columns = [source.of(batch) for source in self.sources]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [source.of(batch) for source in self.sources]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage | None:
-    """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
+    """A stage for the condition ``text``; None when Spark has to run it."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.where(text))
     if not _is_directly("Filter", plan):
@@ -154,7 +153,7 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each names a column or casts one, perhaps with another name."""
+    """A stage for ``texts`` when each is a column or a cast, perhaps with an alias."""
     rows = _empty(spark, schema)
     plan = _analysed(rows.selectExpr(*texts))
     if not _is_directly("Project", plan):
@@ -175,15 +174,14 @@ def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> Pro
 
 
 def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
-    """The column ``name`` that ``source`` gives of rows of ``schema``."""
     if isinstance(source, Cast):
         return pa.field(name, source.target)
     return schema.field(source.name).with_name(name)
 
 
 class _Reader:
-    """Reads Spark's analysed expressions over ``rows``. Columns are known by Spark's own ids, since
-    a name may also be that of something computed on the way."""
+    """Reads Spark's analysed expressions. Columns are identified by Spark's ids, since names may
+    repeat."""
 
     def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
         ids = (column.exprId().id() for column in items(_analysed(rows).output()))
@@ -255,7 +253,7 @@ def _analysed(rows: DataFrame) -> Any:
 
 
 def _is_directly(kind: str, plan: Any) -> bool:
-    """Whether ``plan`` is of that kind and nothing lies between it and the rows."""
+    """Whether ``plan`` is of that kind, directly over the rows."""
     return class_name(plan) == kind and bool(plan.child().children().isEmpty())
 
 
@@ -275,12 +273,13 @@ _NUMBER = (
     r"[\x00-\x20\x7f]*$"
 )
 _MOST_DIGITS = 19
-"""More digits are no bigint; so many fit into an unsigned one."""
+"""More do not fit a bigint; so many fit an unsigned one."""
 
 
 def whole_numbers(texts: Any, kind: pa.DataType) -> Any:
-    """Texts, an array or scalar of strings, as int32 or int64 ``kind``; null where Spark has
-    null."""
+    """Strings as int32 or int64 ``kind``, null where Spark has null: as ``UTF8String.toInt`` and
+    ``toLong`` without ANSI mode. Spaces and control characters around the number are ignored,
+    digits behind a point cut off."""
     parts = pc.extract_regex(texts, pattern=_NUMBER)
     sign, zeros, digits, point = (
         pc.struct_field(parts, [name]) for name in ("sign", "zeros", "digits", "point")

@@ -1,10 +1,8 @@
-"""Spark SQL that Arrow computes alike, read from its text: so no JVM is needed to know.
+"""Spark SQL that Arrow computes exactly alike, read from its text, without a JVM.
 
-Of what ``arrow_sql`` finds in Spark's analysed plan this finds the same stages, as far as a text
-leaves no doubt of how Spark reads it and of which types it makes its values: comparisons of columns
-and entries of maps with constants, AND, OR, NOT, IN and IS NULL, casts between texts and whole
-numbers, and columns by their names. Any
-other text is for Spark to read.
+Finds the same stages as ``arrow_sql`` where the text leaves no doubt of how Spark reads it and with
+which types: comparisons of columns and map entries with constants, AND, OR, NOT, IN and IS NULL,
+casts between texts and whole numbers, and columns by name.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ Typed = tuple[Expression, pa.DataType]
 
 
 def condition(schema: pa.Schema, text: str) -> FilterStage | None:
-    """A stage for the condition ``text`` over rows of ``schema``; None when it is Spark's."""
+    """A stage for the condition ``text``; None when it is left to Spark."""
     try:
         found = _Reader(schema).logic(_parsed(text))
     except LeftToSparkError:
@@ -59,7 +57,7 @@ def condition(schema: pa.Schema, text: str) -> FilterStage | None:
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
-    """A stage for ``texts`` when each names a column or casts one, perhaps with another name."""
+    """A stage for ``texts`` when each is a column or a cast, perhaps with an alias."""
     reader = _Reader(schema)
     sources: list[Expression] = []
     fields: dict[str, pa.Field] = {}
@@ -86,7 +84,7 @@ def _parsed(text: str) -> exp.Expr:
 
 
 class _Reader:
-    """Reads sqlglot's trees over rows of ``schema``. All methods raise LeftToSparkError."""
+    """Reads sqlglot's trees over rows of ``schema``. Methods raise LeftToSparkError."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._types = {field.name: field.type for field in schema}
@@ -95,8 +93,7 @@ class _Reader:
             self._names.setdefault(name.lower(), []).append(name)
 
     def named(self, tree: exp.Expr) -> tuple[Column | Cast, str]:
-        """The column or cast of ``tree``, and its name behind that. A cast has a name only where
-        the text gives it one."""
+        """The column or cast of ``tree``, and its name; a cast needs an alias."""
         of, name = (tree.this, tree.alias) if isinstance(tree, exp.Alias) else (tree, tree.name)
         if isinstance(of, exp.Cast) and isinstance(tree, exp.Alias):
             return self._cast(of)[0], name
@@ -114,7 +111,7 @@ class _Reader:
         return Cast(value, source, target), target
 
     def logic(self, node: Any) -> Expression:
-        """What gives true, false or null."""
+        """A boolean expression."""
         if isinstance(node, exp.Paren):
             return self.logic(node.this)
         if isinstance(node, exp.And | exp.Or):
@@ -141,7 +138,7 @@ class _Reader:
         return Call(LOGIC["Not"], (self.logic(node),))
 
     def _operand(self, node: Any) -> Expression:
-        """Of IS NULL: a value, or what parentheses hold."""
+        """Of IS NULL: a value, or what is in parentheses."""
         return self.logic(node) if _is_compound(node) else self._value(node)[0]
 
     def _among(self, node: exp.In) -> Expression:
@@ -184,7 +181,7 @@ class _Reader:
         return _whole_number(node.this if negative else node, -1 if negative else 1)
 
     def _column(self, node: Any) -> str:
-        """The column of that name. Spark does not tell names apart by their case."""
+        """The column of that name, case-insensitive."""
         known = self._names.get(node.name.lower(), []) if isinstance(node, exp.Identifier) else []
         if len(known) != 1:
             raise LeftToSparkError(type(node).__name__)
@@ -243,7 +240,7 @@ def _is_compound(node: Any) -> bool:
 
 
 def _chain(node: Any) -> list[Any]:
-    """What a chain of AND, or of OR, is between."""
+    """The operands of a chain of AND or OR."""
     kind, found = type(node), []
     while type(node) is kind:
         found.append(node.expression)
@@ -252,7 +249,7 @@ def _chain(node: Any) -> list[Any]:
 
 
 def _balanced(function: str, parts: Sequence[Expression]) -> Expression:
-    """Chains are long, not deep: halves are put together as Spark's parser does it."""
+    """Chains are long, not deep: nested by halves, as Spark's parser does."""
     if len(parts) == 1:
         return parts[0]
     middle = (len(parts) - 1) // 2 + 1

@@ -1,7 +1,7 @@
-"""A filter that is only for the events for which its condition is true; all others pass it by.
+"""Runs a filter for the events for which a condition is true; the others pass it by.
 
-Columns that only some of the events have are null for the others, and all keep their places. A
-column that an earlier filter made too keeps its values in the events that pass by.
+Columns that it adds are null for the others, unless an earlier filter made them too. Rows keep
+their order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROW = "_flumeng_row"
 
 
 class ConditionalFilter(Wrapping):
-    """``inner``, which Arrow runs, for the events for which ``condition`` is true. It has to keep
-    columns that it does not know, and makes the columns ``again``, which it is not given."""
+    """``inner``, in Arrow, for the events for which ``condition`` is true. It must keep unknown
+    columns; it is not given the columns ``again``, which it makes."""
 
     def __init__(self, inner: Filter, condition: str, again: frozenset[str] = frozenset()) -> None:
         super().__init__(inner)
@@ -46,8 +46,8 @@ class ConditionalFilter(Wrapping):
 
 @dataclass(frozen=True)
 class ConditionalStage:
-    """Over events with the column WHEN, which ends here: those that it marks, with the column ROW,
-    go through ``inner``."""
+    """Sends the events that the column WHEN marks through ``inner``, with the column ROW. Drops
+    WHEN."""
 
     inner: Stage
     before: pa.Schema

@@ -1,9 +1,12 @@
-"""Functions from batch to batch: Spark SQL, or Arrow batch by batch; never row by row."""
+"""The contract of filters: from batch to batch by Spark SQL or Arrow, never row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
 
 from flumeng.events.lazy_batch import LazyBatch
 
@@ -12,26 +15,38 @@ if TYPE_CHECKING:
 
 
 class Filter(Protocol):
-    """One filter of a flow, made from a session and its options when the flow's task starts."""
+    """A filter of a flow, created from its options when the task starts."""
 
     @property
     def identified(self) -> bool:
-        """Whether it names columns of ``filters.identity``."""
+        """Whether it names columns of ``events.identity``."""
+        return False
 
     @property
     def tables(self) -> Sequence[RefreshedTable]:
-        """What it looks things up in; they are refreshed when a batch begins."""
+        """Its lookup tables; they are refreshed when a batch begins."""
+        return ()
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """Called once a batch, on the driver; it plans and computes nothing.
+        """Called once a batch, on the driver; plans and computes nothing. Called when the task
+        starts too, perhaps before its lookup tables are there.
 
-        Raises UserError when the options do not fit the batch's columns. What it looks things up
-        in may not be there yet when the task starts, and it is only tried.
+        Raises UserError when the options do not fit the batch's columns.
         """
 
 
+class EachBatch(ABC):
+    """A stage that makes one batch of each."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(self.each, batches)
+
+    @abstractmethod
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+
+
 class Wrapping:
-    """A filter around ``inner``, with what that names and looks things up in."""
+    """A filter around ``inner``."""
 
     def __init__(self, inner: Filter) -> None:
         self._inner = inner

@@ -1,6 +1,6 @@
-"""A place in each of many rows, moved on by what stands there: a small scanner for a whole column.
+"""A scanner for a whole column: a position in each of many rows.
 
-Each step looks at one byte of every row, so its cost is that of the steps, whatever the rows hold.
+Each step looks at one byte of every row.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions
 
 MOST_SPACES = 8
-"""A run of more is never passed over as one."""
+"""Longer runs are not skipped as one."""
 
 
 class Cursor:
-    """``places[i]`` is where row i is read next, never behind ``ends[i]`` by a step of its own."""
+    """``places[i]`` is the position in row i, never moved behind ``ends[i]``."""
 
     def __init__(self, flat: ByteColumn, places: Positions, ends: Positions) -> None:
         self.places = places
@@ -22,14 +22,14 @@ class Cursor:
         self._flat = flat
 
     def byte(self, ahead: int = 0) -> Bytes:
-        """The byte ``ahead`` of each place; 0 behind the row's end."""
+        """The byte ``ahead`` of each position; 0 behind the end."""
         return self._flat.at(self.places + ahead, self.ends)
 
     def move(self, where: Mask, steps: int = 1) -> None:
         self.places = self.places + where * steps
 
     def skip(self, characters: str) -> Mask:
-        """Pass over one of ``characters`` where it stands, and tell where it did."""
+        """Skip one of ``characters``; returns where it was."""
         byte = self.byte()
         found: Mask = byte == ord(characters[0])
         for character in characters[1:]:
@@ -38,7 +38,7 @@ class Cursor:
         return found
 
     def skip_spaces(self) -> Mask:
-        """Pass over up to MOST_SPACES spaces, and tell where there was one."""
+        """Skip up to MOST_SPACES spaces; returns where there was one."""
         found = going = self.skip(" ")
         for _ in range(MOST_SPACES - 1):
             if not going.any():
@@ -48,7 +48,7 @@ class Cursor:
         return found
 
     def number(self, most: int) -> tuple[Positions, Positions]:
-        """Pass over up to ``most`` digits: their value, and how many there were."""
+        """Skip up to ``most`` digits; returns their value and count."""
         value = np.zeros(len(self.places), np.int64)
         width = np.zeros(len(self.places), np.int64)
         going = np.ones(len(self.places), np.bool_)
@@ -66,7 +66,7 @@ class Cursor:
         self.places = np.where(where, places, self.places)
 
     def at_break(self) -> Mask:
-        """Where a space or the row's end stands."""
+        """Where a space or the end is."""
         byte = self.byte()
         found: Mask = (byte == ord(" ")) | (byte == 0)
         return found

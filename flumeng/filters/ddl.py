@@ -1,4 +1,4 @@
-"""Columns that options name in Spark DDL, as Arrow types; needs no Spark."""
+"""Columns in Spark DDL as Arrow types, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"decimal(?:\(([0-9]+)(?:, ([0-9]+))?\))?")
 
 
 def columns_of(ddl: str) -> pa.Schema:
-    """Each of them may be null. Raises UserError."""
+    """All nullable. Raises UserError."""
     try:
         return pa.schema(_fields(sql_text.parse_columns(ddl)))
     except ValueError as error:
@@ -36,12 +36,12 @@ def columns_of(ddl: str) -> pa.Schema:
 
 
 def type_of(text: str) -> pa.DataType:
-    """One type. Raises UserError."""
+    """Raises UserError."""
     return columns_of(f"it {text}").field(0).type
 
 
 def shown(kind: pa.DataType) -> str:
-    """A type as DDL has it; of a nested one only the kind."""
+    """A type in DDL; of a nested one only the kind."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_nested(kind):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,14 +9,12 @@ import pyarrow as pa
 from flumeng.events import attributes
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.drop import Drop
 from flumeng.filters.options.templates import ATTRIBUTE
 
 
-class DropFilter:
-    tables = ()
-    identified = False
-
+class DropFilter(Filter):
     def __init__(self, options: Drop) -> None:
         self._names = options.columns
 
@@ -31,15 +28,14 @@ class DropFilter:
 
 
 @dataclass(frozen=True)
-class DropStage:
+class DropStage(EachBatch):
     """Without the entries ``keys`` of ``attrs``; ``kept`` are the columns that stay."""
 
     keys: tuple[str, ...]
     kept: tuple[str, ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            left = batch.select(self.kept)
-            if self.keys and "attrs" in self.kept:
-                left = changed(left, {"attrs": attributes.without(left["attrs"], self.keys)})
-            yield left
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        left = batch.select(self.kept)
+        if self.keys and "attrs" in self.kept:
+            left = changed(left, {"attrs": attributes.without(left["attrs"], self.keys)})
+        return left

@@ -1,4 +1,4 @@
-"""Makes a row of each entry of an array. An event without an entry stays, with null."""
+"""The filter ``explode``: a row for each entry of an array, one with null for an empty array."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
+from flumeng.filters.contract import Filter
 from flumeng.filters.formats import json_values
 from flumeng.filters.json_check import are_json
 from flumeng.filters.options.explode import Explode
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 8192, 16 * 1024 * 1024
-"""So many rows, and so many bytes of what all entries of an array share, leave in one batch."""
+"""Most rows, and most bytes of the shared columns, in one batch."""
 TEXTS = pa.list_(pa.string())
 
 
-class ExplodeFilter:
-    tables = ()
-    identified = False
-
+class ExplodeFilter(Filter):
     def __init__(self, options: Explode) -> None:
         self._options = options
 
@@ -72,7 +70,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """Arrays of texts out of JSON, and what is none. Strings are what they say."""
+    """Arrays of texts from JSON, and which are none."""
     if pa.types.is_string(texts.type):
         texts = pc.ascii_trim_whitespace(texts)
     raws = texts.cast(pa.binary())
@@ -83,7 +81,7 @@ def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def _padded(arrays: pa.Array, lengths: Positions) -> pa.Array:
-    """All entries, with a null for each array that has none."""
+    """All entries, with a null for each empty array."""
     empty = lengths == 0
     places = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
     is_entry = np.ones(int(np.maximum(lengths, 1).sum()), np.bool_)
@@ -102,7 +100,7 @@ def _bytes_of(batch: pa.RecordBatch) -> Positions:
 
 
 def _cuts(sizes: Positions) -> Iterator[tuple[int, int]]:
-    """Where batches of rows of these sizes begin and end; no rows make one without."""
+    """Bounds of batches of rows of these sizes; a single empty batch for no rows."""
     ends = np.cumsum(sizes)
     first = 0
     while first == 0 or first < len(sizes):

@@ -1,7 +1,7 @@
-"""Adds what a MaxMind database knows of IP addresses; each distinct address is looked up once.
+"""The filter ``geoip``: columns from a MaxMind database; each distinct address is looked up once.
 
-The database is a file on each host where events are filtered. A process maps it into its memory,
-and opens it anew when another file has its place; one that cannot be read leaves the one before.
+The database is a file on each host, memory-mapped, and reopened when the file was replaced; an
+unreadable one leaves the one before.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
 from flumeng.filters import ddl
+from flumeng.filters.contract import Filter
 from flumeng.filters.formats import json_values
 from flumeng.filters.options.fields import named
 from flumeng.filters.options.geoip import Geoip
@@ -38,10 +39,7 @@ Names = tuple[str, ...]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class GeoipFilter:
-    tables = ()
-    identified = False
-
+class GeoipFilter(Filter):
     def __init__(self, options: Geoip) -> None:
         self._options = options
         wanted = named(None, options.fields)
@@ -58,7 +56,7 @@ class GeoipFilter:
 
 @dataclass(frozen=True)
 class GeoipStage:
-    """Adds the columns ``added``, each with what stands at its path of ``paths``."""
+    """Adds the columns ``added``, each from its path in ``paths``."""
 
     column: str
     database: str
@@ -118,14 +116,14 @@ def _inside(record: Any, path: Names) -> Any:
 
 
 class _Databases:
-    """The readers of this process by path, each with what its file was."""
+    """The open readers of this process by path, each with the version of its file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[tuple[int, ...], maxminddb.Reader]] = {}
 
     def reader(self, path: str) -> maxminddb.Reader:
-        """Of the file that is there now; else of the one before. Raises UnavailableError."""
+        """Of the current file, else of the one before. Raises UnavailableError."""
         with self._lock:
             before = self._open.get(path)
             try:

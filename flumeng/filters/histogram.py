@@ -1,9 +1,8 @@
-"""Numbers in buckets, whose counts can be put together, for quantiles within 1 % of the values.
+"""Histograms that can be merged, for quantiles within 1 % of the values.
 
 The buckets are those of DDSketch (Masson, Rim, Lee: "DDSketch", PVLDB 12, 2019): bucket i holds the
-numbers over GAMMA^(i-1) up to GAMMA^i, and no number in it is farther than ACCURACY, as a part of
-it, from the value that stands for all of them. Negative numbers have buckets of their own. What is
-null, not a number or infinite is in none.
+numbers in (GAMMA^(i-1), GAMMA^i], whose relative distance from the value of the bucket is at most
+ACCURACY. Negative numbers have buckets of their own. Null, NaN and infinite are in none.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 TYPE = pa.struct(
     [pa.field("values", pa.list_(pa.float64())), pa.field("counts", pa.list_(pa.int64()))]
 )
-"""``values`` grow; ``counts`` has how many numbers each stands for. So does Elasticsearch have it
-in a field of the type histogram."""
+"""``values`` ascend; ``counts`` are how many numbers each stands for, as in the field type
+histogram of Elasticsearch."""
 _LOG_GAMMA = math.log(GAMMA)
 _ZERO = 1 << 20
-"""Greater than the number of any bucket, so that a bucket and a sign are one number."""
+"""Greater than the number of any bucket, so that bucket and sign are one number."""
 
 
 def buckets(numbers: pa.ChunkedArray) -> pa.Array:
-    """The bucket of each number, as an int32 that grows with it; null where it is in none."""
+    """The bucket of each number, an ascending int32; null where there is none."""
     found = numbers.cast(pa.float64(), safe=False).combine_chunks()
     given = found.fill_null(math.nan).to_numpy(False)
     sizes = np.abs(given)
@@ -41,7 +40,7 @@ def buckets(numbers: pa.ChunkedArray) -> pa.Array:
 
 
 def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What stands for all numbers of a bucket."""
+    """The value that stands for each bucket."""
     size = np.exp((np.abs(of) - _ZERO) * _LOG_GAMMA - math.log((1 + GAMMA) / 2))
     size = np.minimum(size, np.finfo(np.float64).max)
     return np.where(of == 0, 0.0, np.copysign(size, of))
@@ -50,8 +49,8 @@ def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def histograms(
     rows: Positions, of: pa.Array, counts: pa.ChunkedArray, length: int
 ) -> pa.StructArray:
-    """``length`` of them: in that of each of ``rows`` is the bucket ``of``, unless that is null, so
-    many times. Null where there is no bucket."""
+    """``length`` histograms: row ``rows[i]`` has ``counts[i]`` in the bucket ``of[i]``, unless that
+    is null. Null where there is no bucket."""
     there = of.is_valid().to_numpy(False)
     numbers, rows = of.drop_null().to_numpy().astype(np.int64), rows[there]
     order = np.lexsort((numbers, rows))

@@ -1,12 +1,12 @@
-"""The one reader of ISO 8601 for columns: headers of lines, typed columns and the filter ``time``.
+"""Reads ISO 8601 in columns: for headers of lines, typed columns and the filter ``time``.
 
 ::
 
     2026-11-21(T|t| |_)09:15[:07[(.|,)123]][Z|z|+01:00|+0100|+01]
     20261121T091507
 
-The usual form of RFC 3339 is read from a window of bytes; all others take a longer scan, for their
-rows only. A second 60 is refused: Arrow's timestamps have no leap seconds.
+The usual form of RFC 3339 is read from a window of bytes; other rows take a longer scan. A second
+60 is refused: Arrow's timestamps have no leap seconds.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from flumeng.filters.timestamps import (
 
 _ZONES = (b"UTC", b"GMT")
 _FIRST_DASH = 4
-"""Where each time in extended form has one."""
+"""Where times in extended form have one."""
 
 
 @dataclass(frozen=True)
 class IsoTimes:
-    """``micros`` since the epoch, in UTC except where ``local``: no zone is named there.
+    """``micros`` since the epoch, in UTC except where ``local``: without a zone.
 
-    ``behind`` is where the time ends. ``shaped`` is where date and time of day stand in extended
-    form, whether or not there is such a moment; ``valid`` is where there is, in any form.
+    ``behind``: the end of the time. ``shaped``: where date and time stand in extended form, valid
+    or not. ``valid``: where there is a valid time in any form.
     """
 
     micros: Positions
@@ -51,8 +51,8 @@ class IsoTimes:
 def read(
     flat: ByteColumn, starts: Positions, ends: Positions, window: Bytes | None = None
 ) -> IsoTimes:
-    """The times that begin at ``starts``. A date alone, and a zone behind a space, are not read.
-    ``window`` has the ISO_WIDTH bytes from there, where they are known already."""
+    """The times at ``starts``. Dates alone, and zones behind a space, are not read. ``window``: the
+    ISO_WIDTH bytes from there, if known."""
     rows = np.flatnonzero(flat.at(starts + _FIRST_DASH, ends) == ord("-"))
     if len(rows) == len(starts):
         return _read(flat, starts, ends, window, whole=False)
@@ -72,10 +72,8 @@ def _none(starts: Positions) -> IsoTimes:
 
 
 def read_texts(texts: pa.Array) -> IsoTimes:
-    """Texts that are a time, perhaps between spaces, and nothing else; a date alone is its begin.
-
-    A zone may stand behind a space, and may be ``UTC`` or ``GMT``.
-    """
+    """Texts that are a time and nothing else, but spaces; a date alone is its midnight. A zone may
+    follow a space, and be ``UTC`` or ``GMT``."""
     flat = ByteColumn(texts.cast(pa.binary()))
     starts, ends = flat.starts, flat.ends
     spaced = (flat.at(starts, ends) <= ord(" ")) | (flat.at(ends - 1, ends) <= ord(" "))
@@ -141,8 +139,8 @@ def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]:
-    """``09:15[:07]`` or ``0915[07]``: the parts, where they stand, and where seconds and colons
-    do too."""
+    """``09:15[:07]`` or ``0915[07]``: the parts, where they stand, and where with seconds and
+    colons."""
     hour, width = cursor.number(2)
     clocked = width == 2
     colon = cursor.skip(":")
@@ -157,7 +155,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]
 
 
 def _fraction(cursor: Cursor, where: Mask) -> Positions:
-    """Microseconds of ``.123`` or ``,123``; of more than nine digits the rest is passed over."""
+    """Microseconds of ``.123`` or ``,123``; digits beyond nine are ignored."""
     origin = cursor.places
     pointed = cursor.skip(".,") & where
     if not pointed.any():
@@ -172,7 +170,7 @@ def _fraction(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask, Mask]:
-    """Seconds east of UTC, where a zone stands, and where it is one that exists."""
+    """Seconds east of UTC, where a zone stands, and where it is valid."""
     origin = cursor.places
     if whole:
         cursor.skip(" ")

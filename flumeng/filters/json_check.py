@@ -1,6 +1,6 @@
-"""Whether bodies are JSON, each one text and nothing behind it.
+"""Checks whether bodies are JSON.
 
-Many bodies are looked at in one go; only where one of them is not JSON each is looked at alone.
+All bodies are decoded at once; only if one is not JSON each is decoded alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _decode_one = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def are_json(bodies: pa.Array) -> pa.Array:
-    """Of each body whether it is JSON; null is not."""
+    """Whether each body is JSON; null is not."""
     bodies = pc.fill_null(bodies, b"")
     everything = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
     joined = pc.binary_join(everything, b",")[0].as_py()
@@ -34,11 +34,8 @@ def are_json(bodies: pa.Array) -> pa.Array:
 
 
 def _are_values(joined: bytes, lengths: npt.NDArray[np.int32]) -> bool:
-    """Whether an array of them all has as many values as there are bodies, each as long as a body.
-
-    Then nothing but one comma is between two values, so each is a body. It is false too where white
-    space surrounds a body: that one is looked at alone.
-    """
+    """Whether an array of all bodies has as many values, each as long as its body: then only commas
+    are between them. False too when white space surrounds a body."""
     try:
         values = _decode_array(b"[" + joined + b"]")
     except (msgspec.DecodeError, RecursionError):

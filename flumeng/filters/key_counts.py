@@ -1,4 +1,4 @@
-"""How many rows with the same key came before, over the batches of one split."""
+"""The filters ``dedupe`` and ``limit``: the first rows of each key in a split."""
 
 from __future__ import annotations
 
@@ -11,16 +11,31 @@ import pyarrow.compute as pc
 
 from flumeng.events.byte_column import Positions
 from flumeng.events.columns import gathered
+from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import Filter
+from flumeng.filters.options.dedupe import Dedupe
+from flumeng.filters.options.limit import Limit
 
 ROWS_AT_ONCE = 65_536
-"""Fewer rows are not counted at once, since all keys that are known are looked at each time."""
+"""Batches are gathered to so many rows: each count looks at all known keys."""
 SECOND = 1_000_000
+
+
+class FirstOfKeyFilter(Filter):
+    def __init__(self, options: Dedupe | Limit) -> None:
+        if isinstance(options, Limit):
+            self._stage = FirstOfKey(options.by, options.events, options.per_seconds)
+        else:
+            self._stage = FirstOfKey(options.by, 1, options.within_seconds)
+
+    def apply(self, batch: LazyBatch) -> LazyBatch:
+        return batch.arrow(self._stage, batch.schema)
 
 
 @dataclass(frozen=True)
 class FirstOfKey:
     """A stage: the first ``events`` rows of each key in ``by`` and, with ``window_seconds``, of
-    each window of ``ts``. Rows whose key or window is null all pass."""
+    each window of ``ts``. Rows with a null in them all pass."""
 
     by: tuple[str, ...]
     events: int
@@ -29,7 +44,9 @@ class FirstOfKey:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = KeyCounts()
         for table in gathered(batches, ROWS_AT_ONCE):
-            (batch,) = table.combine_chunks().to_batches() or [_empty(table.schema)]
+            (batch,) = table.combine_chunks().to_batches() or [
+                pa.RecordBatch.from_pylist([], table.schema)
+            ]
             keys = self._keys(batch)
             there = np.ones(len(batch), np.bool_)
             for key in keys:
@@ -73,7 +90,7 @@ class KeyCounts:
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """A row of each distinct key, and the number of the key of each row. A null is like others."""
+    """A row of each distinct key, and the number of the key of each row. Nulls are alike."""
     first = group = np.zeros(0, np.int64)
     for place, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")
@@ -91,7 +108,3 @@ def _rank(groups: Positions) -> Positions:
     rank = np.empty(len(groups), np.int64)
     rank[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
     return rank
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)

@@ -1,7 +1,7 @@
-"""Adds columns from a small table, where the events are: a hash join in Arrow.
+"""The filter ``lookup``: a hash join in Arrow with a small table.
 
-The table is with each executor once. An event that goes through Spark SQL for a join is copied into
-the JVM and back, which costs more than to look it up here.
+Each executor has the table once. A join in Spark SQL would copy the events into the JVM and back,
+at a higher cost.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Versions of a table that the last batches of a task have used stay with Spark: a batch may be
-run, or run again, while the next one is prepared."""
+"""Versions of a table that stay with Spark: a batch may run while the next one is prepared."""
 ROWS_AT_ONCE = 131_072
-"""So many events are looked up together at most: each time the keys of the table are hashed."""
+"""Most events looked up at once: each time the table's keys are hashed."""
 
 
 class LookupFilter:
@@ -82,7 +81,7 @@ def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> B
 
 
 def _taken_back(directory: Broadcast[Directory]) -> None:
-    """Spark keeps broadcast variables on disk until it is told."""
+    """Spark keeps broadcast variables on disk until told."""
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
@@ -91,14 +90,14 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
 
 @dataclass(frozen=True)
 class Directory:
-    """A table by its keys, which are unique. Several columns are one key: the number of a row's
-    value among those of each column, put together."""
+    """A table by its unique keys. Several columns form one key: the numbers of their values,
+    combined."""
 
     on: tuple[str, ...]
     table: pa.Table
 
     def rows_of(self, events: pa.Table) -> pa.ChunkedArray:
-        """The row of each event; null for those that have none."""
+        """The row of each event; null without one."""
         numbers = None
         for name, values in zip(self.on, self._values, strict=True):
             keys = events[name]
@@ -112,7 +111,7 @@ class Directory:
 
     @cached_property
     def _values(self) -> list[pa.Array]:
-        """The values of each key; of a single one each row's, so that its number is the row's."""
+        """The values of each key column; of a single one in the order of rows."""
         columns = [self.table[name].combine_chunks() for name in self.on]
         columns = [c.cast(pa.int64()) if pa.types.is_integer(c.type) else c for c in columns]
         return columns if len(columns) == 1 else [pc.unique(column) for column in columns]
@@ -133,8 +132,8 @@ def _together(numbers: pa.Array, more: pa.Array, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class LookupStage:
-    """A stage; ``directory`` is in a broadcast variable of Spark's, unless it is empty. With a
-    column WHEN, which ends here, only events that it marks are looked up."""
+    """``directory`` is a broadcast variable, unless it is empty. With a column WHEN, which ends
+    here, only marked events are looked up."""
 
     directory: Directory | Broadcast[Directory]
     how: str

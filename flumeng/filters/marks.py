@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql
+from flumeng.filters.contract import EachBatch
 from flumeng.filters.expression_stages import Condition
 
 WHEN = "_flumeng_when"
@@ -49,15 +50,14 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class MarkStage:
+class MarkStage(EachBatch):
     """Adds a boolean ``column``: for which events ``condition`` is true, not null and not false."""
 
     condition: arrow_sql.Call
     column: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch.append_column(self.column, pc.fill_null(self.condition.of(batch), False))
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.append_column(self.column, pc.fill_null(self.condition.of(batch), False))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Tells events that a filter could not process from those that it could.
+"""Tells events that a filter could not process from the others.
 
-A filter says why in ``attrs.parse_error``, where an earlier filter may have said so already. So it
-is given events without what was said before, which they get back if it has nothing to say itself.
+The filter reports in ``attrs.parse_error``, where an earlier filter may have reported already. So
+earlier errors are set aside, and restored behind it if it has none of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
 
 
 class MarkFailures(Wrapping):
-    """``inner``, which keeps columns that it does not know, and behind it the column FAILED."""
+    """``inner``, which keeps unknown columns, and then the column FAILED."""
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         earlier = batch.schema.append(pa.field(EARLIER, pa.string()))
@@ -30,7 +30,7 @@ class MarkFailures(Wrapping):
 
 
 def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage: moves what was said before from the attributes to the column EARLIER."""
+    """A stage: moves earlier errors from the attributes to the column EARLIER."""
     for batch in batches:
         earlier = attributes.value(batch[ATTRS], PARSE_ERROR)
         attrs = attributes.without(batch[ATTRS], [PARSE_ERROR])
@@ -38,8 +38,7 @@ def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def mark_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage: adds the column FAILED, and takes EARLIER back. Of an event that has failed twice
-    the last reason is left."""
+    """A stage: adds the column FAILED, and restores EARLIER. Of two errors the last one stays."""
     for batch in batches:
         failed = attributes.value(batch[ATTRS], PARSE_ERROR).is_valid()
         attrs = note(batch[ATTRS], batch[EARLIER])
@@ -47,12 +46,10 @@ def mark_failures(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def failed(marked: LazyBatch) -> LazyBatch:
-    """The events that have failed."""
     return _taken(marked, Marked(FAILED))
 
 
 def processed(marked: LazyBatch) -> LazyBatch:
-    """The others."""
     return _taken(marked, Unmarked((FAILED,)))
 
 
@@ -62,7 +59,6 @@ def failures(batch: pa.RecordBatch) -> int:
 
 
 def reasons(failed: pa.RecordBatch) -> list[str]:
-    """Why events have failed."""
     found: list[str] = attributes.value(failed[ATTRS], PARSE_ERROR).to_pylist()
     return found
 

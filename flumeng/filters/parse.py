@@ -1,13 +1,12 @@
-"""Adds columns for what the body says, in one of the formats of ``flumeng.filters.formats``.
+"""The filter ``parse``: adds columns from the body, in a format of ``flumeng.filters.formats``.
 
-An event that does not parse is never dropped: it keeps body, ts and host, and
-``attrs.parse_error`` says why. A value that is not of its type is null, and the other columns keep
-theirs. The body itself is never changed; text taken from it has U+FFFD where it is not UTF-8.
+An event that does not parse is kept, with the reason in ``attrs.parse_error``. A value of another
+type is null, and the other columns stay. Text that is not UTF-8 gets U+FFFD; the body never
+changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,18 +16,16 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.reasons import note
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import formats
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.parse import Parse
 from flumeng.filters.receipt_bound import Bounded
 from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 4096
-"""Small slices, since the work on one then stays in the processor's cache."""
+"""Small slices stay in the processor's cache."""
 
 
-class ParseFilter:
-    tables = ()
-    identified = False
-
+class ParseFilter(Filter):
     def __init__(self, options: Parse) -> None:
         self._options = options
 
@@ -42,16 +39,12 @@ class ParseFilter:
 
 
 @dataclass(frozen=True)
-class ParseStage:
-    """A stage: events with the columns of ``reader``."""
+class ParseStage(EachBatch):
+    """Adds the columns of ``reader``."""
 
     reader: formats.Reader
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield self._parse(batch)
-
-    def _parse(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         bodies = batch["body"]
         if bodies.null_count:
             bodies = pc.fill_null(bodies, b"")

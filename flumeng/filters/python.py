@@ -1,7 +1,6 @@
-"""A function of the user's that is given each Arrow batch of events, and returns another one.
+"""The filter ``python``: calls a function of the user with each Arrow batch.
 
-It runs where events are filtered, and hands on every column that it is given, also those that it
-does not know: which event a row is, and where it stands among those that a condition passes by.
+The function hands on every column that it is given, also unknown ones.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ import pyarrow as pa
 
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import ddl
+from flumeng.filters.contract import Filter
 from flumeng.filters.options.python import Python
 from flumeng.platform import secrets
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.user_functions import FunctionError, imported, last_line
 
 
-class PythonFilter:
-    tables = ()
-    identified = False
-
+class PythonFilter(Filter):
     def __init__(self, options: Python) -> None:
         imported(options.function)
         self._name = options.function

@@ -1,7 +1,6 @@
-"""Times that are too far from an event's receipt are not believed: a sender may write anything.
+"""Refuses times too far from the receipt of an event: senders may send anything.
 
-Such an event keeps the time of its receipt as ``ts``, and so its place in a lake; what it said is
-in ``attrs.ts_refused``.
+Such an event keeps the time of receipt as ``ts``; the other is in ``attrs.ts_refused``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Bounded:
-    """``stage`` makes one batch of each, with the same rows; it may change ``ts`` so far only."""
+    """Bounds how far ``stage``, which makes one batch of each with the same rows, changes
+    ``ts``."""
 
     stage: Stage
     within_seconds: float
@@ -51,7 +51,7 @@ class Bounded:
 
 
 def refused(events: pa.Table) -> int:
-    """How many of ``events`` have such a time; 0 when a filter has dropped ``attrs``."""
+    """How many of ``events`` have a refused time; 0 without ``attrs``."""
     if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
         return 0
     return sum(_count(attrs) for attrs in events["attrs"].chunks)

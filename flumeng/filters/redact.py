@@ -1,13 +1,13 @@
-"""Masks, hashes or removes what is private in texts.
+"""The filter ``redact``: masks, hashes or removes personal data in texts.
 
-A column is cut into pieces at what is found, each distinct thing is replaced once, and the pieces
-are joined. What has been replaced is not looked at again, since a hash may look like anything.
+A column is cut into pieces at what is found, each distinct match is replaced once, and the pieces
+are joined. Replacements are not searched again, since a hash may look like anything.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from flumeng.events import attributes
 from flumeng.events.byte_column import Mask
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.redact import HASH_CHARACTERS, MASK, Redact
 from flumeng.filters.options.templates import ATTRIBUTE
 from flumeng.filters.personal_data import FINDERS, Check, Finder
@@ -30,10 +31,7 @@ LEAST_SECRET = 16
 Replace = Callable[[bytes], bytes]
 
 
-class RedactFilter:
-    tables = ()
-    identified = False
-
+class RedactFilter(Filter):
     def __init__(self, options: Redact) -> None:
         self._options = options
         self._key: Secret | None = None
@@ -60,20 +58,16 @@ class RedactFilter:
 
 
 @dataclass(frozen=True)
-class RedactStage:
-    """Replaces what ``finders`` find in ``columns``; without any, whole values. ``key``: of mode
-    hash."""
+class RedactStage(EachBatch):
+    """Replaces what ``finders`` find in ``columns``; without finders, whole values. ``key``: of
+    mode hash."""
 
     columns: tuple[str, ...]
     finders: tuple[Finder, ...]
     mode: str
     key: Secret | None = None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield self._redact(batch)
-
-    def _redact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for name in self.columns:
             attribute = ATTRIBUTE.fullmatch(name)
             if attribute is None or name in batch.schema.names:
@@ -102,7 +96,7 @@ class RedactStage:
 
 
 def redacted(values: pa.Array, finders: tuple[Finder, ...], replace: Replace) -> pa.Array:
-    """``values``, texts or bytes, with what is found replaced. Nulls stay."""
+    """``values``, texts or bytes, with matches replaced. Nulls stay."""
     matching = np.zeros(len(values), np.bool_)
     for finder in finders:
         matching |= _matches(values, finder.pattern)
@@ -118,7 +112,7 @@ def redacted(values: pa.Array, finders: tuple[Finder, ...], replace: Replace) ->
 
 
 class _Pieces:
-    """The rows of a column in pieces. ``_closed``: those that are replaced."""
+    """The rows of a column in pieces. ``_closed``: the replaced ones."""
 
     def __init__(self, values: pa.Array) -> None:
         self._type = values.type
@@ -152,7 +146,8 @@ class _Pieces:
         return pc.binary_join(rows, pa.scalar("", self._type))
 
     def _cut(self, which: Mask, marked: pa.Array) -> Mask:
-        """Put the parts of ``marked`` in the places of ``which``; those between two marks."""
+        """Replace the pieces ``which`` by the parts of ``marked``; returns those between two
+        marks."""
         parts = pc.split_pattern(marked, self._mark)
         counts = np.ones(len(which), np.int64)
         counts[which] = pc.list_value_length(parts).to_numpy(False)
@@ -197,8 +192,8 @@ def _matches(values: pa.Array, pattern: str) -> Mask:
 
 
 def _mark(values: pa.Array) -> str:
-    """A text that is in none of ``values``, and of which no end is a beginning. Nobody can know it
-    before, or a sender could have it tried for ever."""
+    """A text that is in none of ``values`` and does not overlap itself; random, so that no sender
+    can guess it."""
     mark = "\x02"
     while pc.any(pc.match_substring(values, mark)).as_py():
         mark = f"\x02{uuid4().hex}"

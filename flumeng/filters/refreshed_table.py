@@ -1,9 +1,8 @@
-"""A table in the memory of the driver that is read again by age.
+"""A lookup table in the memory of the driver that is read again by age.
 
-It is read in a thread of its own, for what it is read from may not answer. A batch that begins
-waits for that thread: a while for a table that it has to have, a moment for one that is only old,
-and not at all for a read that others have waited for. What cannot be read again is used until it is
-too old, and says so.
+A thread reads it, since its source may hang. A batch waits for the thread: long for a table that is
+missing, shortly for one that is only old, and not for a read that others have waited for. A table
+that cannot be read again is used until it is too old, and reports trouble.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ log = logging.getLogger(__name__)
 FIRST_SECONDS = 10.0
 MOMENT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
-"""After a read that failed."""
+"""After a failed read."""
 GIVEN_UP_SECONDS = 120.0
-"""So long a read may take; then another one is begun, and what it gives is not taken any more."""
+"""A longer read is given up: another one begins."""
 MOST_READS = 4
-"""Threads that read a table, those of given up reads among them."""
+"""Threads that read a table, with given up reads."""
 
 
 @dataclass(eq=False)
 class Version:
-    """What was read at one time; and what Spark has of it, once it was needed."""
+    """A table as it was read, and its copy in Spark once needed."""
 
     table: pa.Table
     _in_spark: Any = None
@@ -52,8 +51,8 @@ class Version:
     def in_spark(
         self, hand_over: Callable[[pa.Table], T], take_back: Callable[[T], None] | None = None
     ) -> T:
-        """What ``hand_over`` has given, which is called once. All who share a table use one.
-        ``take_back`` is called with it when nobody has this version any more."""
+        """The result of ``hand_over``, which is called once and shared. ``take_back`` is called
+        with it when this version is no longer used."""
         with self._lock:
             if self._in_spark is None:
                 self._in_spark = hand_over(self.table)
@@ -64,7 +63,7 @@ class Version:
 
 
 class RefreshedTable:
-    """Used from any thread. ``version`` is None before the first ``refresh``."""
+    """Thread-safe. ``version`` is None before the first ``refresh``."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class RefreshedTable:
         self._failed_at = -math.inf
         self._error: FlumengError | None = None
         self._reading: threading.Event | None = None
-        """Set at the end of the read that is going on and not given up."""
+        """Set at the end of the current read."""
         self._began_at = -math.inf
         self._reads = 0
 
@@ -96,8 +95,8 @@ class RefreshedTable:
         return f"{self._name} cannot be read again, and what was read before is used: {error}"
 
     def refresh(self) -> None:
-        """Called when a batch begins. Raises UnavailableError, and what is wrong with the table,
-        when there is none that may be used."""
+        """Called at the start of a batch. Raises UnavailableError, or the table's error, when there
+        is no usable version."""
         with self._lock:
             now = self._clock()
             age = now - self._read_at
@@ -165,8 +164,8 @@ _sharing = threading.Lock()
 def shared(
     spark: SparkSession, options: LookupTable, schema: pa.Schema, keys: tuple[str, ...] = ()
 ) -> RefreshedTable:
-    """The one of this process with these options: all flows that look things up in one table read
-    it once. With ``keys`` no two of its rows have the same ones."""
+    """The table of this process with these options, shared by all flows. ``keys`` are checked to be
+    unique."""
 
     def read() -> pa.Table:
         table = table_reader.read(options, schema, spark)
@@ -183,7 +182,7 @@ def shared(
 
 
 def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
-    """Raises UserError when several rows have the same ``keys``, none of them null."""
+    """Raises UserError when several rows have the same ``keys``, without nulls."""
     there = reduce(pc.and_, (pc.is_valid(table[name]) for name in keys))
     counted = table.filter(there).group_by(list(keys)).aggregate([([], "count_all")])
     several = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()

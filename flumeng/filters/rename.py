@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.rename import Rename
 
 
-class RenameFilter:
-    tables = ()
-    identified = False
-
+class RenameFilter(Filter):
     def __init__(self, options: Rename) -> None:
         self._columns = options.columns
 
@@ -27,9 +24,8 @@ class RenameFilter:
 
 
 @dataclass(frozen=True)
-class RenameStage:
+class RenameStage(EachBatch):
     schema: pa.Schema
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

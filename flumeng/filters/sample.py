@@ -1,8 +1,9 @@
-"""Keeps a part of the events, or of the keys, chosen by a hash: so a repeat keeps the same."""
+"""The filter ``sample``: keeps a part of the events or keys by a hash, so that a repeat keeps the
+same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,11 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.sample import Sample
 
 
-class SampleFilter:
-    tables = ()
-    identified = False
-
+class SampleFilter(Filter):
     def __init__(self, options: Sample) -> None:
         self._options = options
 
@@ -27,14 +26,13 @@ class SampleFilter:
 
 
 @dataclass(frozen=True)
-class SampleStage:
+class SampleStage(EachBatch):
     columns: tuple[str, ...]
     rate: float
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            hashes = of_rows([batch[name] for name in self.columns])
-            yield batch.filter(pa.array(as_fractions(hashes) < self.rate))
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        hashes = of_rows([batch[name] for name in self.columns])
+        return batch.filter(pa.array(as_fractions(hashes) < self.rate))
 
 
 Hashes = npt.NDArray[np.uint64]
@@ -43,12 +41,12 @@ _KEY = "flumeng of rows!"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _BITS = 53
-"""Of a hash that a fraction can hold."""
+"""Of a hash, as many as a fraction holds."""
 
 
 def of_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """64 bits for each row (SipHash of each value, mixed by the finalizer of SplitMix64); nulls
-    are alike."""
+    """A 64-bit hash for each row (SipHash of each value, mixed as in SplitMix64), the same in every
+    process and version. Nulls are alike."""
     found = np.full(len(columns[0]), _ODD)
     for column in columns:
         found = _mixed(found * _ODD + _of_values(column))
@@ -56,7 +54,7 @@ def of_rows(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def as_fractions(hashes: Hashes) -> npt.NDArray[np.float64]:
-    """From 0 up to, and without, 1."""
+    """In [0, 1)."""
     fractions: npt.NDArray[np.float64] = (hashes >> np.uint64(64 - _BITS)) / 2.0**_BITS
     return fractions
 

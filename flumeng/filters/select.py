@@ -11,18 +11,16 @@ from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.filters import arrow_sql, expression_stages
 from flumeng.filters.conditional import ROW, ConditionalFilter
+from flumeng.filters.contract import Filter
 from flumeng.filters.marks import WHEN, Marks
 from flumeng.filters.options.select import Select
 
 HIDDEN = (*identity.COLUMNS, ROW)
-"""What stays whatever is chosen."""
+"""Always kept."""
 CHOSEN = "_flumeng_chosen"
 
 
-class SelectFilter:
-    tables = ()
-    identified = False
-
+class SelectFilter(Filter):
     def __init__(self, options: Select) -> None:
         self._options = options
         self._stages: dict[pa.Schema, arrow_sql.ProjectStage | None] = {}
@@ -37,7 +35,7 @@ class SelectFilter:
         return batch.sql(lambda rows: rows.selectExpr(*self.expressions(batch.schema)))
 
     def stage(self, batch: LazyBatch) -> arrow_sql.ProjectStage | None:
-        """What does it in Arrow; None where Spark has to."""
+        """The Arrow stage; None where Spark has to run it."""
         if batch.schema not in self._stages:
             expressions = self.expressions(batch.schema)
             self._stages[batch.schema] = expression_stages.columns(batch, expressions)

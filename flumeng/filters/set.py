@@ -1,11 +1,10 @@
-"""Sets columns and attributes to constants, other columns, or texts of both.
+"""The filter ``set``: sets columns and attributes to constants, columns, or texts of both.
 
-All are made of what the events have before, whatever else is set.
+All are computed from the columns before the filter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from flumeng.events import attributes
 from flumeng.events.byte_column import text
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options import templates
 from flumeng.filters.options.set import Set
 from flumeng.filters.options.templates import ATTRIBUTE, Field, Part
@@ -22,10 +22,7 @@ from flumeng.filters.options.templates import ATTRIBUTE, Field, Part
 Templates = tuple[tuple[str, tuple[Part, ...]], ...]
 
 
-class SetFilter:
-    tables = ()
-    identified = False
-
+class SetFilter(Filter):
     def __init__(self, options: Set) -> None:
         self._templates = tuple((n, templates.parse(t)) for n, t in options.columns.items())
 
@@ -40,15 +37,11 @@ class SetFilter:
 
 
 @dataclass(frozen=True)
-class SetStage:
+class SetStage(EachBatch):
     templates: Templates
     schema: pa.Schema
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield self._set(batch)
-
-    def _set(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {}
         for name, parts in self.templates:
             values = _made(batch, parts)
@@ -69,7 +62,7 @@ def _type(schema: pa.Schema, parts: tuple[Part, ...]) -> pa.DataType:
 
 
 def _made(batch: pa.RecordBatch, parts: tuple[Part, ...]) -> pa.Array:
-    """What the parts are together; a null among several is an empty text."""
+    """The value of a template; nulls in a text are empty."""
     if len(parts) == 1 and isinstance(parts[0], Field):
         return _value(batch, parts[0])
     if all(isinstance(part, str) for part in parts):

@@ -1,7 +1,6 @@
-"""Reads a table in which filters look things up, all of it, into the memory of the driver.
+"""Reads a lookup table into the memory of the driver.
 
-What a table is read from may be large, slow, away, or something else than was said: a table has
-bounds, and columns of the types that its options name, or it is refused.
+Its source may be large, slow, away, or something else: size and column types are checked.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from flumeng.platform.file_store import open_files
 
 QUERY_SECONDS = 60
 ROWS_AT_ONCE = 1000
-"""Of a database: in the memory of its driver and of Spark."""
+"""Of a database, in the memory of its driver and of Spark."""
 
 
 def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Table:
-    """Raises UserError when what is there is not what was said, UnavailableError."""
+    """Raises UserError, UnavailableError."""
     try:
         return _bounded(_batches(options, schema, spark), schema)
     except FlumengError:
@@ -109,7 +108,7 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
 
 
 def until_too_many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Up to the one with which they are too many: no more than that reaches the driver."""
+    """Up to the batch that exceeds the bounds: no more reaches the driver."""
     rows = size = 0
     for batch in batches:
         yield batch

@@ -1,12 +1,10 @@
-"""Reads times out of a column of texts or numbers.
+"""The filter ``time``: reads times from a column of texts or numbers.
 
-A row whose time is of none of the formats keeps what it has, and ``attrs.parse_error`` says so. A
-null says nothing, and is no error.
+A row of no format keeps its time, and has an error in ``attrs.parse_error``; null is no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +15,7 @@ from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.events.reasons import note
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.time import Time
 from flumeng.filters.options.time_formats import UNITS
 from flumeng.filters.receipt_bound import Bounded
@@ -28,10 +27,7 @@ ROWS_AT_A_TIME = 8192
 MOMENT = pa.timestamp("us", "UTC")
 
 
-class TimeFilter:
-    tables = ()
-    identified = False
-
+class TimeFilter(Filter):
     def __init__(self, options: Time) -> None:
         try:
             to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
@@ -50,19 +46,15 @@ class TimeFilter:
 
 
 @dataclass(frozen=True)
-class TimeStage:
-    """Sets ``to`` to what ``column`` says in the first of ``formats`` that fits."""
+class TimeStage(EachBatch):
+    """Sets ``to`` to the time in ``column``, by the first of ``formats`` that fits."""
 
     column: str
     to: str
     formats: tuple[str, ...]
     timezone: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield self._read(batch)
-
-    def _read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         said = batch[self.column]
         received = batch["ts"].cast(pa.int64()).fill_null(0).to_numpy(False)
         micros, valid = self._moments(said, received)

@@ -1,6 +1,6 @@
-"""Texts and numbers of a whole column read as times, by the formats of ``config.time_formats``.
+"""Reads texts and numbers of a column as times, by ``options.time_formats``.
 
-All give microseconds since the epoch in UTC, and a mask of the rows that hold a valid time.
+Results are microseconds since the epoch in UTC, and a mask of valid rows.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from flumeng.filters.timestamps import (
 
 _EXPONENT = r"^-?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]+$"
 _LATEST_OF_2000S = 68
-"""Of years of two digits; later ones are of the century before, as POSIX has it."""
+"""Later two-digit years are of the 1900s, as in POSIX."""
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """A format; ``units`` of whole numbers are a second where it has the group ``n``."""
+    """A format; with the group ``n``, ``units`` of whole numbers are a second."""
 
     pattern: str
     units: int
     timezone: str
     iso: bool = False
-    """Read by the one reader of ISO 8601; of a profile only what has its ``pattern``."""
+    """Read by ``iso8601``; the ``pattern`` restricts a profile."""
 
     @classmethod
     def named(cls, name: str, timezone: str) -> TextFormat:
@@ -47,7 +47,7 @@ class TextFormat:
         return cls(time_formats.pattern(name), units, timezone, name in time_formats.ISO)
 
     def read(self, texts: pa.StringArray, received: Positions) -> tuple[Positions, Mask]:
-        """The moments of ``texts``, in the years that ``received`` says where they name none."""
+        """The times of ``texts``; a missing year comes from ``received``."""
         if self.iso:
             return self._read_iso(texts, received)
         found = pc.extract_regex(texts, self.pattern)
@@ -85,7 +85,7 @@ class TextFormat:
 
 
 def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
-    """Decimal seconds since the epoch, exact to the microsecond; an exponent is allowed too."""
+    """Decimal seconds since the epoch, exact to the microsecond, perhaps with an exponent."""
     micros, valid = TextFormat.named("unix", "UTC").read(texts, np.zeros(len(texts), np.int64))
     others = texts.is_valid().to_numpy(False) & ~valid
     if others.any():
@@ -96,7 +96,7 @@ def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
 
 
 def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:
-    """``units`` since the epoch are a second. Null, and what is no moment, is not valid."""
+    """``units`` are a second. Null and out of range are invalid."""
     there = numbers.is_valid().to_numpy(False)
     if pa.types.is_integer(numbers.type):
         micros, valid = _of_units(_whole(numbers), units)
@@ -108,8 +108,7 @@ def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:
 
 
 class _Groups:
-    """The groups of a pattern in many texts; in those that do not match, and of groups that are
-    not there, all are empty."""
+    """The groups of a pattern in many texts; missing groups are empty."""
 
     def __init__(self, found: pa.StructArray) -> None:
         self.matched: Mask = found.is_valid().to_numpy(False)
@@ -135,7 +134,7 @@ class _Groups:
         return _whole(pc.if_else(pc.equal(texts, ""), str(absent), texts).cast(pa.int64()))
 
     def micros(self) -> Positions:
-        """Of the part of a second in ``f``, as far as a microsecond says it."""
+        """Microseconds of the fraction ``f``."""
         if "f" not in self:
             return np.zeros(len(self.matched), np.int64)
         padded = pc.utf8_slice_codeunits(pc.utf8_rpad(self.text("f"), 6, "0"), 0, 6)
@@ -143,7 +142,6 @@ class _Groups:
 
 
 def _of_calendar(groups: _Groups, received: Positions) -> tuple[Positions, Mask]:
-    """What calendar and clock show."""
     day, valid = _days(groups, received)
     hour = groups.number("H")
     if "I" in groups:
@@ -188,7 +186,7 @@ def _of_epoch(groups: _Groups) -> Positions:
 
 
 def _of_units(numbers: Positions, units: int) -> tuple[Positions, Mask]:
-    """Microseconds, cut towards the past; not valid where they are too many."""
+    """Microseconds, rounded down; invalid where out of range."""
     if units > SECOND:
         return numbers // (units // SECOND), np.ones(len(numbers), np.bool_)
     factor = SECOND // units

@@ -1,7 +1,7 @@
-"""Times as syslog writes them, read for a whole column at once: RFC 3339 and the BSD form.
+"""Reads syslog times of a whole column: RFC 3339 and the BSD form.
 
-Both take a matrix of bytes whose row k is the k-th byte of every line, and give microseconds since
-the epoch in UTC with a mask of the lines that hold a valid time.
+Both take a matrix of bytes, whose row k is the k-th byte of every line, and return microseconds
+since the epoch in UTC and a mask of valid lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BSD_WIDTH = 15
 SECOND = 1_000_000
 FRACTION_DIGITS = 9
 MOST_DAYS_AHEAD = 31
-"""How far a time without a year may lie after its receipt, which is how wrong a clock may be."""
+"""Most days of a time without a year after its receipt: clocks may be wrong."""
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 _MONTH_KEYS = np.array([int.from_bytes(name.encode(), "big") for name in MONTHS])
@@ -30,14 +30,12 @@ _FIRST_DAYS = (
 )
 FIRST_MOMENT = int(_FIRST_DAYS[12]) * 86_400 * SECOND
 LAST_MOMENT = int(_FIRST_DAYS[12 * 10_000]) * 86_400 * SECOND - 1
-"""Of the years 1 to 9999, beyond which Spark, Python and Parquet's readers have no times."""
+"""Of the years 1 to 9999: Spark, Python and readers of Parquet have no others."""
 
 
 def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """``2003-08-24T05:14:15.000003-07:00`` and its width; the byte behind it is a space or 0.
-
-    A second 60 is refused: Arrow's timestamps know no leap seconds.
-    """
+    """``2003-08-24T05:14:15.000003-07:00`` before a space or 0, and its width. A second 60 is
+    refused."""
     digits, valid = _digits(window, (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18))
     for place, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
         valid &= window[place] == ord(mark)
@@ -52,10 +50,8 @@ def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
-    """``Oct 11 22:14:15``, then a space or 0; in the year that ``received`` says.
-
-    A time that may go on behind that is left to ``device_times``.
-    """
+    """``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Times that may go on
+    are left to ``device_times``."""
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
     for place, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
         valid &= window[place] == ord(mark)
@@ -72,8 +68,7 @@ def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
 
 
 def _goes_on(window: Bytes) -> Mask:
-    """Where a year, a half of the day or a zone's name may follow the time, so that more than
-    BSD_WIDTH is time."""
+    """Where a year, AM or PM, or a zone may follow, so that the time is longer than BSD_WIDTH."""
     century = (window[16] == ord("1")) | (window[16] == ord("2"))
     found: Mask = century & _is_break(window[20])
     capitals = (window[16] - np.uint8(ord("A")) < _LETTERS) & (
@@ -89,7 +84,7 @@ def _goes_on(window: Bytes) -> Mask:
 
 
 def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
-    """Every byte as a digit (over 9 when it is none), and where all ``places`` hold digits."""
+    """Every byte as a digit (over 9 if none), and where all ``places`` are digits."""
     digits = window - np.uint8(ord("0"))
     return digits, digits[list(places)].max(axis=0) <= 9
 
@@ -100,7 +95,7 @@ def _pair(digits: Bytes, place: int) -> Positions:
 
 
 def days_since_epoch(year: Positions, month: Positions, day: Positions) -> tuple[Positions, Mask]:
-    """Days since the epoch, and where there is such a day."""
+    """Days since the epoch, and where the day exists."""
     months = (year * 12 + month - 1).clip(0, len(_FIRST_DAYS) - 2)
     first = _FIRST_DAYS[months]
     valid = (month >= 1) & (month <= 12) & (day >= 1) & (first + day <= _FIRST_DAYS[months + 1])
@@ -117,7 +112,7 @@ def in_calendar(micros: Positions) -> Mask:
 
 
 def month_number(letters: Positions) -> tuple[Positions, Mask]:
-    """1 to 12, and where the three letters, in any case, name a month."""
+    """1 to 12, and where the three letters, in any case, are a month."""
     letters = letters | _UPPER_TO_LOWER
     key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
     place = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
@@ -126,11 +121,8 @@ def month_number(letters: Positions) -> tuple[Positions, Mask]:
 
 
 def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Positions:
-    """The latest year in which the day is at most MOST_DAYS_AHEAD after its receipt.
-
-    A line of December that comes in January is of last year, one of January that comes in December
-    is of the next, and one of February that comes in November was long on its way.
-    """
+    """The latest year in which the day is at most MOST_DAYS_AHEAD after its receipt: a line of
+    December that comes in January is of last year."""
     today = received.astype("datetime64[us]").astype("datetime64[D]")
     year = 1970 + today.astype("datetime64[Y]").astype(np.int64)
     days = today.astype(np.int64)
@@ -144,7 +136,7 @@ def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Po
 
 
 def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Microseconds of ``.123``, its width in bytes (0 without), and where it is well formed."""
+    """Microseconds of ``.123``, its width in bytes (0 without), and where it is valid."""
     dotted: Mask = window[0] == ord(".")
     digits = window[1:] - np.uint8(ord("0"))
     micros = np.zeros(window.shape[1], np.int64)
@@ -161,7 +153,7 @@ def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def _zone(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Seconds east of UTC of ``Z`` or ``+hh:mm``, its width; a space or 0 follows."""
+    """Seconds east of UTC of ``Z`` or ``+hh:mm`` before a space or 0, and its width."""
     zulu = (window[0] == ord("Z")) & _is_break(window[1])
     if zulu.all():
         return np.zeros(len(zulu), np.int64), np.ones(len(zulu), np.int64), zulu
@@ -174,7 +166,7 @@ def _zone(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def _from(window: Bytes, starts: Positions, width: int) -> Bytes:
-    """``width`` rows of the window from another start in every line."""
+    """``width`` rows of the window from another start in each line."""
     lines = window.shape[1]
     flat = window.reshape(-1)
     origin = starts * lines + np.arange(lines)
@@ -187,11 +179,10 @@ def _is_break(column: npt.NDArray[np.uint8]) -> Mask:
 
 
 def to_utc(micros: Positions, timezone: str, received: Positions) -> Positions:
-    """Microseconds since the epoch in UTC of local ones; ``timezone`` is an IANA name.
+    """Local microseconds since the epoch to UTC; ``timezone`` is an IANA name.
 
-    Of an hour that autumn has twice, the one nearer to ``received`` is meant. A time that spring
-    leaves out becomes the moment at which the clock jumped. Raises ``pa.ArrowInvalid`` where the
-    host does not know the zone.
+    Of an hour that occurs twice, the one nearer to ``received`` is meant; a skipped time is the
+    moment of the jump. Raises ``pa.ArrowInvalid`` for a zone unknown to this host.
     """
     local = pa.array(micros, pa.timestamp("us"))
     early, late = (

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import Filter
 from flumeng.filters.expression_stages import Condition
 from flumeng.filters.options.where import Where
 
 
-class WhereFilter:
-    tables = ()
-    identified = False
-
+class WhereFilter(Filter):
     def __init__(self, options: Where) -> None:
         self.condition = Condition(options.expression)
 

@@ -1,4 +1,4 @@
-"""The formats of ``parse``, a module each: they read bodies and know of nothing else."""
+"""The formats of ``parse``: readers of bodies, a module each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flumeng.filters.options.parse import Parse
 class Found:
     """``columns`` in the order of the reader's; ``reasons`` is null where all of a body was read.
 
-    A body that could not be read at all has null columns. One in which a value is wrong has null
-    for that value and keeps all others. ``ts`` and ``host`` are null where the body names none.
+    An unreadable body has null columns; a wrong value is null alone. ``ts`` and ``host`` are null
+    where the body has none.
     """
 
     columns: Sequence[pa.Array]
@@ -27,14 +27,14 @@ class Found:
 
 
 class Reader(Protocol):
-    """Made from the options on the driver, and pickled with its stage."""
+    """Created from the options on the driver, and pickled with its stage."""
 
     @property
     def columns(self) -> pa.Schema:
-        """What it adds to events."""
+        """The columns that it adds."""
 
     def read(self, bodies: pa.Array, received: pa.Array) -> Found:
-        """``bodies`` is a binary column without nulls, ``received`` when each came."""
+        """``bodies``: binary without nulls; ``received``: their times of receipt."""
 
 
 _READERS: Mapping[str, str] = {

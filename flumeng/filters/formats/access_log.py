@@ -1,8 +1,9 @@
-"""The access logs of Apache and nginx, common and combined: found by their quotes and brackets.
+"""The access logs of Apache and nginx, common and combined, found by quotes and brackets.
 
-``CLIENT IDENT USER [09/Nov/2026:10:00:15 +0100] "METHOD PATH PROTOCOL" STATUS BYTES``, and perhaps
-``"REFERER" "AGENT"``, and whatever a site adds behind these. ``-`` stands for nothing. In front of
-these ``flumeng.filters.formats.access_fronts`` finds the name of a virtual host or a syslog header.
+``CLIENT IDENT USER [09/Nov/2026:10:00:15 +0100] "METHOD PATH PROTOCOL" STATUS BYTES``, perhaps
+``"REFERER" "AGENT"``, and whatever a site adds. ``-`` is null. Apache's ``vhost_combined`` has
+``VHOST:PORT`` in front, and syslog its header; a line is refused where it is not clear which word
+the client is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class AccessLogReader:
 
 
 class _Lines:
-    """The work on one column of bodies: where each part of each line lies."""
+    """The work on one column of bodies: the bounds of each part."""
 
     def __init__(self, bodies: pa.Array) -> None:
         self.bodies = bodies
@@ -63,7 +64,7 @@ class _Lines:
         bracket, usual = self._set_names(flat.starts)
         unknown = np.zeros(len(flat), np.bool_)
         if not usual.all():
-            fronts, unknown = found(self.bodies, ~usual)
+            fronts, unknown = _bytes_in_front(self.bodies, ~usual)
             if fronts.any():
                 bracket, _ = self._set_names(flat.starts + fronts)
         named = bracket > self.bounds["user"][0] + 1
@@ -92,8 +93,8 @@ class _Lines:
         self.misfits = self._misfits(bracket, places, counted)
 
     def _set_names(self, places: Positions) -> tuple[Positions, Mask]:
-        """Client, ident and user from there on. Returns the bracket behind them, and where they are
-        as usual: no ident, and a user of one word."""
+        """Client, ident and user. Returns the bracket behind them, and where the line is usual: no
+        ident, and a user of one word."""
         flat = self.flat
         for name in ("client", "ident"):
             behind = following(self.spaces, places, flat.ends)
@@ -121,13 +122,13 @@ class _Lines:
         return misfits
 
     def _quoted(self, places: Positions) -> tuple[Positions, Positions]:
-        """The next quote, and the one that ends what it opens."""
+        """The next quote, and its closing one."""
         opening = following(self.quotes, places, self.flat.ends)
         behind = np.minimum(opening + 1, self.flat.ends)
         return opening, following(self.quotes, behind, self.flat.ends)
 
     def _number(self, name: str, places: Positions) -> tuple[Positions, Mask]:
-        """A number or ``-`` and a space or the end: what is behind it, and where one stands."""
+        """A number or ``-``: what is behind it, and where one stands."""
         places = np.minimum(places, self.flat.ends)
         ends = following(self.spaces, places, self.flat.ends)
         window = self.flat.window(places, _MOST_DIGITS, ends)
@@ -149,7 +150,7 @@ class _Lines:
         return ends + 1, whole | nothing
 
     def _set_referer_and_agent(self, places: Positions) -> None:
-        """Two texts in quotes; a line that ends before them has neither."""
+        """Two texts in quotes, or neither."""
         for name in ("referer", "agent"):
             places = np.minimum(places, self.flat.ends)
             opening, closing = self._quoted(places)
@@ -176,7 +177,7 @@ class _Lines:
 def request_parts(
     flat: ByteColumn, spaces: Positions, starts: Positions, ends: Positions
 ) -> dict[str, tuple[Positions, Positions]]:
-    """``GET /path HTTP/1.1``; the protocol may be missing, and what has one word is a path."""
+    """``GET /path HTTP/1.1``, perhaps without a protocol; a single word is a path."""
     starts = np.minimum(starts, ends)
     first = following(spaces, starts, ends)
     last = np.append(spaces, -1)[np.searchsorted(spaces, ends) - 1]
@@ -210,7 +211,7 @@ def times(window: Bytes) -> tuple[Positions, Mask]:
 
 _ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)"
 _WORD = r"(?:[^\s\[-]\S*|-\S+)"
-"""Any but ``-``, which is no part of a name of several words."""
+"""Not ``-``, which is no part of a name of several words."""
 _USER = rf"(?:\S+| *{_WORD}(?: +{_WORD})* *)"
 _PORT = r"(?P<port>(?:[^\s:\[]+|\[[0-9A-Fa-f:.]+\]):[0-9]+ )"
 _NAME = r"(?P<name>[\w.-]*[A-Za-z][\w.-]* )"
@@ -224,9 +225,9 @@ _PLAIN = rf"^(?:\S* - {_USER}|{_ADDRESS}\S* \S+ {_USER}|\S* \S+ \S+) \["
 _SECOND_ADDRESS = rf"^\S* {_ADDRESS} "
 
 
-def found(bodies: pa.Array, among: Mask) -> tuple[Positions, Mask]:
-    """How many bytes stand in front of the client, and where that is not clear. Only rows of
-    ``among`` are read."""
+def _bytes_in_front(bodies: pa.Array, among: Mask) -> tuple[Positions, Mask]:
+    """Of rows of ``among``: how many bytes stand in front of the client, and where that is
+    unclear."""
     chosen = np.flatnonzero(among)
     lines = bodies.take(pa.array(chosen))
     groups = pc.extract_regex(lines, _FRONT).flatten()

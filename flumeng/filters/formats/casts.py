@@ -1,6 +1,6 @@
-"""Texts as the types that a schema names, for a whole column at once.
+"""Casts texts to the types of a schema, for a whole column.
 
-What is not of its type is told, and never guessed: no ``0x1F``, no white space, no overflow.
+What is not of its type is reported, never guessed: no ``0x1F``, no white space, no overflow.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _INTEGER = "^[+-]?[0-9]{1,38}$"
 _FRACTION = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 _WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf", "-inf": "-inf", "-infinity": "-inf"}
 _MOST_DIGITS = 18
-"""So many fit into 64 bits whatever they are."""
+"""So many always fit 64 bits."""
 
 
 def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """The values, and which of ``texts`` are none of that type; those and nulls are null."""
+    """The values, and which of ``texts`` are not of the type; those and nulls are null."""
     if pa.types.is_string(to):
         return texts, np.zeros(len(texts), np.bool_)
     if pa.types.is_binary(to):
@@ -97,7 +97,6 @@ def _one_decimal(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _only(texts: pa.Array, pattern: str) -> pa.Array:
-    """The others become null."""
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, pa.scalar(None, pa.string()))
 
 
@@ -105,14 +104,14 @@ _DAY_WIDTH = 10
 
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Microseconds since the epoch, and where the text is ISO 8601 and nothing else; UTC where it
-    names no zone."""
+    """Microseconds since the epoch, and where the text is ISO 8601 and nothing else; UTC without a
+    zone."""
     found = iso8601.read_texts(texts)
     return found.micros, found.valid
 
 
 def days(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Days since the epoch of ``2026-11-09``, and where the text is that and nothing else."""
+    """Days since the epoch, and where the text is a date and nothing else."""
     flat = ByteColumn(texts.cast(pa.binary()))
     window = flat.window(flat.starts, _DAY_WIDTH, flat.ends)
     digits = (window - np.uint8(ord("0"))).astype(np.int64)

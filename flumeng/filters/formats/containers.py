@@ -1,6 +1,6 @@
-"""Lines that container runtimes write: containerd and CRI-O (``cri``), Docker's json-file.
+"""Lines of container runtimes: containerd and CRI-O (``cri``), Docker's json-file.
 
-``logtag`` is ``P`` for a part of a line that goes on in the next event, ``F`` for its end.
+``logtag`` is ``P`` for a part of a line that the next event continues, else ``F``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FIELDS = FieldsReader(
 
 
 class CriLines:
-    """Lines of containerd and CRI-O, field by field: ``2016-10-06T00:17:09.669794202Z stdout F
-    message``; tags are parted by colons. Null where a line has no such field."""
+    """Fields of CRI lines: ``2016-10-06T00:17:09.669794202Z stdout F message``; tags are separated
+    by colons. Null where a line lacks the field."""
 
     def __init__(self, bodies: pa.Array) -> None:
         self._flat = flat = ByteColumn(bodies)
@@ -57,7 +57,7 @@ class CriLines:
             because("cri: no stream", ~known),
             because("cri: no tag", ~self.tagged),
         )
-        """Why a line is none of these."""
+        """Why a line is no CRI line."""
 
     @property
     def untimed(self) -> pa.Array:
@@ -73,7 +73,7 @@ class CriLines:
 
     @property
     def message(self) -> pa.Array:
-        """Bytes: no encoding is assumed."""
+        """Bytes of any encoding."""
         flat = self._flat
         return flat.column(np.minimum(self._third + 1, flat.ends), flat.ends, self._all)
 
@@ -84,8 +84,6 @@ class CriLines:
 
 @dataclass(frozen=True)
 class CriReader:
-    """Parses CRI lines into the columns of ``parse: {format: cri}``."""
-
     @classmethod
     def of(cls, _options: Parse) -> CriReader:
         return cls()
@@ -102,10 +100,8 @@ class CriReader:
 
 @dataclass(frozen=True)
 class DockerReader:
-    """``{"log":"message\\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``.
-
-    A container with a terminal ends its lines with a carriage return too, which is no text.
-    """
+    r"""``{"log":"message\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}``, with a
+    carriage return before the newline from containers with a terminal."""
 
     @classmethod
     def of(cls, _options: Parse) -> DockerReader:

@@ -1,8 +1,7 @@
-"""Records of separated values, one in each body, into the columns of a schema.
+"""The format ``csv``: one record in each body.
 
-Quotes that open at a field's beginning and end at its end are found for all rows at once; the few
-rows that have others are given to the standard library, which takes or refuses them, and written
-again with every field in quotes.
+Quotes around fields are found for all rows at once. The few rows with others are read by the
+standard library, and rewritten with every field in quotes.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class CsvReader:
         return found_of(self.schema.names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes | None:
-        """The record with each field in quotes; None when it is none."""
+        """The record with each field in quotes; None when it is malformed."""
         line = body.decode("utf-8", "surrogateescape").rstrip("\r\n")
         lines = io.StringIO(line, newline="")
         try:
@@ -103,7 +102,7 @@ class _Records:
         self.first = np.cumsum(self.counts) - self.counts
 
     def irregular(self) -> Mask:
-        """Rows in which quotes stand elsewhere than around fields and doubled inside of them."""
+        """Rows with quotes elsewhere than around fields and doubled inside."""
         found = np.zeros(len(self.flat), np.bool_)
         places = self.quotes.places
         if not len(places):
@@ -134,7 +133,7 @@ class _Records:
 
 @dataclass(frozen=True)
 class _Quotes:
-    """``places`` of all quotes, sorted; of each row every other opens one, the next ends it."""
+    """``places`` of all quotes, sorted; in each row every other one opens."""
 
     flat: ByteColumn
     places: Positions
@@ -148,7 +147,6 @@ class _Quotes:
 
     @property
     def rows(self) -> Positions:
-        """The row of each quote."""
         return np.searchsorted(self.flat.ends, self.places, side="right")
 
     @property
@@ -158,7 +156,7 @@ class _Quotes:
         return found
 
     def outside(self, marks: Positions) -> Positions:
-        """Those of ``marks``, which are sorted, that are not between an opening and its end."""
+        """Those of the sorted ``marks`` that are not in quotes."""
         if not len(self.places):
             return marks
         before = np.searchsorted(self.places, marks)

@@ -2,12 +2,12 @@
 
 ::
 
-    [NUMBER:] [HOST:] [NUMBER:] [*TASK:] [HOST] [RP/0/RSP0/CPU0:] TIME [ZONE] : [pim[12]:] %A-5-B:
+[NUMBER:] [HOST:] [NUMBER:] [*TASK:] [HOST] [RP/0/RSP0/CPU0:] TIME [ZONE] : [pim[12]:] %A-5-B:
 
-``HOST:`` is of ``logging origin-id``, a location of IOS XR, ``*TASK:`` of a wireless controller.
-For ``TIME`` there may be none, or the time since the start (``00:01:01``, ``1w2d``), which is no
-time of day. A word is taken for a host only where a message's name such as ``%SYS-5-CONFIG_I``
-ends the header, or where a counter begins it and a time with a colon ends it.
+``HOST:`` is from ``logging origin-id``, the location from IOS XR, ``*TASK:`` from a wireless
+controller. ``TIME`` may be missing, or the uptime (``00:01:01``, ``1w2d``). A word is a host only
+where a message's name such as ``%SYS-5-CONFIG_I`` ends the header, or where a counter begins it and
+a time with a colon ends it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class DeviceHeaders:
-    """``found`` is where such a header stands; all else is of no meaning elsewhere.
+    """``found``: where such a header stands; the rest is undefined elsewhere.
 
-    ``behind`` is where the message or its name begins. ``time.shaped`` is where the header has a
-    time; ``hosted`` is where it has a host, from ``host_starts`` to ``host_ends``. ``named`` is
-    where a message's name ends the header, ``counted`` where a counter stands in it.
+    ``behind``: the beginning of the message or its name. ``time.shaped``: where it has a time;
+    ``hosted``: a host, from ``host_starts`` to ``host_ends``; ``named``: a message's name at the
+    end; ``counted``: a counter.
     """
 
     time: DeviceTimes
@@ -45,7 +45,7 @@ class DeviceHeaders:
 
 
 class Marks:
-    """Sorted places of the bytes that part words of a header."""
+    """Sorted positions of separators."""
 
     def __init__(self, flat: ByteColumn) -> None:
         self.flat = flat
@@ -70,8 +70,8 @@ class Marks:
 
 
 def candidates(marks: Marks, starts: Positions, ends: Positions) -> Mask:
-    """A cheap filter before ``read``: rows without a ``%`` and without a digit, colon or space at
-    the beginning of the first or second word have no such header."""
+    """A cheap filter before ``read``: a header needs a ``%``, or a digit, colon or space at the
+    beginning of the first or second word."""
     flat = marks.flat
     found: Mask = following(marks.percents, starts, ends) < ends
     for places in (starts, following(marks.spaces, starts, ends) + 1):
@@ -122,7 +122,7 @@ def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
 
 
 def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, Positions]:
-    """``sw1: ``: pass over it, and tell where one stands and where its name ends."""
+    """``sw1: ``; returns where one stands and where its name ends."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     first = flat.at(places, ends)
@@ -189,7 +189,7 @@ def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> 
 
 
 def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
-    """Digits, each run of them before a colon or a letter of a unit."""
+    """Digits, each run of them before a colon or a unit."""
     window = marks.flat.window(starts, 12, ends)
     digit = (window - np.uint8(ord("0"))) <= 9
     unit = np.isin(window, np.frombuffer(b":ywdhm", np.uint8))

@@ -1,15 +1,13 @@
-"""Time stamps as network devices and old daemons write them, read for many rows at once.
+"""Times of network devices and old daemons, for many rows at once.
 
-Two forms, each with parts that may be missing::
+Two forms with optional parts::
 
     [NUMBER:] [*|.] [YEAR] Nov 1[1] [YEAR] 9:15:07[.123] [AM|PM[.123]] [YEAR] [+01:00] [ZONE] [:]
     [NUMBER:] [*|.] 2026-11-21(T| )09:15:07[.123][Z|+01:00|+0100|+01] [ZONE] [:]
 
-``NUMBER:`` counts messages and ``*`` marks a clock that is not synchronised (Cisco IOS). A month
-is written in any case, a fraction behind a point or a comma, and a space or the end follows. A year
-behind the time is one from 1970 to 2099. A ``ZONE`` is one of _ZONES, or a name of capitals that
-``: %`` follows, as Cisco writes it; behind a counter or a mark a colon is enough. Only UTC and GMT
-say where they are.
+``NUMBER:`` counts messages, and ``*`` marks an unsynchronised clock (Cisco IOS). A year behind the
+time is from 1970 to 2099. A ``ZONE`` is one of _ZONES, or capitals before ``: %``, or before a
+colon behind a counter or a mark. Only UTC and GMT are used.
 """
 
 from __future__ import annotations
@@ -41,10 +39,9 @@ _ZONES += b"HST BRT ART IST SGT HKT JST KST AWST ACST ACDT AEST AEDT NZST NZDT"
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """``micros`` since the epoch, in UTC but where ``local``: there no zone was named.
+    """``micros`` since the epoch, in UTC except where ``local``: without a zone.
 
-    ``behind`` is where the time ends. ``shaped`` is where one stands, ``valid`` where there is such
-    a moment.
+    ``behind``: the end of the time. ``shaped``: where one stands; ``valid``: where it exists.
     """
 
     micros: Positions
@@ -61,8 +58,8 @@ def read(
     received: Positions,
     trusted: Mask | None = None,
 ) -> DeviceTimes:
-    """The time at each of ``starts``, in the year that ``received`` says where it names none.
-    ``trusted`` is where other parts of a Cisco header stand before it."""
+    """The time at each of ``starts``, in the year of ``received`` if it has none. ``trusted``:
+    where other parts of a Cisco header precede."""
     cursor = Cursor(flat, starts, ends)
     counted = skip_counter(cursor)
     marked = cursor.skip("*.")
@@ -89,7 +86,7 @@ def read(
 
 
 def skip_counter(cursor: Cursor) -> Mask:
-    """``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA: pass over it."""
+    """``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA."""
     cursor.skip_spaces()
     origin = cursor.places
     _, width = cursor.number(10)
@@ -120,8 +117,8 @@ def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
-    """``9:15:07.123`` or ``9:15:07 AM.123``: seconds of the day, microseconds, where a clock's time
-    stands, and where there is such a time."""
+    """``9:15:07.123`` or ``9:15:07 AM.123``: seconds of the day, microseconds, where it stands, and
+    where it is valid."""
     hour, width = cursor.number(2)
     shaped = (width > 0) & cursor.skip(":")
     minute, width = cursor.number(2)
@@ -143,7 +140,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
 
 
 def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
-    """Pass over `` AM`` or `` PM``, and tell where one stands and where it is the latter."""
+    """`` AM`` or `` PM``: where one stands, and where it is PM."""
     letter = cursor.byte(1)
     late = letter == ord("P")
     found = where & (late | (letter == ord("A")))
@@ -160,7 +157,7 @@ def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
 
 
 def _year_behind(cursor: Cursor, where: Mask) -> Positions:
-    """``2026`` behind the time and before a space, an end or a colon; -1 without."""
+    """``2026`` before a space, an end or a colon; -1 without."""
     origin = cursor.places
     spaced = cursor.skip_spaces()
     if not (where & spaced).any():
@@ -174,10 +171,8 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
-    """Pass over `` CET`` before ``: %``, and tell where it is UTC or GMT.
-
-    Where ``trusted``, a Cisco header is certain, and capitals before a colon are a zone.
-    """
+    """`` CET`` before ``: %``; returns where it is UTC or GMT. Where ``trusted``, capitals before a
+    colon are a zone."""
     origin = cursor.places
     spaced = cursor.skip(" ")
     if not spaced.any():
@@ -215,7 +210,7 @@ def _is_one_of(letters: list[Bytes], count: Positions, names: list[bytes]) -> Ma
 
 
 def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
-    """``Z``, ``+01:00`` or `` +0100`` behind the time: seconds east of UTC, and where it stands."""
+    """``Z``, ``+01:00`` or `` +0100``: seconds east of UTC, and where it stands."""
     origin = cursor.places
     zulu = cursor.skip("Z") & cursor.at_break()
     cursor.return_to(origin, ~zulu)

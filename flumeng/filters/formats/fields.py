@@ -1,4 +1,4 @@
-"""The columns that a format was told to make, each of a name or path and with a type."""
+"""The columns that the options of a format ask for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Field:
     path: tuple[str, ...]
     type: pa.DataType
     misfit: str
-    """What is wrong with an event whose value is not of the type."""
+    """The error for a value of another type."""
 
 
 def fields_of(options: Parse) -> tuple[Field, ...]:
@@ -46,7 +46,7 @@ def fields_of(options: Parse) -> tuple[Field, ...]:
 
 
 def require_own_types(schema: pa.Schema) -> None:
-    """``ts`` and ``host`` set the event's. Raises UserError."""
+    """Of ``ts`` and ``host``, which set those of the event. Raises UserError."""
     for name in ("ts", "host"):
         wanted = EVENT_SCHEMA.field(name).type
         if name in schema.names and schema.field(name).type != wanted:
@@ -55,7 +55,7 @@ def require_own_types(schema: pa.Schema) -> None:
 
 
 def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
-    """``ts`` and ``host`` are the event's own, and no new columns."""
+    """Without ``ts`` and ``host``, which are the event's own."""
     new = [pa.field(it.column, it.type) for it in fields if it.column not in ("ts", "host")]
     return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
 
@@ -66,8 +66,8 @@ def found_of(
     unread: pa.Array,
     misfits: pa.Array | None = None,
 ) -> Found:
-    """``unread`` is why nothing of a body could be read: all its columns become null. ``misfits``
-    is why one of its values is null. ``ts`` and ``host`` are the event's own."""
+    """``unread``: why a body could not be read: its columns become null. ``misfits``: why a value
+    is null. ``ts`` and ``host`` are the event's own."""
     failed = unread.is_valid().to_numpy(zero_copy_only=False)
     kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
@@ -83,7 +83,7 @@ def without(column: pa.Array, failed: Mask) -> pa.Array:
 
 
 def joined(parts: Sequence[Found]) -> Found:
-    """The rows of all of ``parts``, which are of the same reader."""
+    """The rows of all ``parts``, of the same reader."""
     first = parts[0]
     return Found(
         [pa.concat_arrays(columns) for columns in zip(*(it.columns for it in parts), strict=True)],

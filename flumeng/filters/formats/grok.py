@@ -1,4 +1,4 @@
-"""Lines that one of several grok patterns matches, the first of them that does."""
+"""The format ``grok``: lines that one of several patterns matches, the first that does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ABSENT = pa.scalar(None, pa.string())
 
 @dataclass(frozen=True)
 class GrokReader:
-    """``patterns`` have the columns of their groups in the order of these."""
+    """``patterns``, each with the columns of its groups."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...]
     fields: tuple[Field, ...]
@@ -90,8 +90,7 @@ class GrokReader:
 
 
 def _from_the_beginning(regex: str) -> tuple[str, ...]:
-    """Most lines match from their beginning, which is the first match then, and found sooner when
-    nothing else is looked for."""
+    """Tried anchored first: most lines match from their beginning, which is faster."""
     return (regex,) if regex.startswith("^") else (f"^(?:{regex})", regex)
 
 
@@ -100,7 +99,7 @@ def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
 
 
 def _by_column(names: Sequence[str], groups: Sequence[pa.Array]) -> dict[str, pa.Array]:
-    """What is empty is nothing; of several groups of a column the first that has something."""
+    """Empty is null; of several groups of a column the first that is not."""
     found: dict[str, pa.Array] = {}
     for name, values in zip(names, groups, strict=True):
         given = values

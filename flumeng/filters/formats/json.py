@@ -1,4 +1,4 @@
-"""JSON objects: the columns of a schema, values at paths, or all of it as a map of texts."""
+"""The format ``json``: columns of a schema, values at paths, or all values as a map of texts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _HALVES = re.compile(
     rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""Escapes; in the group is half of a surrogate pair without the other."""
+"""Escapes; the group is half a surrogate pair without the other."""
 _FINER_EPOCHS = {
     "milliseconds (unix_ms)": "^[0-9]{13}$",
     "microseconds (unix_us)": "^[0-9]{16}$",
     "nanoseconds (unix_ns)": "^[0-9]{19}$",
 }
-"""Whole numbers that are times of this century in a unit that is no second."""
+"""Whole numbers that are times of this century in another unit than seconds."""
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ def reader(options: Parse) -> Reader:
 
 @dataclass(frozen=True)
 class SchemaReader:
-    """``ts`` and ``host`` of the schema are the event's own, and no new columns."""
+    """``ts`` and ``host`` of the schema are the event's own."""
 
     schema: pa.Schema
 
@@ -87,7 +87,7 @@ class SchemaReader:
 
 @dataclass(frozen=True)
 class FieldsReader:
-    """``fields`` are values at paths; ``into`` is a column with all that the object has."""
+    """``fields`` are values at paths; ``into`` is a column with all values."""
 
     fields: tuple[Field, ...]
     into: str | None
@@ -123,7 +123,7 @@ class FieldsReader:
 
 
 def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Array:
-    """The reason, with what a number that is too large for seconds looks like."""
+    """The reason, with a hint for numbers that are too large for seconds."""
     values = text(raws)
     reasons = misfit(f"json: {why}", values, failed)
     if not pa.types.is_timestamp(kind):
@@ -137,8 +137,7 @@ def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Arr
 
 
 def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Found:
-    """How deep a body may be depends on how deep the stack is already: one that can be told to be
-    JSON and then not be read is malformed."""
+    """Bodies that are JSON, but nested too deeply for the rest of the stack, are malformed."""
     try:
         return read(bodies)
     except (msgspec.DecodeError, RecursionError):
@@ -153,7 +152,7 @@ def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Foun
 def each_object(
     bodies: pa.Array, decode: Callable[[pa.Array], list[T]]
 ) -> tuple[list[T], pa.Array]:
-    """What ``decode`` makes of each body, and why a body is no object; it decodes ``{}`` then."""
+    """The result of ``decode`` for each body, ``{}`` for those that are no object, and why."""
     texts = text(bodies)
     braced = _braced(texts)
     if not braced.all():
@@ -182,7 +181,7 @@ def _braced(texts: pa.Array) -> Mask:
 
 
 def _without_halves(texts: pa.Array) -> pa.Array:
-    """Each escaped half of a surrogate pair that stands alone becomes U+FFFD."""
+    """Each lone half of a surrogate pair becomes U+FFFD."""
     halved = pc.match_substring_regex(texts, r"\\u[dD][89a-fA-F]")
     if not pc.any(halved).as_py():
         return texts

@@ -35,20 +35,18 @@ _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 
 def objects(texts: pa.Array, names: Sequence[str]) -> list[Any]:
-    """Of each of ``texts``, objects in braces, one with the values of ``names`` as attributes in
-    the order of ``names``, called ``_0``, ``_1``. Raises ``msgspec.DecodeError``, RecursionError.
-    """
+    """For each of ``texts``, JSON objects, an object with the values of ``names`` as attributes
+    ``_0``, ``_1``, ... Raises ``msgspec.DecodeError``, RecursionError."""
     return _decoded(_decoder(tuple(names)), texts)
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
-    """Of each of ``texts``, objects in braces, all names and values; of a name that stands twice
-    the last value. Raises ``msgspec.DecodeError``, RecursionError."""
+    """All names and values of each of ``texts``, JSON objects; of a repeated name the last. Raises
+    as above."""
     return _decoded(_decode_maps, texts)
 
 
 def values(found: list[Any], place: int) -> pa.Array:
-    """The texts of the value ``place`` of ``objects``."""
     return raw_column(list(map(attrgetter(f"_{place}"), found)))
 
 
@@ -61,7 +59,7 @@ def raw_column(found: list[msgspec.Raw]) -> pa.Array:
 
 
 def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
-    """The texts of what stands at ``path`` in each of ``raws``; ``null`` where nothing does."""
+    """The values at ``path`` in each of ``raws``; ``null`` where there is none."""
     for name in path:
         flat = ByteColumn(raws)
         braced = flat.at(flat.starts, flat.ends) == ord("{")
@@ -72,7 +70,6 @@ def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
 
 
 def as_map(found: list[dict[str, msgspec.Raw]]) -> pa.Array:
-    """A map of texts for each."""
     offsets, _ = _offsets(found)
     keys, raws = flattened(found)
     flat = ByteColumn(raws)
@@ -80,7 +77,7 @@ def as_map(found: list[dict[str, msgspec.Raw]]) -> pa.Array:
 
 
 def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """The values of JSON texts as that type, null where they are ``null``, and which do not fit."""
+    """JSON values as that type, null where they are ``null``, and which do not fit."""
     flat = ByteColumn(raws)
     first = flat.at(flat.starts, flat.ends)
     if pa.types.is_string(to):
@@ -114,7 +111,7 @@ def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
-    """Strings as what they say, all other values as they are written; ``null`` is null."""
+    """Strings as their text, other values as they are written; ``null`` is null."""
     return _within_quotes(flat, first == ord('"'), first != ord("n"))
 
 
@@ -149,7 +146,6 @@ def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]
 
 
 def in_one(texts: pa.Array, separator: bytes) -> bytes:
-    """All of ``texts`` with the separator between them."""
     texts = texts.cast(pa.binary())
     everything = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     joined: bytes = pc.binary_join(everything, separator)[0].as_py()
@@ -163,7 +159,7 @@ def _nested(
     to: pa.DataType,
     read: Callable[[pa.Array, pa.DataType], tuple[pa.Array, Mask]],
 ) -> tuple[pa.Array, Mask]:
-    """``read`` for those that have the shape of the type; the others do not fit, or are null."""
+    """``read`` for values of the right shape; the others do not fit, or are null."""
     found, inner_failed = read(raws.filter(pa.array(shaped)), to)
     failed = given & ~shaped
     failed[shaped] = inner_failed
@@ -205,7 +201,7 @@ def flattened(found: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
 
 
 def _offsets(found: list[Any]) -> tuple[pa.Array, Positions]:
-    """Where those of each row begin in what ``chain`` makes of them, and the row of each."""
+    """The offsets of each row in the chained values, and the row of each value."""
     counts = np.fromiter(map(len, found), np.int64, len(found))
     ends = np.cumsum(counts)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
@@ -242,7 +238,7 @@ def _base64(said: str) -> bytes | None:
 def _with_seconds(
     flat: ByteColumn, number: Mask, found: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
-    """A number is a moment in seconds since the epoch, perhaps with a fraction."""
+    """A number is seconds since the epoch, perhaps with a fraction."""
     micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
     moments = pa.array(micros, mask=~fits).cast(found.type)
     return pc.if_else(pa.array(fits), moments, found), failed & ~fits

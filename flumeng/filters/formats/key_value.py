@@ -1,10 +1,8 @@
-"""Pairs such as ``a=1 b="x y"``, with separators of one's own, and logfmt, which is the same
-between white space, with names that stand alone.
+"""The formats ``key_value``, pairs such as ``a=1 b="x y"``, and ``logfmt``, with names alone.
 
-A quote opens a value, a name or a word where one begins, and ends it where it ends. Rows in which
-quotes stand elsewhere are few: each of them is read by itself, written again with all its values in
-quotes, and then read with the others. So are the records of auditd, which has pairs in single
-quotes, and GROUP in front of what it adds to a record.
+A quote opens a value, a name or a word where that begins, and closes it where it ends. The few rows
+with other quotes, and records of auditd (pairs in single quotes, and a GROUP), are read one by one
+and rewritten with all values in quotes.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def unescape_as_json(texts: pa.Array) -> pa.Array:
-    """All escapes of JSON and of Go; a value with any other keeps its backslashes."""
+    """All escapes of JSON and Go; a value with another one keeps its backslashes."""
     written = pc.binary_join_element_wise('"', texts, '"', "")
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
@@ -98,10 +96,10 @@ class PairsReader:
     fields: tuple[Field, ...]
     into: str | None
     separators: str
-    """Between pairs; with any but WHITE_SPACE spaces around names and values do not count."""
+    """Between pairs; unless WHITE_SPACE, spaces around names and values are ignored."""
     equals: str
     bare: bool
-    """A word alone is a name, with the value ``true``."""
+    """A word alone is a name with the value ``true``."""
 
     @classmethod
     def of(cls, options: Parse) -> PairsReader:
@@ -146,7 +144,7 @@ class PairsReader:
         return between.join(parts)
 
     def scanned(self, body: bytes) -> list[tuple[bytes, bytes | None]]:
-        """The pairs of one body as they are written, without their quotes."""
+        """The pairs of one body, without their quotes."""
         found: list[tuple[bytes, bytes | None]] = []
         for match in self._scanner.finditer(body):
             name, word = match["name"], match["quoted"] or match["word"]
@@ -166,8 +164,7 @@ class PairsReader:
 
     @cached_property
     def _scanner(self) -> re.Pattern[bytes]:
-        """Matches wherever it is tried, and names and values come with the spaces behind them: a
-        body costs as much as it has bytes, and not the square of that."""
+        """Linear: matches wherever it is tried, with the spaces behind names and values."""
         space = b"" if self.separators == WHITE_SPACE else b"[" + SPACES + b"]*"
         first = space + b"+" if space else b""
         grouped = not self.bare and self.separators == WHITE_SPACE
@@ -189,7 +186,7 @@ class PairsReader:
 
 
 def _bare(text: bytes) -> bytes:
-    """Without quotes, and without the backslashes that quotes ask for."""
+    """Without quotes, with backslashes as in quotes."""
     if _IN_QUOTES.fullmatch(text):
         return text[1:-1]
     return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
@@ -200,8 +197,8 @@ def _in_quotes(text: bytes) -> bytes:
 
 
 class _Lines:
-    """The work on one column of bodies. A token is what lies between two separators, and every mark
-    knows the number of its token, so that nothing is searched for."""
+    """The work on one column of bodies. A token lies between two separators; each mark knows its
+    token."""
 
     def __init__(self, reader: PairsReader, flat: ByteColumn) -> None:
         self.reader = reader
@@ -229,7 +226,7 @@ class _Lines:
 
     @staticmethod
     def _are_outside(is_quote: Mask, first_of_row: Positions, rows: npt.NDArray[np.int32]) -> Mask:
-        """Before which marks an even number of quotes stands in their row."""
+        """Marks with an even number of quotes before them in their row."""
         odd = np.append(np.uint8(0), np.cumsum(is_quote, dtype=np.uint8) & np.uint8(1))
         odd_of_row = odd[first_of_row]
         inside = odd[:-1]
@@ -261,8 +258,8 @@ class _Lines:
         return starts, np.maximum(last + 1, starts)
 
     def irregular(self) -> Mask:
-        """Rows in which a quote does not stand where a token begins or ends, or has no other, and
-        those with marks of auditd."""
+        """Rows with a quote that neither begins nor ends a token or is alone, and those of
+        auditd."""
         found = np.zeros(len(self.flat), np.bool_)
         if not self.reader.bare:
             found[self._rows_of_auditd()] = True
@@ -284,7 +281,7 @@ class _Lines:
         return found
 
     def _rows_of_auditd(self) -> Positions:
-        """A value begins with a single quote, or there is a GROUP."""
+        """With a value in single quotes, or a GROUP."""
         flat = self.flat
         places = flat.find("'", GROUP)
         before = flat.data[places - 1]
@@ -316,7 +313,7 @@ class _Lines:
         )  # fmt: skip
 
     def _may_be_wanted(self) -> Mask:
-        """The tokens whose names are as long as one of those that are asked for, or in quotes."""
+        """Tokens whose names are as long as a wanted one, or in quotes."""
         lengths = self._name_ends(self.starts, self.marks) - self.starts
         found: Mask = self.flat.at(self.starts, self.ends) == ord('"')
         for length in {len(field.path[0].encode()) for field in self.reader.fields}:
@@ -332,7 +329,7 @@ class _Lines:
         return self._trimmed(np.minimum(marks + 1, ends), ends)[0], ends
 
     def _within(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Mask]:
-        """What is within quotes where there are any, and where a backslash is in it."""
+        """The bounds inside quotes, and where a backslash is in them."""
         escaped = np.zeros(len(starts), np.bool_)
         if not len(self.quotes):
             return starts, ends, escaped

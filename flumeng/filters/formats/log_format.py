@@ -1,4 +1,4 @@
-"""Access logs in a format of a site's own: each value ends where the text behind it begins."""
+"""Access logs in a site's own format: each value ends where the text behind it begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_LISTED = 64
 
 
 def reader(options: Parse) -> Reader:
-    """Of the flow's own format, or of those that all servers know. Raises UserError."""
+    """Of the flow's own format, or of the usual ones. Raises UserError."""
     if options.log_format is None:
         return AccessLogReader()
     try:
@@ -72,7 +72,7 @@ class LogFormatReader:
 
 
 class _Lines:
-    """The work on one column of bodies; ``places`` is where the next part of each line begins."""
+    """The work on one column of bodies; ``places``: where the next part of each line begins."""
 
     def __init__(self, flat: ByteColumn, received: pa.Array) -> None:
         self.flat = flat
@@ -89,13 +89,12 @@ class _Lines:
             self.unread = pc.coalesce(self.unread, because(why, where))
 
     def misfit(self, why: str, values: pa.Array, where: Mask) -> None:
-        """One value is not of its type. The first reason stays."""
+        """A value is not of its type. The first reason stays."""
         if where.any():
             self.misfits = pc.coalesce(self.misfits, misfit(f"access_log: {why}", values, where))
 
     def value(self, of: Variable, behind: str) -> None:
-        """What lies before the text ``behind``, which is told where it is missing, or before the
-        end of the line."""
+        """The value before the text ``behind``, or before the end of the line."""
         starts, ends = self.places, self._next(behind.encode())
         if of.listed and behind.startswith(" "):
             ends = self._list_end(starts, ends, behind.encode())
@@ -126,14 +125,13 @@ class _Lines:
         self.ts = pa.array(micros, pa.int64(), mask=~valid).cast(self.ts.type)
 
     def _next(self, wanted: bytes) -> Positions:
-        """The next place of each line where that stands, else its end."""
+        """The next place of ``wanted`` in each line, else its end."""
         if not wanted:
             return self.flat.ends
         return following(self._finds(wanted), self.places, self.flat.ends)
 
     def _list_end(self, starts: Positions, ends: Positions, wanted: bytes) -> Positions:
-        """The end of a list of nginx, which parts servers by ``, `` and groups of them by
-        `` : ``."""
+        """The end of a list of nginx, with ``, `` between servers and `` : `` between groups."""
         for _ in range(_MOST_LISTED):
             group = self.is_at(b" : ", ends)
             more = group | ((self.flat.at(ends - 1, ends) == ord(",")) & (ends > starts))
@@ -147,7 +145,7 @@ class _Lines:
         return ends
 
     def _finds(self, wanted: bytes) -> Positions:
-        """All places where that stands whole in a line, sorted."""
+        """All places where ``wanted`` stands in a line, sorted."""
         if wanted not in self._found:
             places = self._begins(wanted[:1])
             for ahead, byte in enumerate(wanted[1:], 1):
@@ -173,7 +171,7 @@ class _Lines:
         return found
 
     def _texts(self, starts: Positions, ends: Positions, *, escaped: bool) -> pa.Array:
-        """What is empty or ``-`` is nothing."""
+        """Empty or ``-`` is null."""
         given = ends > starts
         given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
         found = text(self.flat.column(starts, ends, given))

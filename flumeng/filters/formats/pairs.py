@@ -1,5 +1,4 @@
-"""Names and values that lie in bodies, of all rows at once: into the columns that were asked for,
-and into a map of everything. Of a name that stands twice in a row the last value counts."""
+"""Names and values in bodies, to columns and maps. Of a repeated name the last value counts."""
 
 from __future__ import annotations
 
@@ -20,10 +19,8 @@ Unescape = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pair i is of row ``rows[i]``, which never falls. Its value is ``true`` where ``bare``.
-
-    ``escaped`` is where the value, ``escaped_keys`` where the name has to go through ``unescape``.
-    """
+    """Pair i is of row ``rows[i]``, ascending. Its value is ``true`` where ``bare``. ``escaped``
+    values and ``escaped_keys`` go through ``unescape``."""
 
     flat: ByteColumn
     rows: Positions
@@ -39,7 +36,7 @@ class Pairs:
     def columns(
         self, form: str, fields: Sequence[Field], into: str | None
     ) -> tuple[list[pa.Array], pa.Array]:
-        """The columns of ``fields`` and ``into``, and which value of a row does not fit."""
+        """The columns of ``fields`` and ``into``, and misfits."""
         keys = self._keys()
         codes = keys.indices.to_numpy()
         columns = []
@@ -62,7 +59,7 @@ class Pairs:
         return _unescaped(keys, self.escaped_keys, self.unescape).dictionary_encode()
 
     def _values_of(self, pairs: Positions) -> pa.Array:
-        """The value of one name in each row; null in rows without."""
+        """The value of one name in each row; null without."""
         last = np.full(len(self.flat), -1)
         last[self.rows[pairs]] = pairs
         return self._values(last, last >= 0)
@@ -89,7 +86,7 @@ class Pairs:
 
 
 def typed(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """As ``cast``, and what is empty is null where the type is not text."""
+    """As ``cast``; empty is null unless the type is text."""
     if not pa.types.is_string(to):
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     return cast(texts, to)

@@ -1,4 +1,4 @@
-"""Lines that a pattern matches, in RE2: a text column for each named group."""
+"""The format ``regex`` (RE2): a text column for each named group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RegexReader:
 
     @property
     def columns(self) -> pa.Schema:
-        """The names of the pattern's groups, as RE2 sees them."""
+        """The named groups, as RE2 sees them."""
         return pa.schema(list(pc.extract_regex(pa.array([""]), self.pattern).type))
 
     def read(self, bodies: pa.Array, _received: pa.Array) -> Found:

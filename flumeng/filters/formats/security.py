@@ -91,9 +91,10 @@ class LeefReader(_Reader):
 
 @dataclass(frozen=True)
 class _Header:
-    """``starts`` and ``ends`` hold where each field lies, and ``behind`` what follows the last.
+    """The header ``CEF:0|vendor|product|...``, bare or behind anything: ``starts`` and ``ends`` of
+    its fields, and ``behind`` it.
 
-    ``named`` is where the format's name stands, ``whole`` where all of the fields do too.
+    ``named``: where the format's name stands; ``whole``: all fields too.
     """
 
     flat: ByteColumn
@@ -177,7 +178,7 @@ def _without_spaces(flat: ByteColumn, starts: Positions, ends: Positions) -> Pos
 
 
 def _delimiters(header: _Header, pipes: Positions) -> tuple[Positions, Positions]:
-    """Of each row the byte between attributes, and where they begin."""
+    """The byte between attributes in each row, and where they begin."""
     flat = header.flat
     end = following(pipes, header.behind, flat.ends)
     window = flat.window(header.behind, 4, end).astype(np.int64)
@@ -213,7 +214,7 @@ def _attributes(header: _Header, pipes: Positions) -> Pairs:
 
 
 def _tokens(flat: ByteColumn, rows: Positions, begins: Positions, byte: int) -> Positions:
-    """Row, start and end of what lies between the delimiters of these rows."""
+    """Row, start and end of what is between the delimiters of these rows."""
     breaks = flat.find(chr(byte))
     first = np.searchsorted(breaks, begins[rows])
     counts = np.searchsorted(breaks, flat.ends[rows]) - first

@@ -17,9 +17,8 @@ _LONGEST_HEADER = 150
 
 
 class _Header:
-    """Of rows of RFC 3164: the time, where it ends, and where one stands; ``valid`` where there is
-    such a moment. No host can follow where ``nameless``; no ``=`` or ``,`` stands before ``plain``.
-    """
+    """The time, its end, and where one stands; ``valid`` where it exists. No host follows where
+    ``nameless``; no ``=`` or ``,`` stands before ``plain``."""
 
     def __init__(self, rows: int, micros: Positions, behind: Positions, timed: Mask) -> None:
         self.micros, self.behind, self.timed = micros, behind, timed
@@ -34,7 +33,7 @@ class _Header:
 
 class Rfc3164(SyslogFields):
     def read_3164(self, rows: Positions, header: Positions, ends: Positions) -> None:
-        """``TIME HOST TAG[PID]: MESSAGE``, of which only the message must be there."""
+        """``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
         found = self._read_time(rows, header, ends)
         cursor = Cursor(self.flat, found.behind, ends)
         cursor.skip_spaces()
@@ -111,8 +110,8 @@ class Rfc3164(SyslogFields):
         found.valid[chosen] = times.valid[where]
 
     def _skip_inner_header(self, rows: Positions, places: Positions, ends: Positions) -> Positions:
-        """Where a relay has put its header before that of a device: the device's own is passed
-        over up to the message's name, and its host counts."""
+        """Behind a relay's header: skip the device's own up to the message's name, and take its
+        host."""
         percents = self.flat.find("%")
         if not len(percents):
             return places
@@ -141,7 +140,7 @@ class Rfc3164(SyslogFields):
         self.set("host", chosen, found.host_starts[where], found.host_ends[where], everything)
 
     def _skip_lone_colon(self, cursor: Cursor) -> Mask:
-        """Pass over a colon that is a word, as Cisco ASA writes it behind a host, or for none."""
+        """A colon as a word, as Cisco ASA writes it behind a host or for none."""
         alone: Mask = cursor.byte() == ord(":")
         if alone.any():
             alone &= (cursor.byte(1) == ord(" ")) | (cursor.byte(1) == 0)
@@ -150,7 +149,7 @@ class Rfc3164(SyslogFields):
         return alone
 
     def _is_cisco(self, places: Positions, ends: Positions) -> Mask:
-        """Where `` %ASA`` or the like stands, so that what ends before is no tag but a host."""
+        """Where `` %ASA`` or the like follows, so that the word before is a host."""
         window = self.flat.window(places, 3, ends)
         capital = (window[2] >= ord("A")) & (window[2] <= ord("Z"))
         found: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
@@ -159,7 +158,7 @@ class Rfc3164(SyslogFields):
     def _read_tag(
         self, rows: Positions, content: Positions, ends: Positions, timed: Mask, marks: Positions
     ) -> None:
-        """``TAG:`` or ``TAG[PID]:`` at ``content``; without either, all of it is message."""
+        """``TAG:`` or ``TAG[PID]:`` at ``content``; else all is message."""
         mark = following(marks, content, ends)
         kind = self.flat.at(mark, ends)
         tagged = mark > content
@@ -185,7 +184,7 @@ class Rfc3164(SyslogFields):
         self.set("message", rows, message, ends, np.ones(len(rows), np.bool_))
 
     def _is_spaced_colon(self, content: Positions, mark: Positions, ends: Positions) -> Mask:
-        """Where ``%A-5-B : `` stands, as IOS XR writes it."""
+        """``%A-5-B : `` of IOS XR."""
         found: Mask = self.flat.at(content, ends) == ord("%")
         if found.any():
             found &= (self.flat.at(mark, ends) == ord(" ")) & (mark > content + 2)
@@ -193,8 +192,8 @@ class Rfc3164(SyslogFields):
         return found
 
     def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
-        """Rows whose content begins with a tag although they have no time: a letter, ``%``, ``/``
-        or ``_`` first, then a colon before a space or the end."""
+        """A tag without a time: a letter, ``%``, ``/`` or ``_`` first, and a colon before a space
+        or the end."""
         first = self.flat.at(content, ends)
         letter = ((first | np.uint8(0x20)) >= ord("a")) & ((first | np.uint8(0x20)) <= ord("z"))
         letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))
@@ -224,8 +223,7 @@ _SENTENCE[[word[0] for word in (*FORWARDED, *_REPEATED)]] = True
 
 
 def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tuple[Positions, Mask]:
-    """Where the host begins behind ``Message forwarded from `` and the like, and where that
-    stands. The host's colon ends its word."""
+    """Where the host begins behind ``Message forwarded from ``, and where that stands."""
     rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
     behind = places.copy()
     found = np.zeros(len(places), np.bool_)
@@ -239,8 +237,9 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
 def are_hosts(
     flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, plain: Positions
 ) -> Mask:
-    """Which of the words may be hosts. One with ``=`` or ``,`` may not, but in parentheses, as
-    access points of UniFi write it; before ``plain`` neither stands."""
+    """Which words may be hosts, and not sentences such as ``last message repeated 3 times``,
+    ``---`` or pairs. One with ``=`` or ``,`` may only in parentheses (UniFi); before ``plain``
+    neither stands."""
     first = flat.at(starts, ends)
     found: Mask = _FIRST[first]
     rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))

@@ -1,4 +1,4 @@
-"""Where each field of syslog lines lies, as their readers find it; shared by both forms."""
+"""The bounds of the fields of syslog lines, shared by both forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTE_ORDER_MARK = (0xEF, 0xBB, 0xBF)
 
 
 class SyslogFields:
-    """The work on one batch. ``reasons`` is why a part of a line was not read."""
+    """The work on one batch. ``reasons``: why a part of a line was not read."""
 
     def __init__(self, flat: ByteColumn, received: Positions, timezone: str | None) -> None:
         rows = len(flat)
@@ -33,7 +33,7 @@ class SyslogFields:
     def fail(
         self, why: str, rows: Positions, where: Mask, starts: Positions, ends: Positions
     ) -> None:
-        """Some of ``rows`` have a part that is wrong, from ``starts`` to ``ends``."""
+        """A part of some ``rows``, from ``starts`` to ``ends``, is wrong."""
         if not where.any():
             return
         failed = np.zeros(len(self.flat), np.bool_)
@@ -52,7 +52,7 @@ class SyslogFields:
         self.present[name][rows] = present
 
     def set_local(self, rows: Positions, micros: Positions, local: Mask) -> None:
-        """Change times of the wall's clock to UTC."""
+        """Convert local times to UTC."""
         zoneless = np.flatnonzero(local)
         if self.timezone and len(zoneless):
             received = self.ts[rows[zoneless]]

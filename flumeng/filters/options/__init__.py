@@ -1,1 +1,1 @@
-"""The options of each filter, a file for each."""
+"""The options of each filter, a file each; light."""

@@ -1,4 +1,4 @@
-"""The options of the filter ``aggregate``."""
+"""The options of ``aggregate``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INSTEAD: Mapping[str, str] = {
         "make histogram(x), and take quantiles of all rows of a window together",
     ),
 }
-"""What is made of all events of a window, and not of parts that are put together."""
+"""Functions that need all events of a window at once."""
 HISTOGRAM = Kind(
     "struct",
     (("values", Kind("array", (("", Kind(FRACTION)),))),
@@ -47,7 +47,7 @@ IDENTITY = ("journal", "seq", "replayed")
 
 @dataclass(frozen=True)
 class Value:
-    """A ``function`` of a column, or of a condition; without one all rows are counted."""
+    """A ``function`` of a column or condition; ``count`` of all rows without."""
 
     function: str
     argument: str | None

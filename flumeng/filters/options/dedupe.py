@@ -18,7 +18,7 @@ class Dedupe(FilterOptions):
     It sees one split of a batch: what comes again in another one stays.
     """
 
-    implementation: ClassVar[str] = "flumeng.filters.dedupe:DedupeFilter"
+    implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"
 
     bare: ClassVar[str] = "by"
     keeps_columns: ClassVar[bool] = True

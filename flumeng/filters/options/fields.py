@@ -1,7 +1,6 @@
-"""Which values become columns: ``fields: {ms: "took.ms BIGINT"}``, or a schema in Spark DDL.
+"""The options ``fields`` and ``schema``: ``{ms: "took.ms BIGINT"}``, or a schema in Spark DDL.
 
-A path is of names with points between them; a name with other characters, or points of its own,
-stands in backticks.
+Paths are names with points between them; other names stand in backticks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _TYPE = re.compile(
     r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
     r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
 )
-"""Spark's own names, of which another dialect of SQL has more."""
+"""Spark's own names."""
 _NAMES = re.compile(_NAME)
 
 
@@ -29,7 +28,6 @@ class Named:
 
 
 def check_separator(text: str) -> None:
-    """Characters, or the name of one that is white space."""
     if text not in ("tab", "space") and not re.fullmatch(r"[!#-/:-@\[\]^_`{|}~]+", text):
         raise ValueError("expected characters such as , ; | : or =, or the words tab or space")
 
@@ -40,7 +38,7 @@ def check_quote(text: str) -> None:
 
 
 def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Named]:
-    """By column where its value is and its type. Raises ValueError."""
+    """Path and type by column. Raises ValueError."""
     from flumeng.config import sql_text  # noqa: PLC0415  # loads sqlglot
 
     found = {
@@ -59,7 +57,7 @@ def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Nam
 
 
 def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool) -> Columns:
-    """What the columns are. Raises ValueError."""
+    """Raises ValueError."""
     from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
     found: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}

@@ -1,9 +1,8 @@
-"""Grok: regular expressions with names for the parts that logs are made of.
+"""Grok: regular expressions with names for parts.
 
-``%{IPORHOST:client}`` is what IPORHOST stands for, in a group ``client``; ``%{NUMBER:bytes:int}``
-has a type too. A pattern is written out as one expression of RE2, in which groups have numbers,
-since a field may stand in several branches of it. Patterns are written for Oniguruma, in which the
-flag ``m`` is RE2's ``s``.
+``%{IPORHOST:client}`` is the pattern IPORHOST in a group ``client``; ``%{NUMBER:bytes:int}`` has a
+type. Patterns are expanded to one expression of RE2 with numbered groups, since a field may occur
+several times. They are written for Oniguruma, whose flag ``m`` is ``s`` in RE2.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ _FIELD = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Grok:
-    """``regex`` has a group ``f0`` for the first of ``fields``, each the name of a column, and so
-    on; ``types`` are those of columns in Spark DDL."""
+    """``regex`` has a group ``f0`` for the first of ``fields``, column names, and so on; ``types``
+    are in Spark DDL."""
 
     regex: str
     fields: tuple[str, ...]
@@ -64,7 +63,7 @@ def check_name(text: str) -> None:
 
 
 def written_out(pattern: str, more: Mapping[str, str]) -> Grok:
-    """``more`` are patterns beside those of the library. Raises ValueError."""
+    """``more``: patterns beside the library. Raises ValueError."""
     writer = _Writer({**library(), **more})
     regex = "".join(writer.parts(pattern, ()))
     if not writer.fields:
@@ -129,7 +128,7 @@ class _Writer:
 
 
 def all_types(patterns: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
-    """The columns of several patterns, with their types. Raises ValueError."""
+    """The columns of several patterns, with types. Raises ValueError."""
     found: dict[str, str] = {}
     for pattern in patterns:
         for field, kind in written_out(pattern, more).types.items():

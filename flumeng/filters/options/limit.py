@@ -18,7 +18,7 @@ class Limit(FilterOptions):
     It counts in each split of a batch by itself: it holds back floods, and is no quota.
     """
 
-    implementation: ClassVar[str] = "flumeng.filters.limit:LimitFilter"
+    implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"
 
     keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (

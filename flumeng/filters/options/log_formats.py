@@ -1,7 +1,7 @@
-r"""What a server writes into its access log, as its configuration says it.
+r"""Formats of access logs, as the server's configuration has them.
 
-``$remote_addr [$time_local] "$request" $status`` is of nginx's ``log_format``, and
-``%h [%t] \"%r\" %>s`` of Apache's ``LogFormat``: texts, and between them what differs in each line.
+``$remote_addr [$time_local] "$request" $status`` is nginx's ``log_format``, ``%h [%t] \"%r\" %>s``
+Apache's ``LogFormat``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flumeng.config.kinds import EVENT, check_column
 
 REQUEST = ("method", "path", "protocol")
 TIMES: Mapping[str, str] = {"time_local": "common_log", "time_iso8601": "iso8601", "msec": "unix"}
-"""Variables that set ``ts``, each with the format of its time; the first of a line does."""
+"""Variables that set ``ts``, with their time format; the first of a line does."""
 _INT, _BIGINT, _DOUBLE, _STRING = "INT", "BIGINT", "DOUBLE", "STRING"
 _NGINX: Mapping[str, tuple[str, str]] = {
     "remote_addr": ("client", _STRING),
@@ -63,7 +63,7 @@ _APACHE: Mapping[str, tuple[str, str]] = {
     "R": ("handler", _STRING),
 }
 _NAMED = {"i": "http_", "o": "sent_http_", "C": "cookie_", "e": "env_", "n": "note_", "x": ""}
-"""What Apache has by a name, like ``%{Referer}i``."""
+"""Named ones of Apache, like ``%{Referer}i``."""
 _HEADERS = {"http_referer": "referer", "http_user_agent": "agent"}
 _UNITS = {"s": "duration_s", "ms": "duration_ms", "us": "duration_us"}
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))", re.ASCII)
@@ -74,9 +74,8 @@ _DIRECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Variable:
-    """What differs in each line: ``said`` in the format, into ``column`` as ``type`` of Spark DDL.
-    A request is three columns and has none itself; a time that sets ``ts`` has a ``time`` format.
-    """
+    """``said`` in the format, into ``column`` with a ``type`` in Spark DDL. A request is three
+    columns; a time that sets ``ts`` has a ``time`` format."""
 
     said: str
     column: str
@@ -85,7 +84,7 @@ class Variable:
 
     @property
     def listed(self) -> bool:
-        """Whether nginx writes a list: of the servers that it asked, or of proxies."""
+        """Whether nginx writes a list, of upstream servers or proxies."""
         name = self.said.strip("${}")
         return name.startswith("upstream_") or name.endswith("_x_forwarded_for")
 
@@ -101,7 +100,7 @@ Part = str | Variable
 
 @lru_cache(maxsize=1024)
 def read(log_format: str) -> tuple[Part, ...]:
-    """Texts and variables by turns. Raises ValueError."""
+    """Texts and variables in turn. Raises ValueError."""
     nginx = _VARIABLE.search(log_format) is not None
     found: list[Part] = []
     taken: set[str] = set()
@@ -124,7 +123,7 @@ def read(log_format: str) -> tuple[Part, ...]:
 
 
 def columns(log_format: str) -> dict[str, str]:
-    """The columns that a format makes, with their types in Spark DDL. Raises ValueError."""
+    """Columns with their types in Spark DDL. Raises ValueError."""
     variables = (part for part in read(log_format) if isinstance(part, Variable))
     return {name: kind for part in variables for name, kind in part.columns.items()}
 

@@ -1,4 +1,4 @@
-"""The options of the filter ``parse``."""
+"""The options of ``parse``."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ _NAMED = ("schema", "fields", "into")
 
 @dataclass(frozen=True)
 class _Format:
-    """``needs`` one option of each group, takes also the ``others``, and makes ``columns`` beside
-    those that options name."""
+    """``needs`` one option of each group, also takes ``others``, and makes ``columns``."""
 
     needs: tuple[tuple[str, ...], ...] = ()
     others: tuple[str, ...] = ()
@@ -276,13 +275,13 @@ class Parse(FilterOptions):
 
 
 def columns_of(types: Mapping[str, str]) -> Columns:
-    """Those of names and types in Spark DDL. Raises ValueError."""
+    """From types in Spark DDL. Raises ValueError."""
     schema = ", ".join(f"{name} {kind}" for name, kind in types.items())
     return kinds(schema, None, nested=False)
 
 
 def _without_own(columns: Columns) -> dict[str, Kind]:
-    """``ts`` and ``host`` are no new columns, they set the event's. Raises ValueError."""
+    """``ts`` and ``host`` set the event's own. Raises ValueError."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
             raise ValueError(f"{name} sets the event's own: it has to be a {RECEIVED[name].name}")

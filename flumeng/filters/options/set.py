@@ -77,7 +77,7 @@ class Set(FilterOptions):
 
 
 def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
-    """What a template gives. Raises ValueError."""
+    """Raises ValueError."""
     kinds = [_kind_of(part, columns) for part in parts if isinstance(part, templates.Field)]
     if len(parts) == 1 and kinds:
         return kinds[0]
@@ -108,7 +108,7 @@ def _require_text(name: str, kind: Kind) -> None:
 
 
 def _require_alike(name: str, before: Kind, kind: Kind) -> None:
-    """A column keeps its kind, so that a condition may leave it to other events as it is."""
+    """A column keeps its kind, so that a condition may leave it to other events."""
     if kind.name == TEXT and before.name in (TEXT, BINARY):
         return
     if kind.name != before.name or kind.name not in _SAME_WIDTH:
@@ -118,4 +118,4 @@ def _require_alike(name: str, before: Kind, kind: Kind) -> None:
 
 
 _SAME_WIDTH = ATOMIC - {VOID, "integer", "fraction"}
-"""Kinds of which all columns have the same type."""
+"""Kinds with a single type."""

@@ -1,7 +1,4 @@
-"""Texts with columns in braces, like ``{host}-{app}``; ``{attrs.x}`` is an entry of ``attrs``.
-
-``{{`` and ``}}`` are braces.
-"""
+"""Templates with columns in braces, like ``{host}-{app}`` or ``{attrs.x}``; ``{{`` is a brace."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_.-]+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or the entry ``key`` of the column ``attrs``."""
+    """A column, or the entry ``key`` of ``attrs``."""
 
     name: str
     key: str | None = None

@@ -1,9 +1,8 @@
-"""How texts and numbers say times: named formats, and patterns as ``strptime`` has them.
+"""Time formats: names, and patterns as of ``strptime``.
 
-Each becomes a pattern that both ``re`` and RE2 read, with groups by the directives of ``strptime``:
-``Y y m b d j H I p M S f``, ``s`` for seconds since the epoch with the part of a second in ``f``,
-``n`` for whole units since the epoch, and ``z`` for the zone, with ``sign``, ``zh`` and ``zm`` in
-it where it is a number.
+Each becomes a pattern for both ``re`` and RE2, with groups named as the directives of ``strptime``:
+``Y y m b d j H I p M S f``, ``s`` for seconds since the epoch with the fraction in ``f``, ``n`` for
+whole units since the epoch, ``z`` for the zone, with ``sign``, ``zh`` and ``zm`` if numeric.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ NAMED: Mapping[str, str] = {
     "unix_ns": r"(?P<n>-?[0-9]{1,18}|-?[1-8][0-9]{18})",
 }
 ISO = ("iso8601", "rfc3339")
-"""Formats that the reader of ISO 8601 reads; their patterns only say which texts they take."""
+"""Read by ``iso8601``; their patterns only restrict the texts."""
 UNITS: Mapping[str, int] = {"unix": 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": 10**9}
-"""How many of them are a second: these formats are of numbers too."""
+"""How many are a second; these formats are of numbers too."""
 
 
 def check(text: str) -> None:
@@ -74,7 +73,7 @@ def check(text: str) -> None:
 
 
 def pattern(text: str) -> str:
-    """What a format is as a regular expression that matches a whole text. Raises ValueError."""
+    """A regular expression that matches a whole text. Raises ValueError."""
     if text in NAMED:
         return rf"\A\s*(?:{NAMED[text]})\s*\z"
     if "%" not in text:
@@ -95,7 +94,7 @@ def pattern(text: str) -> str:
 
 
 def _of_directives(text: str) -> str:
-    """What stands in ``text``, with the pattern of each directive; white space fits any."""
+    """The pattern of each directive; white space matches any."""
     text = re.sub("%(.)", lambda token: _SHORT.get(token[1], token[0]), text)
     found = ""
     used: set[str] = set()
