@@ -17,12 +17,11 @@ import pytest
 
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.postgres import probing, split
+from flumeng.connectors.postgres import split
 from flumeng.connectors.postgres.connection import Connection
 from flumeng.connectors.postgres.options import Sql
-from flumeng.connectors.postgres.split import WriteSplit
+from flumeng.connectors.postgres.split import Claim, Transaction, WriteSplit
 from flumeng.connectors.postgres.target import Server, Target
-from flumeng.connectors.postgres.transaction import Claim, Transaction
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
@@ -499,11 +498,11 @@ def test_a_table_that_is_missing_is_found_before_the_first_batch(postgres: RealP
     to = target(postgres)
     options = Sql(url=postgres.url, table="events", username=postgres.username)
     with pytest.raises(UserError, match='there is no table "public"'):
-        probing.probe(to.server, options)
-    probing.probe(to.server, replace(options, create=True))
+        split.probe(to.server, options)
+    split.probe(to.server, replace(options, create=True))
     with pytest.raises(UserError, match="there is no table"):
-        probing.probe(to.server, options)
+        split.probe(to.server, options)
     postgres.run("CREATE TABLE events (body bytea)")
-    probing.probe(to.server, options)
+    split.probe(to.server, options)
     with pytest.raises(UserError, match="does not exist"):
-        probing.probe(replace(to.server, database="absent"), options)
+        split.probe(replace(to.server, database="absent"), options)

@@ -14,14 +14,19 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import template
-from flumeng.connectors.elasticsearch.aliases import moving
 from flumeng.connectors.elasticsearch.answers import Verdict, judge
-from flumeng.connectors.elasticsearch.bodies import Bodies
+from flumeng.connectors.elasticsearch.bodies import NAME_CHARACTERS, VALUE_CHARACTERS, Bodies, legal
 from flumeng.connectors.elasticsearch.bulk import RETRY_SECONDS, Request, send
-from flumeng.connectors.elasticsearch.cluster import Connection, OverloadedError, TooLargeError
-from flumeng.connectors.elasticsearch.index_names import NAME_CHARACTERS, VALUE_CHARACTERS, legal
+from flumeng.connectors.elasticsearch.cluster import (
+    FIRST_BYTES,
+    LEAST_BYTES,
+    Connection,
+    OverloadedError,
+    RequestSize,
+    TooLargeError,
+    moving,
+)
 from flumeng.connectors.elasticsearch.options import Elasticsearch
-from flumeng.connectors.elasticsearch.request_size import FIRST_BYTES, LEAST_BYTES, RequestSize
 from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
 from flumeng.platform.errors import UnavailableError, UserError

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import orc
 
 from flumeng.connectors.files import formats
-from flumeng.connectors.files.plain_columns import plain, plain_schema
+from flumeng.connectors.files.formats import plain, plain_schema
 from flumeng.platform.errors import UserError
 
 NOON = 43_200_000_000

@@ -1,4 +1,4 @@
-"""What a cluster says of each event of a bulk request, and what follows from it."""
+"""What a cluster answers for each event of a bulk request, and what follows."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ OF_THE_INDEX = frozenset(
         "validation_exception",
     }
 )
-"""Errors that no event has caused: the index is read-only, closed or missing and may not be made
-(its name is on no list, or the cluster has as many shards as it may have), or a right is missing.
-The operator of the cluster can mend them, so the events wait."""
+"""Errors that no event has caused: a read-only, closed or missing index, or a missing right. The
+operator of the cluster can fix them, so the events wait."""
 ARGUMENTS_OF_THE_INDEX = re.compile(
     r"no write index is defined for alias \["
     r"|pipeline with id \[[^\]]*\] does not exist"
     r"|only write ops with an op_type of create are allowed in data streams"
 )
-"""How such errors begin whose type is that of many faults of events, ARGUMENT. Only the beginning
-counts: what follows may quote the event."""
+"""Such errors of the type ARGUMENT, which many faults of events have. Only the beginning counts:
+the rest may quote the event."""
 ARGUMENT = "illegal_argument_exception"
 
 
@@ -57,18 +56,18 @@ class Answer(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Verdict:
-    """By their place in the request: the events to be sent ``again``, and those that are
-    ``refused`` for good, with reasons. All others are in the index."""
+    """By their place in the request: events to send ``again``, and those ``refused`` for good, with
+    reasons. All others are in the index."""
 
     again: Sequence[int] = ()
     trouble: str = ""
-    """Why the first one is to be sent again."""
+    """Why the first one is sent again."""
     overloaded: bool = False
     refused: Sequence[tuple[int, str]] = ()
 
 
 def judge(content: bytes, count: int) -> Verdict:
-    """Of ``count`` events. Raises ValueError when this is no answer to a request of so many."""
+    """Raises ValueError for an invalid answer to ``count`` events."""
     try:
         if not msgspec.json.decode(content, type=Summary).errors:
             return Verdict()

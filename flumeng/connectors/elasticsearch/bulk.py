@@ -1,7 +1,7 @@
-"""The stage that indexes the events of a split: requests of some megabytes, a few at a time.
+"""The stage that indexes a split, by a few concurrent requests of some megabytes.
 
-While one request is under way the next one is made. Events that a cluster has not taken are sent
-again until it has taken none for half a minute; then the whole batch is tried again by the loop.
+Events that the cluster has not taken are sent again until it has taken none for half a minute; then
+the loop retries the batch.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ AT_ONCE = 2
 RETRY_SECONDS = 30.0
 GATHERED_BYTES = 4 * 1024 * 1024
 DONE_SCHEMA = pa.schema([pa.field("events", pa.int64()), pa.field("refused", pa.int64())])
-"""``refused``: of so many the time was not believed."""
+"""``refused``: how many had a time that was not believed."""
 
 Refused = tuple[pa.RecordBatch, Sequence[str]]
-"""Events that are refused for good, and a reason for each."""
+"""Refused events with a reason each."""
 
 
 @dataclass(frozen=True)
 class IndexEvents:
-    """Indexes a split's events, and yields one row about all of them."""
+    """Indexes a split's events, and yields one row."""
 
     connection: Connection
     bodies: Bodies
@@ -92,7 +92,7 @@ class IndexEvents:
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
-    """How many events were refused, of a request that has ended."""
+    """How many events of a completed request were refused."""
     count = 0
     for events, reasons in sent.result():
         refuse(events, reasons)
@@ -102,7 +102,7 @@ def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """``lines`` are what is sent of ``events``."""
+    """Events and their ``lines``."""
 
     events: pa.RecordBatch
     lines: pa.BinaryArray
@@ -119,7 +119,7 @@ class Request:
         return len(json_text.content_of(self.lines))
 
     def cut(self, most_bytes: int) -> Iterator[Request]:
-        """In parts with equal numbers of events, of ``most_bytes`` when events are of a size."""
+        """Parts with equal numbers of events, of about ``most_bytes``."""
         rows = max(1, len(self) * most_bytes // max(self.bytes, 1))
         parts = math.ceil(len(self) / rows)
         rows = math.ceil(len(self) / parts)
@@ -132,7 +132,7 @@ class Request:
 
 
 def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
-    """Until the cluster has answered. Raises UnavailableError, UserError."""
+    """Until the cluster answers. Raises UnavailableError, UserError."""
     while True:
         try:
             ask()
@@ -142,10 +142,8 @@ def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
 
 
 def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
-    """Index the events of ``request``, but for those that are given back.
-
-    Raises UnavailableError, UserError.
-    """
+    """Index the events of ``request``; returns the refused ones. Raises UnavailableError,
+    UserError."""
     refused: list[Refused] = []
     waiting = deque([request])
     while waiting:

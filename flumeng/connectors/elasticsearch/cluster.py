@@ -1,8 +1,7 @@
-"""The one adapter to a cluster: through the transport of the client of Elasticsearch.
+"""The adapter to a cluster, by the transport of the client of Elasticsearch.
 
-The client itself asks first whether the server is Elasticsearch of its own version, so it is left
-out. Each request is sent once, to the next node in turn that has answered lately: who asks decides
-whether to repeat it.
+The client itself would require Elasticsearch of its own version. Requests are sent once, to the
+next node in turn that has answered lately; the caller decides about retries.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import gzip
 import re
 import ssl
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -25,9 +25,8 @@ from urllib3 import Timeout
 from urllib3.exceptions import ConnectTimeoutError
 
 from flumeng.connectors.api.backoff import CONNECT_SECONDS
-from flumeng.connectors.elasticsearch import aliases
 from flumeng.connectors.elasticsearch.answers import Cause
-from flumeng.connectors.elasticsearch.request_size import RequestSize
+from flumeng.connectors.elasticsearch.options import INDEX_PART
 from flumeng.connectors.elasticsearch.template import Template
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import Secret, excerpt
@@ -44,16 +43,16 @@ JSON, LINES = "application/json", "application/x-ndjson"
 
 
 class OverloadedError(UnavailableError):
-    """The cluster takes no more now: smaller requests, later."""
+    """The cluster takes no more now: send smaller requests, later."""
 
 
 class TooLargeError(UnavailableError):
-    """The cluster, or something before it, takes no request of that size."""
+    """The cluster, or a proxy, takes no request of that size."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How a cluster is reached: the sink's options, with what the secrets are."""
+    """The sink's options, with secrets."""
 
     hosts: tuple[str, ...]
     timeout_seconds: float
@@ -88,7 +87,7 @@ class Connection:
 
 
 class Cluster:
-    """Used by several threads at a time. ``size`` is what all of them have learned."""
+    """Thread-safe. ``size`` is shared."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -112,10 +111,10 @@ class Cluster:
         self._installing = threading.Lock()
 
     def bulk(self, body: bytes) -> bytes:
-        """The answer to a request that the cluster has carried out, event by event.
+        """The answer to a bulk request.
 
-        Raises UnavailableError: whether the cluster has is unknown; OverloadedError and
-        TooLargeError, that it has not; UserError, that it never will.
+        Raises OverloadedError, TooLargeError: it was not carried out; another UnavailableError:
+        unknown; UserError: it never will be.
         """
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
@@ -130,7 +129,7 @@ class Cluster:
         raise _refusal(status, answer)
 
     def require_known(self) -> None:
-        """The cluster answers, knows the user, and has the pipeline. A right that writing does not
+        """The cluster answers, knows the user, and has the pipeline. Rights that writing does not
         need may be missing (403). Raises UnavailableError, UserError."""
         targets = ["/"]
         pipeline = self._connection.pipeline
@@ -144,8 +143,7 @@ class Cluster:
                 raise _refusal(status, answer)
 
     def install(self, template: Template) -> None:
-        """Install it unless the cluster has one of that name. Raises UnavailableError,
-        UserError."""
+        """Unless the cluster has a template of that name. Raises UnavailableError, UserError."""
         with self._installing:
             if template.name in self._installed:
                 return
@@ -158,18 +156,18 @@ class Cluster:
             self._installed.add(template.name)
 
     def require_steady(self, index: str) -> None:
-        """Raises UserError when ``index``, the option, names an alias whose write index moves on: a
-        repeated event would be in two indexes. Not checked where the user lacks the right to see
-        aliases. Raises UnavailableError."""
+        """Raises UserError when the option ``index`` names an alias whose write index moves: a
+        repeated event would be in two indexes. Skipped without the right to see aliases. Raises
+        UnavailableError."""
         with self._installing:
             if index in self._steady:
                 return
-            target = f"/_alias/{quote(aliases.target_of(index), safe='*')}"
+            target = f"/_alias/{quote(target_of(index), safe='*')}"
             status, answer = self._request("GET", target, {}, None)
             if status not in (200, 403, 404):
                 raise _refusal(status, answer)
             try:
-                alias = aliases.moving(answer, index) if status == 200 else None
+                alias = moving(answer, index) if status == 200 else None
             except ValueError as error:
                 raise UnavailableError(f"elasticsearch: no answer of _alias: {error}") from error
             if alias is not None:
@@ -224,12 +222,12 @@ class Cluster:
 
 @lru_cache(maxsize=16)
 def connect(connection: Connection) -> Cluster:
-    """One for all splits that this process takes."""
+    """Shared by all splits of this process."""
     return Cluster(connection)
 
 
 class _Untouched(elastic_transport.Serializer):
-    """Requests are made, and answers read, by others."""
+    """Bodies are encoded and decoded by the caller."""
 
     def dumps(self, data: Any) -> bytes:
         assert isinstance(data, bytes)
@@ -244,13 +242,13 @@ class _Json(_Untouched):
 
 
 class _Lines(_Untouched):
-    """The transport's own would put a line end behind what was compressed."""
+    """The transport's own appends a newline to compressed data."""
 
     mimetype = LINES
 
 
 class _Text(_Untouched):
-    """What servers before the cluster answer."""
+    """Answers of proxies."""
 
     mimetype = "text/*"
 
@@ -281,3 +279,61 @@ def _said(answer: bytes) -> str:
 
 def _first_line(text: str) -> str:
     return excerpt(text.partition("\n")[0], SAID_CHARACTERS)
+
+
+class _Alias(msgspec.Struct):
+    is_write_index: bool | None = None
+
+
+class _Aliases(msgspec.Struct):
+    aliases: dict[str, _Alias] = {}
+
+
+def target_of(index: str) -> str:
+    """The option ``index`` as a wildcard."""
+    return INDEX_PART.sub("*", index)
+
+
+def moving(content: bytes, index: str) -> str | None:
+    """The first alias in ``content``, an answer of ``_alias``, that the option ``index`` may name
+    and whose write index moves by rollover. Raises ValueError for another answer."""
+    found: defaultdict[str, list[bool | None]] = defaultdict(list)
+    for one in msgspec.json.decode(content, type=dict[str, _Aliases]).values():
+        for name, alias in one.aliases.items():
+            found[name].append(alias.is_write_index)
+    pattern = _alias_pattern(index)
+    for name, writes in sorted(found.items()):
+        if pattern.fullmatch(name) and (len(writes) > 1 or writes[0] is not None):
+            return name
+    return None
+
+
+def _alias_pattern(index: str) -> re.Pattern[str]:
+    parts = INDEX_PART.split(index)
+    found = ""
+    for fixed, time, column in zip(
+        parts[::3], [*parts[1::3], None], [*parts[2::3], None], strict=True
+    ):
+        found += re.escape(fixed) + ("[0-9]+" if time else "[a-z0-9._-]+" if column else "")
+    return re.compile(found)
+
+
+LEAST_BYTES = 64 * 1024
+FIRST_BYTES = 1024 * 1024
+
+
+class RequestSize:
+    """The size of bulk requests. Doubles while requests are answered, halves when one is not taken;
+    then grows by an eighth, as the window of TCP."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._growth = 2.0
+        self.bytes = min(FIRST_BYTES, most_bytes)
+
+    def grow(self) -> None:
+        self.bytes = min(self._most, int(self.bytes * self._growth))
+
+    def shrink(self) -> None:
+        self._growth = 1.125
+        self.bytes = max(LEAST_BYTES, self.bytes // 2)

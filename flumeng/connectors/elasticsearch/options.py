@@ -19,7 +19,7 @@ from flumeng.platform.options.urls import with_port
 
 MIB = 2**20
 INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")
-"""What stands for something else in the name of an index: a part of the time, or a column."""
+"""A pattern of the name of an index: a part of the time, or a column."""
 RESERVED = frozenset(
     (
         "_data_stream_timestamp",
@@ -37,7 +37,7 @@ RESERVED = frozenset(
         "_version",
     )
 )
-"""Field names of metadata, which no document may have."""
+"""Names of metadata fields."""
 _IN_INDEX = ATOMIC - {BINARY}
 _FIXED = re.compile(r"[a-z0-9._-]*")
 

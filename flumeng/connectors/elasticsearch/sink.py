@@ -1,8 +1,7 @@
-"""Events as documents of Elasticsearch: bulk requests made column by column from Arrow.
+"""The sink ``elasticsearch``: bulk requests made column by column from Arrow.
 
-An event's ``_id`` and index depend on the event alone, so a batch that is written again, in whole
-or in part, leaves each event once. What only the cluster or its operator can mend (a full queue, a
-read-only index, a missing right) is waited for; what no repetition can mend is a dead letter.
+``_id`` and index depend on the event alone, so a repeated batch leaves each event once. Errors that
+the operator of the cluster can fix are waited for; others make dead letters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An index template with types for flumeng's columns; other columns are typed by the cluster."""
+"""An index template with types for flumeng's columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from flumeng.connectors.elasticsearch.options import INDEX_PART, Elasticsearch
 
 PRIORITY = 200
-"""Above that of the templates that a cluster brings along."""
+"""Above the templates of a cluster."""
 KEYWORD = {"type": "keyword", "ignore_above": 1024}
 PROPERTIES: dict[str, dict[str, Any]] = {
     "body": {"type": "text"},
@@ -24,13 +24,12 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 
 
 OPENSEARCH = {"attrs": {"type": "flat_object"}}
-"""What OpenSearch has another name for."""
+"""Other names in OpenSearch."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """``contents``: the first that the cluster takes; Elasticsearch and OpenSearch have types of
-    different names."""
+    """``contents``: the first that the cluster takes is used."""
 
     name: str
     contents: tuple[bytes, ...]

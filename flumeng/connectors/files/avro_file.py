@@ -1,8 +1,6 @@
-"""Avro container files. fastavro makes each row from a Python object, which takes about twenty
-times the processor time of Parquet.
+"""Avro container files, by fastavro: about twenty times the processor time of Parquet.
 
-Each column may be null. A time is ``timestamp-micros`` (``local-`` without a zone), a map has texts
-as keys, and names are those that Avro allows.
+Columns are nullable, times ``timestamp-micros`` (``local-`` without a zone), keys of maps texts.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class AvroFile:
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:
-    """Raises UserError for names and types that Avro does not have."""
+    """Raises UserError for names and types that Avro lacks."""
     return _record("event", list(schema))
 
 
@@ -85,7 +83,7 @@ def _type(place: str, kind: pa.DataType) -> Any:
 
 
 def _numbers(rows: pa.Table) -> pa.Table:
-    """Times and dates as Avro's numbers: Python has none before year 1 and after 9999."""
+    """Times and dates as Avro's numbers: Python's years are 1 to 9999."""
     for place, field in enumerate(rows.schema):
         column = rows.column(place)
         if pa.types.is_timestamp(field.type):

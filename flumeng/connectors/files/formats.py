@@ -1,23 +1,24 @@
-"""One file in one format: takes tables of events, and is complete when it is closed."""
+"""File writers of each format: they take tables of events, and are complete when closed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import csv, orc
 
-from flumeng.connectors.files import avro_file, csv_file
-from flumeng.connectors.files.orc_file import OrcFile
+from flumeng.connectors.files import avro_file
 from flumeng.events import json_text
 from flumeng.platform.errors import UserError
 
 UNREPEATED = frozenset({"body", "message", "seq", "ts"})
 ENDINGS = {"zstd": "zst", "gzip": "gz"}
 WITHIN = ("parquet", "orc", "avro")
-"""Formats whose compression is inside, so that names do not tell it."""
+"""Compressed inside, so names do not show it."""
 ROWS_AT_ONCE = 20_000
 
 Texts = Callable[[pa.RecordBatch], pa.Array]
@@ -27,12 +28,11 @@ class FileWriter(Protocol):
     def write(self, rows: pa.Table) -> None: ...
 
     def close(self) -> None:
-        """Write the file's end; nothing is written after."""
+        """Write the end of the file."""
 
 
 class ParquetFile:
-    """All columns as they are, a row group for each ``write``. Dictionaries only where values
-    repeat."""
+    """A row group for each ``write``. Dictionaries only where values repeat."""
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._sink = sink
@@ -57,13 +57,12 @@ class ParquetFile:
 
     @property
     def footer(self) -> pq.FileMetaData:
-        """What the file says of itself, once it is closed."""
+        """Of a closed file."""
         return self._footers[0]
 
 
 class LinesFile:
-    """A line for each row: the bytes that ``texts`` makes of it and a newline. A null is an empty
-    line."""
+    """A line for each row, by ``texts``. Null is an empty line."""
 
     def __init__(self, sink: pa.NativeFile, texts: Texts, codec: str | None) -> None:
         self._sink = sink
@@ -88,7 +87,6 @@ def bodies(rows: pa.RecordBatch) -> pa.Array:
 
 
 def ending(form: str, compression: str) -> str:
-    """The end of the files' names."""
     if form in WITHIN:
         return f".{form}"
     plain = {"text": ".log"}.get(form, f".{form}")
@@ -96,7 +94,7 @@ def ending(form: str, compression: str) -> str:
 
 
 def require_fit(schema: pa.Schema, form: str) -> None:
-    """Raises UserError when files of that format cannot hold such rows."""
+    """Raises UserError when the format cannot hold such rows."""
     empty = schema.empty_table()
     if form == "text" and "body" not in schema.names:
         raise UserError("files: text writes the column body, which select has dropped")
@@ -110,7 +108,6 @@ def require_fit(schema: pa.Schema, form: str) -> None:
 
 
 def create(sink: pa.NativeFile, schema: pa.Schema, form: str, compression: str) -> FileWriter:
-    """A file that takes tables of ``schema``."""
     codec = None if compression == "none" else compression
     if form == "parquet":
         return ParquetFile(sink, schema, compression)
@@ -119,14 +116,116 @@ def create(sink: pa.NativeFile, schema: pa.Schema, form: str, compression: str) 
     if form == "avro":
         return avro_file.AvroFile(sink, schema, compression)
     if form == "csv":
-        return csv_file.CsvFile(sink, schema, codec)
+        return CsvFile(sink, schema, codec)
     return LinesFile(sink, json_text.rows if form == "json" else bodies, codec)
 
 
 def _repeated(field: pa.Field) -> list[str]:
-    """Names of the Parquet columns of ``field`` that are worth a dictionary."""
+    """The Parquet columns of ``field`` that are worth a dictionary."""
     if pa.types.is_map(field.type):
         return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
     if field.name in UNREPEATED or pa.types.is_nested(field.type):
         return []
     return [field.name]
+
+
+ORC_CODECS = {"none": "uncompressed", "gzip": "zlib"}
+
+
+class OrcFile:
+    """Times become instants with nanoseconds."""
+
+    def __init__(self, sink: pa.NativeFile, compression: str) -> None:
+        self._sink = sink
+        self._writer = orc.ORCWriter(sink, compression=ORC_CODECS.get(compression, compression))
+
+    def write(self, rows: pa.Table) -> None:
+        """Copied: pyarrow writes structs of a slice wrongly."""
+        self._writer.write(rows.take(pa.array(np.arange(rows.num_rows))))
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+
+BODY, EXACT_BODY = "body", "body_base64"
+CSV_ROWS_AT_ONCE = 1024
+
+
+class CsvFile:
+    """With a header: UTF-8, nothing for null and ``""`` for an empty text."""
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, codec: str | None) -> None:
+        self._sink = sink
+        self._out = pa.CompressedOutputStream(sink, codec) if codec else sink
+        options = csv.WriteOptions(batch_size=CSV_ROWS_AT_ONCE, quoting_style="needed")
+        columns = csv_texts(schema.empty_table()).schema
+        self._writer = csv.CSVWriter(self._out, columns, write_options=options)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(csv_texts(rows))
+
+    def close(self) -> None:
+        self._writer.close()
+        self._out.close()
+        self._sink.close()
+
+
+def csv_texts(rows: pa.Table) -> pa.Table:
+    """Columns as CSV has them. A body that is not UTF-8 gets U+FFFD, and ``body_base64`` beside it;
+    other bytes are base64."""
+    rows = plain(rows)
+    for number, field in enumerate(rows.schema):
+        column = rows.column(number)
+        if field.name == BODY and pa.types.is_binary(field.type):
+            text = _readable(column)
+            rows = rows.set_column(number, BODY, text)
+            changed = pc.not_equal(text.cast(pa.binary()), column)
+            none = pa.scalar(None, pa.binary())
+            exact = _base64(pc.if_else(pc.fill_null(changed, False), column, none))
+            rows = rows.append_column(EXACT_BODY, exact)
+        elif pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            rows = rows.set_column(number, field.name, _base64(column))
+    return rows
+
+
+def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = (v if v is None else v.decode("utf-8", "replace") for v in column.to_pylist())
+        return pa.chunked_array([pa.array(values, pa.string())])
+
+
+def _base64(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    quoted = [json_text.values(EXACT_BODY, chunk) for chunk in column.chunks]
+    return pc.utf8_slice_codeunits(pa.chunked_array(quoted, pa.binary()).cast(pa.string()), 1, -1)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """That of ``plain``. Raises UserError when two columns would have one name."""
+    found = plain(schema.empty_table()).schema
+    names = [name.lower() for name in found.names]
+    for name in found.names:
+        if names.count(name.lower()) > 1:
+            raise UserError(f"files: two columns would be {name}: rename one with select")
+    return found
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Fields of structs as columns ``a_b``, at any depth, and maps and lists as JSON texts."""
+    named = [pair for name in rows.column_names for pair in _plain(name, rows[name])]
+    return pa.Table.from_arrays([column for _, column in named], [name for name, _ in named])
+
+
+def _plain(name: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        fields = pa.table({name: column}).flatten()
+        for number in range(kind.num_fields):
+            yield from _plain(f"{name}_{kind.field(number).name}", fields.column(number))
+    elif pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        texts = [json_text.values(name, chunk).cast(pa.string()) for chunk in column.chunks]
+        yield name, pa.chunked_array(texts, pa.string())
+    else:
+        yield name, column

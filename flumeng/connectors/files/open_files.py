@@ -1,4 +1,4 @@
-"""The files that a split is being written into: one for each directory or partition, or several."""
+"""The open files of a split, one for each directory or partition, or several."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 OPEN_FILES = 256
-"""At once, of a split; the least recently used one is closed when there is another to open."""
+"""Of a split; the least recently used is closed for another."""
 MOST_FILES = 4096
-"""Of a split: more do not fit into the record of a commit, and partition no table."""
+"""Of a split: more do not fit the record of a commit."""
 GATHERED_BYTES = 64 * 1024 * 1024
-"""So much is sorted by file, and written as a row group into each, at once."""
+"""Sorted by file, and written as row groups, at once."""
 
 
 class StagedFile(Protocol):
@@ -24,7 +24,7 @@ P = TypeVar("P")
 
 
 class OpenFiles(Generic[K, F]):
-    """``closed`` are those that are whole."""
+    """``closed``: the complete ones."""
 
     def __init__(self) -> None:
         self._open: dict[K, F] = {}
@@ -36,11 +36,10 @@ class OpenFiles(Generic[K, F]):
         return len(self._open) + len(self.closed) > MOST_FILES
 
     def in_order(self, parts: Iterable[tuple[K, P]]) -> list[tuple[K, P]]:
-        """Those whose file is open first, so that as few as possible are closed."""
+        """Open files first, so that few are closed."""
         return sorted(parts, key=lambda part: part[0] not in self._open)
 
     def get(self, key: K, create: Callable[[], F]) -> F:
-        """The open file of ``key``, or a new one."""
         file = self._open.pop(key, None)
         if file is None:
             if len(self._open) == OPEN_FILES:

@@ -22,7 +22,7 @@ from flumeng.platform.options.patterns import FIELD, split_query
 from flumeng.platform.options.problems import nearest
 
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
-"""A variable without a value. It is reported as such, and names no column."""
+"""Without a value: reported elsewhere."""
 _IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Format = Literal["parquet", "orc", "avro", "json", "csv", "text"]
 

@@ -1,7 +1,7 @@
-"""Files in a lake, in directories named after the time of their events; each event visible once.
+"""The sink ``files``: files in a lake, by the time of their events, each event visible once.
 
-Executors write straight into the batch's staging directory, one file for each split and directory,
-and the driver learns only names and counts. The name of a file is never used again.
+Executors write into the staging directory of the batch, a file for each split and directory; the
+driver gets names and counts. File names are never reused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import pyarrow as pa
 from flumeng.connectors.api import chunks
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Row, TaskRevision, Written
 from flumeng.connectors.files import formats
-from flumeng.connectors.files.formats import FileWriter
+from flumeng.connectors.files.formats import FileWriter, plain, plain_schema
 from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.connectors.files.options import Files
-from flumeng.connectors.files.plain_columns import plain, plain_schema
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.pattern_path import PatternPath
 from flumeng.filters.receipt_bound import refused
@@ -76,8 +75,8 @@ class FilesSink:
 class StageFiles:
     """Writes a split's events to files in ``staging``, and yields a row for each file.
 
-    One row without a source says that the split makes too many files; nothing of it counts.
-    ``secrets`` are what references in the location stand for: this host may not have them.
+    A single row without a source means that there are too many files. ``secrets``: by their
+    references in the location, since the executor may not have them.
     """
 
     options: Files
@@ -105,7 +104,7 @@ class StageFiles:
 
 
 class _StagedFiles:
-    """The files of a split: for each directory one, or several when there are many directories."""
+    """The files of a split: one for each directory, or several."""
 
     def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
         self._options = options
@@ -132,7 +131,7 @@ class _StagedFiles:
                 self._files.close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
-        """Make all files durable, and tell them."""
+        """Make all files durable."""
         files = self._files.close_all()
         found = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:

@@ -1,7 +1,6 @@
-"""Columns of events as the binary COPY of PostgreSQL takes them: by the type of their target.
+"""Encodes columns for the binary COPY of PostgreSQL.
 
-Text in PostgreSQL is UTF-8 without NUL. What is not comes as U+FFFD; a column of type ``bytea``
-keeps every byte.
+Text in PostgreSQL is UTF-8 without NUL; other bytes become U+FFFD, except in ``bytea``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ REPLACEMENT = "\ufffd"
 ESCAPED_NUL, ESCAPED_REPLACEMENT = rb"\u0000", rb"\ufffd"
 _ESCAPE = re.compile(rb"\\(?:u0000|.)", re.DOTALL)
 JSONB_VERSION = b"\1"
-"""Of its binary form; the text follows."""
+"""Prefix of its binary form."""
 TARGETS: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "int2": pa.int16(),
@@ -38,9 +37,9 @@ TARGETS: dict[str, pa.DataType] = {
 TEXTS = ("text", "varchar", "bpchar")
 JSONS = ("json", "jsonb")
 ABLE = (*TARGETS, *TEXTS, *JSONS, "bytea")
-"""The types that a column may have, by their names in ``pg_type``."""
+"""Supported types, by their names in ``pg_type``."""
 FIRST_TIME = -210_866_803_200_000_000
-"""Microseconds of the first day that PostgreSQL knows, in 4714 BC."""
+"""Microseconds of the first day of PostgreSQL, in 4714 BC."""
 
 _CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "boolean"),
@@ -58,11 +57,11 @@ _CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 class UnfitError(FlumengError):
-    """A value cannot be what the type of its column asks for."""
+    """A value does not fit the type of its column."""
 
 
 def type_for(kind: pa.DataType) -> str:
-    """The type that a column of events gets in a table that is made for it."""
+    """The type of a column in a table that is created for the events."""
     for known, name in _CREATED:
         if known(kind):
             return name
@@ -74,10 +73,8 @@ def type_for(kind: pa.DataType) -> str:
 
 
 def encode(name: str, column: pa.Array, target: str) -> pa.Array:
-    """``column`` for a column of type ``target``.
-
-    Raises UnfitError when a value does not fit, UserError when no value of that type would.
-    """
+    """``column`` for a column of type ``target``. Raises UnfitError for a value, UserError for a
+    type."""
     try:
         return _encoded(name, column, target)
     except pa.ArrowInvalid as error:
@@ -101,7 +98,7 @@ def as_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def as_json(name: str, column: pa.Array) -> pa.Array:
-    """Nested values as JSON; text is taken as the JSON that it should be."""
+    """Nested values as JSON; text is taken for JSON."""
     if not pa.types.is_nested(column.type):
         return _without_nul(as_text(name, column).cast(pa.binary()))
     return _without_nul(json_text.values(name, column))
@@ -128,8 +125,7 @@ def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
 
 
 def _without_nul(texts: pa.Array) -> pa.Array:
-    """``texts`` of JSON without escaped NULs. A backslash that is escaped itself may stand before
-    the letters u0000: so it is looked at each escape in turn."""
+    """Without escaped NULs. A backslash may be escaped itself, so escapes are read in turn."""
     found = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
     if not pc.any(found).as_py():
         return texts

@@ -1,8 +1,7 @@
-"""One connection to PostgreSQL, and what its errors mean for a batch.
+"""A connection to PostgreSQL, and what its errors mean for a batch.
 
-Its calls run in a thread of their own, for ADBC knows no time-outs: a server that has stopped
-answering is given up, and the thread ends when the call does. The transaction belongs to the
-caller, in plain BEGIN and COMMIT.
+Calls run in a thread, since ADBC has no time-outs: a server that hangs is given up. The caller runs
+plain BEGIN and COMMIT.
 """
 
 from __future__ import annotations
@@ -26,26 +25,25 @@ from flumeng.platform.scrubbing import excerpt
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""The server ends a statement in time itself; if it does not, it is given up so much later."""
+"""The server ends a statement in time; else it is given up so much later."""
 IDLE_SECONDS = 60
-"""So long may a transaction wait for its client, before the server ends it and frees its locks."""
+"""The server ends a transaction that waits longer for its client."""
 MESSAGE_CHARACTERS = 500
 REFUSING = ("21", "22", "23", "44", "54", "P0")
-"""Classes of errors that are about rows, also of limits of the server (54) and of errors that a
-trigger raises (P0): they would be refused again."""
+"""Classes of errors about rows, including limits (54) and triggers (P0), which would repeat."""
 PASSING = ("08", "25", "40", "53", "55", "57", "58")
-"""Classes of errors that may be gone when it is tried again."""
+"""Classes of temporary errors."""
 _PRIMARY = str(b"PG_DIAG_MESSAGE_PRIMARY")
 WRONG = ("password authentication failed", "does not exist", "pg_hba.conf", "SSL", "certificate")
-"""What is said to a connection that will not be taken the next time either: it has no class."""
+"""Permanent errors of connections, which have no class."""
 
 
 class RefusedRowsError(FlumengError):
-    """The server refuses one of the rows for good; which one is not known."""
+    """The server refuses one of the rows for good."""
 
 
 class Connection:
-    """Used by one thread at a time. ``broken``: it is of no use any more."""
+    """Used by one thread at a time. ``broken``: no longer usable."""
 
     def __init__(self, server: Server) -> None:
         """Raises UnavailableError, UserError."""
@@ -54,8 +52,7 @@ class Connection:
         self._calls = queue.SimpleQueue()
         self.broken = False
         self.known: dict[Target, tuple[str | None, dict[str, str]]] = {}
-        """What was prepared for a target: the temporary table through which upserts go, and the
-        type of each column."""
+        """By target the temporary table of upserts, and the type of each column."""
         threading.Thread(target=self._work, name=str(server), daemon=True).start()
         try:
             self._call(self._connect, CONNECT_SECONDS)
@@ -66,7 +63,7 @@ class Connection:
             raise
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows that it returns. Raises RefusedRowsError, UnavailableError, UserError."""
+        """The returned rows. Raises RefusedRowsError, UnavailableError, UserError."""
 
         def run() -> list[tuple[Any, ...]]:
             self._cursor.execute(statement, values or None)
@@ -75,14 +72,14 @@ class Connection:
         return self._call(run)
 
     def copy(self, rows: pa.RecordBatch, table: TableName | None, name: str) -> None:
-        """Into a table, or into the temporary one of that name. Raises what ``execute`` raises."""
+        """Into a table, or the temporary one of that name. Raises what ``execute`` raises."""
         target: dict[str, Any] = {"temporary": True}
         if table is not None:
             name, target = table.name, {"db_schema_name": table.schema}
         self._call(lambda: self._cursor.adbc_ingest(name, rows, mode="append", **target))
 
     def close(self) -> None:
-        """When its last call has ended; this returns at once."""
+        """Returns at once; closes when the last call has ended."""
         self.broken = True
         self._calls.put(None)
 
@@ -99,7 +96,7 @@ class Connection:
             raise self._translated(error) from error
 
     def _work(self) -> None:
-        """The thread of the connection: everything of ADBC's happens here."""
+        """The thread of the connection: all calls of ADBC."""
         while (call := self._calls.get()) is not None:
             run, done = call
             try:
@@ -130,7 +127,7 @@ class Connection:
 
 
 def _sentence(error: Error) -> str:
-    """What the server says first, without what ADBC puts around it."""
+    """The server's message, without what ADBC adds."""
     details = {str(name): value for name, value in error.details or ()}
     primary = details.get(_PRIMARY)
     if primary:

@@ -1,7 +1,6 @@
-"""Rows in a table of PostgreSQL, by COPY; each split of a batch in one transaction.
+"""The sink ``sql``: rows in PostgreSQL by COPY, a transaction for each split.
 
-This is the part of the driver, which needs no library of PostgreSQL's. What executors do is in
-``connectors.postgres.split``.
+This runs in the driver, and needs no library of PostgreSQL; executors run ``postgres.split``.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ class SqlSink:
         return self._options.mode == "append"
 
     def probe(self) -> None:
-        from flumeng.connectors.postgres import probing  # noqa: PLC0415  needs an extra
+        from flumeng.connectors.postgres.split import probe  # noqa: PLC0415  needs an extra
 
-        probing.probe(self._server, self._options)
+        probe(self._server, self._options)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         from flumeng.connectors.postgres.split import WriteSplit  # noqa: PLC0415  needs an extra

@@ -1,7 +1,4 @@
-"""The statements that make and fill a table of PostgreSQL.
-
-Names are those of events and of options, and are quoted letter by letter.
-"""
+"""The SQL of the sink. Names are quoted."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ SELECT set_config('statement_timeout', $1, false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
-"""Of a connection; a COMMIT that is answered is on disk, whatever the database's default."""
+"""Of a connection; a COMMIT is on disk, whatever the database's default."""
 FIND_COLUMNS = """
 SELECT a.attname, CASE
     WHEN t.typtype = 'e' THEN 'text'
@@ -27,13 +24,13 @@ SELECT a.attname, CASE
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
-"""The columns of table $1 that can be written, and their types; none when there is no table."""
+"""The writable columns of table $1 with their types; none without a table."""
 
 
 MAY_INSERT = "SELECT has_table_privilege(to_regclass($1), 'INSERT')::text"
-"""Whether the user may add rows to table $1."""
+"""Whether the user may insert into table $1."""
 TAKE_NAME = "SELECT set_config('application_name', $1, true)"
-"""By which the backend of this transaction is known to others."""
+"""Names the backend of this transaction."""
 END_NAMESAKES = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = $1 AND pid <> pg_backend_pid() AND usename = current_user
@@ -66,8 +63,8 @@ def create_batches(table: TableName) -> str:
 
 
 def claim(table: TableName) -> str:
-    """Locks the row of series $1 and split $2 until the transaction ends, and sets its number to
-    $3. It returns no row, and changes nothing, when that number is reached already."""
+    """Locks the row of series $1 and split $2, and sets its number to $3. Returns no row, and
+    changes nothing, when that number is reached."""
     return (
         f"INSERT INTO {table.batches} AS known (series, split, number, written_at) "
         "VALUES ($1, $2, $3, now()) ON CONFLICT (series, split) DO UPDATE "
@@ -88,7 +85,7 @@ def find_refused(table: TableName) -> str:
 
 
 def create_incoming(incoming: str, table: TableName, names: Sequence[str]) -> str:
-    """A table of this connection alone with columns like those of ``table``, and no constraint."""
+    """A temporary table with the columns of ``table``, without constraints."""
     return (
         f"CREATE TEMPORARY TABLE {quoted(incoming)} ON COMMIT DELETE ROWS AS "
         f"SELECT {_listed(names)} FROM {table} WITH NO DATA"

@@ -1,4 +1,4 @@
-"""What executors are told of a table of PostgreSQL: plain data, in which no text shows a secret."""
+"""A table of PostgreSQL as executors get it: plain data that shows no secret."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from flumeng.platform.scrubbing import Secret
 
 CONNECT_SECONDS = 5
 KEY = ("journal", "seq")
-"""The id of an event, and the primary key of a table that is made for upserts."""
+"""The id of an event, and the primary key for upserts."""
 IDENTITY_OF = dict(zip(KEY, (identity.JOURNAL, identity.SEQ), strict=True))
 MOST_NAME_BYTES = 63
-"""The server cuts what is longer."""
+"""The server cuts longer names."""
 BATCHES = "flumeng_batches"
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where a database is, who writes there, and how."""
-
     host: str
     port: int
     database: str
@@ -39,7 +37,7 @@ class Server:
 
     @property
     def parameters(self) -> str:
-        """In the words of libpq."""
+        """For libpq."""
         given: dict[str, object] = {
             "host": self.host,
             "port": self.port,
@@ -63,7 +61,7 @@ class Server:
 
 @dataclass(frozen=True)
 class TableName:
-    """A table by its schema and name; ``str`` is how statements say it."""
+    """``str`` is the quoted name."""
 
     schema: str
     name: str
@@ -73,13 +71,13 @@ class TableName:
 
     @property
     def batches(self) -> TableName:
-        """Where the last batches are remembered: beside the table."""
+        """The table of the last batches, beside this one."""
         return TableName(self.schema, BATCHES)
 
 
 @dataclass(frozen=True)
 class Target:
-    """``schema``: what is written of each event. ``upserts``: by its key, else appended."""
+    """``schema``: the written columns. ``upserts``: by key, else appended."""
 
     server: Server
     table: TableName
@@ -102,7 +100,7 @@ class Target:
         return cls(server, TableName(*options.place), schema, upserts, options.create, adds)
 
     def source(self, name: str) -> str:
-        """The column of the events out of which the column ``name`` is written."""
+        """The column of the events that is written into ``name``."""
         return IDENTITY_OF.get(name, name) if self.upserts else name
 
 
