@@ -1,6 +1,6 @@
 """The flow language: from the text of a flow file to a checked ``FlowSpec``.
 
-Pure: no files, no network, and nothing that only a worker needs is imported.
+Pure: no files, no network, no imports that only workers need.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ __all__ = [
 
 
 def parse_flow(text: str) -> FlowSpec:
-    """Read one flow, as its own tasks run it: without what is isolated in it, which runs as flows
-    of its own (see ``parts_of``). The same text is read once. Raises ``SpecError`` with every
-    problem of it but those of its expressions: see ``check_flow``."""
+    """The flow as its own tasks run it, without isolated parts (see ``parts_of``). Cached. Raises
+    ``SpecError`` with every problem but those of expressions: see ``check_flow``."""
     return _read(text)[1]
 
 
@@ -58,16 +57,14 @@ def parse_written(text: str) -> FlowSpec:
 
 
 def parts_of(text: str) -> dict[str, str]:
-    """The flows as which what is isolated in a flow runs: name -> text. Raises ``SpecError``."""
+    """The flows of the isolated parts of a flow: name -> text. Raises ``SpecError``."""
     return {part.flow: made for part, made in _read(text)[3].items()}
 
 
 def check_flow(text: str) -> FlowSpec:
-    """Read one flow of which nothing is known yet, as ``parse_flow`` does: its expressions too,
-    whether its filters and sinks have the columns that they need, and whether its senders wait long
-    enough. Columns that come from filters of another flow are checked in what it runs with those:
-    see ``flumeng.config.chain``. Raises ``SpecError`` with all problems, also those of expressions
-    beside options that are wrong."""
+    """As ``parse_flow`` for a new flow: also checks expressions, the columns that filters and sinks
+    need, and whether senders wait long enough. Columns from another flow are checked in the
+    composed flow: see ``flumeng.config.chain``. Raises ``SpecError`` with all problems."""
     try:
         written, spec, lines, parts = _read(text)
     except SpecError as error:
@@ -91,7 +88,7 @@ def check_flow(text: str) -> FlowSpec:
 
 
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
-    """Problems of the expressions, and of columns that filters and sinks need."""
+    """Problems of expressions and columns."""
     behind_others = any(
         part.options.upstream and part.options.upstream.filters for part in written.sources
     )
@@ -106,8 +103,7 @@ def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
 def _read(
     text: str,
 ) -> tuple[FlowSpec, FlowSpec, Mapping[str, int], Mapping[isolation.Part, str]]:
-    """As it is written, as its own tasks run it, the lines of its places, and the texts of its
-    parts."""
+    """As written, as its own tasks run it, the lines of places, and the texts of parts."""
     root = document.compose(text)
     decoder, written = _decoded(root)
     together = [
@@ -130,7 +126,7 @@ def _read(
 
 
 def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
-    """A decoder that has read the document, and the flow when all its options are right."""
+    """A decoder that has read the document, and the flow when it is valid."""
     decoder = Decoder()
     written = decoder.mapping(FlowSpec, root, "")
     assert written is INVALID or isinstance(written, FlowSpec)
@@ -138,6 +134,6 @@ def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
 
 
 def _line(lines: Mapping[str, int], path: str) -> int:
-    """Where ``path`` stands; an option may be written with its name or without it."""
+    """The line of ``path``; an option may be written with or without its name."""
     named = path.replace("select[", "select.expressions[").replace("_of[", "_of.sinks[")
     return lines.get(path) or lines.get(named) or lines[path.partition("[")[0]]

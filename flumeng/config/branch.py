@@ -1,4 +1,4 @@
-"""Where a flow parts behind its filters: branches with a condition, filters and sinks of their own.
+"""Branches: where a flow parts behind its filters, with conditions, filters and sinks.
 
 A flow is a tree: the flow itself is its root, and each branch may part again.
 """
@@ -18,7 +18,7 @@ SOMEWHERE = ("sinks", "branches")
 
 
 class Segment(Protocol):
-    """A flow, or one of its branches."""
+    """A flow or a branch."""
 
     @property
     def filters(self) -> tuple[Component[FilterOptions], ...]: ...
@@ -80,7 +80,7 @@ class Branch:
 
 
 def problems(segment: Segment) -> Iterator[tuple[str, str]]:
-    """What is wrong with the branches of one segment, by their places in it."""
+    """Problems of the branches of a segment, by their places in it."""
     names: set[str] = set()
     for number, branch in enumerate(segment.branches):
         if branch.name in names:
@@ -98,9 +98,9 @@ def problems(segment: Segment) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Located:
-    """A segment of a flow. ``path`` is where it stands in the file (``branches[0].``), ``place``
-    the same with the names of branches (``branches[errors].``), which is what others keep; both are
-    empty for the flow itself. ``name``: that of the branch, behind those that it is in."""
+    """A segment of a flow. ``path``: its place in the file (``branches[0].``); ``place``: the same
+    with names (``branches[errors].``), which is stable; both are empty for the flow. ``name``: of
+    the branch, behind those that it is in."""
 
     segment: Segment
     path: str = ""

@@ -1,15 +1,14 @@
 """Chains of flows: a flow reads another one, its *upstream*, which may read another one in turn.
 
-The last flow of a chain, its *origin*, has sources of its own. All flows of the chain read the
-journals of the origin, each under a cursor of its own. What a flow runs is *composed* of the
-filters of its chain and its own text. The result is a flow's text like any other, with the origin
-as its source, so nothing is looked up while it runs.
+The last flow of a chain, its *origin*, has sources of its own. All flows of a chain read the
+journals of the origin, each under its own cursor. A flow runs a text *composed* of the filters of
+its chain and its own text, with the origin as its source, so nothing is looked up while it runs.
 
 Rules
-1. A flow that is read ``after: filters`` adds its ``multiline`` and its filters, not its branches.
-2. That flow writes the dead letters of its filters itself: in a composed text they drop the events.
-3. Filters that an upstream got from its own chain are added too, whether that upstream is read
-   after its sources or after its filters.
+1. A flow that is read ``after: filters`` adds its ``multiline`` and filters, not its branches.
+2. It writes the dead letters of its filters itself: a composed text drops those events.
+3. Filters that an upstream got from its own chain are added too, whether it is read after its
+   sources or after its filters.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import yaml
 
-from flumeng.config import FlowSpec, check_flow, document, nodes, parse_written
+from flumeng.config import FlowSpec, check_flow, document, parse_written
 from flumeng.config.component import Upstream
 from flumeng.config.isolation import without_letters
 from flumeng.platform.options.problems import Problem, SpecError
@@ -27,7 +26,7 @@ SOURCE = "flow"
 
 
 class CycleError(Exception):
-    """Flows read each other; ``names`` ends with the flow that it begins with."""
+    """Flows read each other; ``names`` ends with its first one."""
 
     def __init__(self, names: Sequence[str]) -> None:
         said = " ".join(f"{flow} reads" for flow in names[:-1])
@@ -35,13 +34,12 @@ class CycleError(Exception):
 
 
 def upstream_of(spec: FlowSpec) -> Upstream | None:
-    """What a flow reads that reads another one."""
     return next(filter(None, (source.options.upstream for source in spec.sources)), None)
 
 
 def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
-    """The flow's upstream, that one's upstream, and so on; the last is the origin, or has no text.
-    Raises ``CycleError``, ``SpecError``."""
+    """The upstream, its upstream, and so on; the last is the origin, or has no text. Raises
+    ``CycleError``, ``SpecError``."""
     names = [flow]
     chain: list[Upstream] = []
     while (text := text_of(names[-1])) is not None:
@@ -56,8 +54,8 @@ def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream,
 
 
 def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
-    """What the flow of this text runs; ``texts`` are those of its chain. Empty when it runs its own
-    text. Raises ``SpecError`` when they do not go together."""
+    """The text that the flow runs, empty if its own; ``texts`` are those of its chain. Raises
+    ``SpecError``."""
     if not chain or (len(chain) == 1 and not chain[0].filters):
         return ""
     read = [(one.flow, its) for one, its in zip(chain, texts, strict=True) if one.filters]
@@ -67,7 +65,7 @@ def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
     own = document.items(root)
     source = document.items(own["sources"].value[0])[SOURCE]
     source.value = [pair for pair in source.value if pair[0].value != "after"]
-    nodes.put(source, "name", nodes.text(chain[-1].flow))
+    document.put(source, "name", document.scalar(chain[-1].flow))
     filters: list[yaml.Node] = []
     multiline: yaml.Node | None = None
     for flow, one in reversed(read):
@@ -79,10 +77,10 @@ def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
     if "multiline" in own:
         _refuse_second_multiline("", filters, multiline)
     elif multiline is not None:
-        nodes.put(root, "multiline", multiline)
+        document.put(root, "multiline", multiline)
     filters += own["filters"].value if "filters" in own else ()
     if filters:
-        nodes.put(root, "filters", nodes.listed(filters))
+        document.put(root, "filters", document.list_node(filters))
     made = str(yaml.serialize(root))
     check_flow(made)
     return made

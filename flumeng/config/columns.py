@@ -1,6 +1,6 @@
-"""Which columns a flow's events have behind each of its filters, and whether all fits together.
+"""Checks the columns of a flow's events behind each filter.
 
-What is told here would otherwise be told by the collector, when the flow already runs.
+Otherwise the collector would find such problems when the flow already runs.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from dataclasses import dataclass
 
 from flumeng.config import expressions
 from flumeng.config.branch import Located
-from flumeng.config.component import KEEP, Component, EntriesError, FilterOptions, SinkOptions
+from flumeng.config.component import (
+    KEEP,
+    Component,
+    EntriesError,
+    FilterOptions,
+    SinkOptions,
+    mentions,
+)
 from flumeng.config.flow import FlowSpec
 from flumeng.config.kinds import EVENT, RECEIVED, Columns
-from flumeng.config.lineage import unsteady_places
 from flumeng.config.partial import Unreadable
 from flumeng.config.sql_text import TextError
 
@@ -26,23 +32,20 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class _Events:
-    """Events at one place of a flow. ``certain`` is False behind a filter that is wrong: then the
-    columns may be others than ``columns``."""
+    """Events at a place of a flow. ``certain``: False behind a wrong filter, where columns are
+    unknown."""
 
     columns: Columns
     certain: bool = True
 
     def shows(self, error: ValueError) -> bool:
-        """Whether the error is one whatever the columns are."""
+        """Whether the error does not depend on the columns."""
         return self.certain or isinstance(error, TextError)
 
 
 def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for everything that is wrong.
-
-    Behind a filter that is wrong, or ``Unreadable``, the columns are unknown: there only errors
-    that do not depend on columns are reported.
-    """
+    """Yield ``(path, message)`` for all problems; behind a wrong or ``Unreadable`` filter only
+    those that do not depend on columns."""
     readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
     yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
     if spec.delivery == "exactly-once":
@@ -53,7 +56,7 @@ def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
 def _of_segment(
     spec: FlowSpec, where: Located, events: _Events, before: tuple[Component[FilterOptions], ...]
 ) -> Iterator[tuple[str, str]]:
-    """``before`` are the filters in front of the segment."""
+    """``before``: the filters in front of the segment."""
     filters = (*before, *where.segment.filters)
     for number, part in enumerate(where.segment.filters):
         place = f"{where.path}filters[{number}]"
@@ -87,7 +90,7 @@ def _of_segment(
 def _through(
     part: Component[FilterOptions], place: str, events: _Events
 ) -> tuple[_Events, list[tuple[str, ValueError]]]:
-    """The events behind a filter, and its errors with their paths."""
+    """The events behind a filter, and its errors with paths."""
     if isinstance(part.options, Unreadable):
         return _Events(events.columns, certain=False), []
     errors: list[tuple[str, ValueError]] = []
@@ -110,7 +113,7 @@ def _through(
 
 
 def _of_lines(spec: FlowSpec, part: Component[FilterOptions]) -> Iterator[str]:
-    """Problems of filters that contradict the flow's ``multiline``."""
+    """Filters that contradict the flow's ``multiline``."""
     if spec.multiline is None:
         return
     if part.options.leaves_unread:
@@ -124,7 +127,7 @@ def _has_attrs(columns: Columns) -> bool:
 
 
 def read(spec: FlowSpec) -> Columns:
-    """Those of the events as they are read. A journal in Kafka has none of its own."""
+    """The columns of events as they are read. A journal in Kafka adds none."""
     found = dict(EVENT)
     for part in spec.sources:
         found |= part.options.read_columns
@@ -134,7 +137,7 @@ def read(spec: FlowSpec) -> Columns:
 def _unsteady(
     delivery: str, filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
 ) -> str | None:
-    """Of a sink that relies on a batch that is repeated having the same events."""
+    """For a sink that needs a repeated batch to have the same events."""
     by_event = delivery == "exactly-once" and sink.options.exactly_once == "by event"
     if not by_event and not sink.options.numbered:
         return None
@@ -157,7 +160,7 @@ def _unsteady(
 def _multiplied(
     filters: tuple[Component[FilterOptions], ...], sink: Component[SinkOptions]
 ) -> str | None:
-    """Of a sink that would keep one of the rows that a filter makes of an event."""
+    """For a sink that would keep one of several rows of an event."""
     names = [part.name for part in filters if part.options.multiplies]
     if not names or not sink.options.one_row_an_event:
         return None
@@ -170,8 +173,50 @@ def _multiplied(
 def _of_sinks(
     path: str, sink: Component[SinkOptions], columns: Columns
 ) -> Iterator[tuple[str, str]]:
-    """Of a sink, and of its members when it is a group."""
+    """Of a sink and its members."""
     yield from ((path, problem) for problem in sink.options.misfits(columns))
     for number, member in enumerate(sink.options.members):
         for problem in member.options.misfits(columns):
             yield f"{path}[{number}].{member.name}", problem
+
+
+def unsteady_places(
+    where: Located, columns: Columns, looked_up: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Component[SinkOptions], str]]:
+    """Yield ``(path, sink, column)`` for sinks whose place of an event may differ in a repeat.
+
+    A lookup table may be read again before a batch is repeated; a sink that finds an event's place
+    from such a column would have it twice. ``columns`` are in front of the segment, ``looked_up``
+    those from a table. Ends at a filter that does not fit.
+    """
+    for part in where.segment.filters:
+        if isinstance(part.options, Unreadable):
+            return
+        try:
+            after = part.options.columns_behind(columns, conditional=part.when is not None)
+        except ValueError:
+            return
+        looked_up = _looked_up_behind(part, columns, after, looked_up)
+        columns = after
+    for number, sink in enumerate(where.segment.sinks):
+        path = f"{where.path}sinks[{number}].{sink.name}"
+        for one in (sink, *sink.options.members):
+            for column in one.options.placed_by:
+                if column in looked_up:
+                    yield path, one, column
+    for inner in where.parts():
+        yield from unsteady_places(inner, columns, looked_up)
+
+
+def _looked_up_behind(
+    part: Component[FilterOptions], before: Columns, after: Columns, known: frozenset[str]
+) -> frozenset[str]:
+    """The looked up columns behind a filter; unclear ones count."""
+    options: FilterOptions = part.options
+    reads = options.reads_any or mentions(f"{options!r} {part.when}", known)
+    if not (options.looks_up or (known and reads)):
+        return known & after.keys()
+    made = options.looked_up(before, after, known)
+    if part.when is not None:
+        made = made | options.made_again()
+    return (known | made) & after.keys()

@@ -1,8 +1,7 @@
-"""Components of flows, and what they declare about themselves for the rooms that name none.
+"""Components of flows: what their option classes declare.
 
-Each source, filter and sink has one frozen dataclass of ``option`` fields that extends one of the
-classes here and overrides what differs from the defaults. These classes import nothing that only a
-worker needs, so that control processes can check flows.
+Each source, filter and sink has a frozen dataclass of ``option`` fields that extends a class here.
+These import nothing that only workers need, so that control processes can check flows.
 """
 
 from __future__ import annotations
@@ -26,19 +25,18 @@ DROP: OnError = "drop"
 DEAD_LETTER: OnError = "dead-letter"
 ExactlyOnce = Literal["staged", "by event", "by batch"]
 """*staged*: written aside and shown by renames. *by event*: the same event twice leaves one. *by
-batch*: the target remembers the number of the last batch that it took."""
+batch*: the target remembers the number of the last batch."""
 Placing = Literal["pinned", "partitioned"]
-"""*pinned*: the source runs in ingest workers, on every node of its flow's place. *partitioned*: a
-discovery task finds its partitions and collect tasks read them, without a journal."""
+"""*pinned*: runs in ingest workers, on every node of the place. *partitioned*: a discovery task
+finds partitions, and collect tasks read them, without a journal."""
 Guarantee = Literal["acknowledging", "replayable"]
-"""``acknowledging``: a source that answers its senders once their events are journaled.
-``replayable``: a source that can read again what was lost before it was journaled. What a sink can
-depends on its options: see ``SinkOptions.exactly_once``."""
+"""``acknowledging``: answers senders once events are journaled. ``replayable``: can read again what
+was lost before it was journaled. For sinks see ``SinkOptions.exactly_once``."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """The flow that a source reads, and whether its filters run before those of the reader."""
+    """The flow that a source reads, and whether after its filters."""
 
     flow: str
     filters: bool
@@ -46,8 +44,8 @@ class Upstream:
 
 @dataclass(frozen=True)
 class OffsetBounds:
-    """Names of the options that bound what a source reads by partition and offset. ``replaced``
-    ones go when they are set."""
+    """Names of options that bound a source by partition and offset; ``replaced`` ones are removed
+    then."""
 
     start: str
     end: str
@@ -56,8 +54,8 @@ class OffsetBounds:
 
 @dataclass(frozen=True)
 class TimeBounds:
-    """Names of the options that bound what a source reads by the time at which it was written, and
-    of the one that says where. ``replaced`` ones go when they are set."""
+    """Names of options that bound a source by write time, and of its paths; ``replaced`` ones are
+    removed then."""
 
     paths: str
     start: str
@@ -68,9 +66,8 @@ class TimeBounds:
 class Declared:
     """The base of all option classes.
 
-    ``implementation``: the class that runs the component, as ``"module:Class"``, imported when it
-    is used. ``bare``: the option that is meant where a flow gives a plain value in place of
-    options.
+    ``implementation``: the class that runs the component, ``"module:Class"``, imported when used.
+    ``bare``: the option that a plain value in place of options sets.
     """
 
     implementation: ClassVar[str]
@@ -78,35 +75,30 @@ class Declared:
 
     @property
     def local_path(self) -> str:
-        """Where it has files on the disk of the host that runs it; empty when it has none."""
+        """Its files on the disk of the host that runs it; else empty."""
         return ""
 
     @property
     def local(self) -> bool:
-        """Whether each host has files of its own for it."""
+        """Whether each host has its own files."""
         return bool(self.local_path)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the option's name, or an empty one, and what is wrong in these options together."""
+        """Yield an option's name, or an empty one, and what is wrong with the options together."""
         return iter(())
 
     def needs(self) -> Iterator[Need]:
-        """Yield each ``Need``."""
         return iter(())
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """Yield the option's name and what it names that only one component of a flow may have."""
+        """Yield an option's name and what only one component of a flow may have."""
         return iter(())
 
 
 class SourceOptions(Declared):
-    """Of a source.
-
-    ``implementation`` is a ``Source`` while it is pinned, and a ``Finder`` of partitions otherwise,
-    unless ``finder`` names that. ``poll`` is what a source asks that asks at due times. ``alone``:
-    what to do in place of a second source of its kind in one flow; empty where a flow may have
-    several.
-    """
+    """``implementation``: a ``Source`` if pinned, else a ``Finder``, unless ``finder`` names that.
+    ``poll``: what a source polls at due times. ``alone``: what to do instead of a second source of
+    the kind in a flow; empty if allowed."""
 
     finder: ClassVar[str] = ""
     poll: ClassVar[str] = ""
@@ -123,7 +115,7 @@ class SourceOptions(Declared):
 
     @property
     def discovery_seconds(self) -> float:
-        """How often its partitions are listed, when it is partitioned."""
+        """How often partitions are listed."""
         return 10.0
 
     @property
@@ -133,17 +125,16 @@ class SourceOptions(Declared):
 
     @property
     def replay_list(self) -> str:
-        """The list of dead letters that it reads; empty when it reads none."""
+        """The list of dead letters that it reads, else empty."""
         return ""
 
     @property
     def read_columns(self) -> Columns:
-        """Those of its events as they are read."""
+        """Of its events as they are read."""
         return EVENT
 
     @property
     def upstream(self) -> Upstream | None:
-        """The flow that it reads."""
         return None
 
     @property
@@ -153,7 +144,7 @@ class SourceOptions(Declared):
 
     @property
     def keeps_place(self) -> bool:
-        """Whether it journals beside its events where it is, from which it goes on."""
+        """Whether it journals its position beside its events."""
         return False
 
     @property
@@ -163,7 +154,7 @@ class SourceOptions(Declared):
 
     @property
     def weighed(self) -> bool:
-        """Whether the offsets of its partitions do not count events."""
+        """Whether offsets of its partitions do not count events."""
         return False
 
 
@@ -186,7 +177,7 @@ def mentions(text: str, names: frozenset[str]) -> bool:
 
 
 def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str]:
-    """Yield for each of the ``names`` in this option of a sink that no column has it."""
+    """Yield a sentence for each of ``names``, in an option of a sink, that is no column."""
     for name in names:
         if name not in columns:
             yield f"{option}: no column {name}; {nearest(name, list(columns))}"
@@ -194,11 +185,11 @@ def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideJournal(Declared):
-    """Of a journal that lies in another system, and not on the disks of nodes."""
+    """Of a journal in another system."""
 
     @property
     def place(self) -> str:
-        """Where it lies, in a few words."""
+        """Where it is, in a few words."""
         raise NotImplementedError
 
     @property
@@ -208,7 +199,7 @@ class OutsideJournal(Declared):
 
 
 class EntriesError(ValueError):
-    """Entries of a filter's list that are wrong, by their number."""
+    """Wrong entries of a filter's list, by number."""
 
     def __init__(self, errors: Mapping[int, ValueError]) -> None:
         super().__init__("; ".join(map(str, errors.values())))
@@ -216,14 +207,11 @@ class EntriesError(ValueError):
 
 
 class FilterOptions(Declared):
-    """Of a filter. ``reads_any``: it may read columns that its options do not name.
-
-    ``unconditional``: why it takes no ``when``. ``multiplies``: several rows of an event leave it.
-    ``regroups``: its rows depend on where batches are cut. ``keeps_columns``: events have the same
-    columns behind it as before it. ``notes_errors``: it says in ``attrs.parse_error`` why it could
-    not process an event, which makes it take ``on_error``; it has to keep columns that it does not
-    know.
-    """
+    """``reads_any``: it may read columns that its options do not name. ``unconditional``: why it
+    takes no ``when``. ``multiplies``: several rows of an event leave it. ``regroups``: its rows
+    depend on where batches are cut. ``keeps_columns``: the same columns behind it.
+    ``notes_errors``: it reports failures in ``attrs.parse_error``, so that it takes ``on_error``;
+    it must keep unknown columns."""
 
     unconditional: ClassVar[str | None] = None
     multiplies: ClassVar[bool] = False
@@ -233,23 +221,20 @@ class FilterOptions(Declared):
     reads_any: ClassVar[bool] = False
 
     def behind(self, columns: Columns) -> Columns:
-        """The columns of events behind it that have ``columns`` before it. Raises ValueError, and
-        ``EntriesError`` when entries of a list do not fit."""
+        """The columns behind it. Raises ValueError, and ``EntriesError`` for entries of a list."""
         raise NotImplementedError
 
     def makes(self) -> Columns:
-        """Columns that it adds, which under a condition an earlier filter may have added too.
-        Raises ValueError."""
+        """Columns that it adds; under a condition an earlier filter may have added them too. Raises
+        ValueError."""
         return {}
 
     def made_again(self) -> frozenset[str]:
-        """Columns that an earlier filter may have made too, under a condition. Raises
-        ValueError."""
+        """Columns that an earlier filter may have made under a condition. Raises ValueError."""
         return frozenset(self.makes().keys() - EVENT.keys())
 
     def columns_behind(self, columns: Columns, *, conditional: bool = False) -> Columns:
-        """As ``behind``, with the columns of those events too that pass it by when it is
-        ``conditional``."""
+        """As ``behind``; if ``conditional``, with the columns of events that pass it by."""
         if not conditional:
             return self.behind(columns)
         again = self.made_again()
@@ -258,18 +243,17 @@ class FilterOptions(Declared):
 
     @property
     def reshapes(self) -> bool:
-        """Whether there are more rows, or fewer, than events behind it, and none is dropped."""
+        """Whether rows behind it are not events one by one."""
         return self.multiplies or self.regroups
 
     def looked_up(self, before: Columns, after: Columns, _known: frozenset[str], /) -> set[str]:
-        """The columns behind it that come from a table, where the third argument has those that do
-        before it, besides those of these that it leaves as they are. Where that is not clear, a
-        column counts as one."""
+        """The columns behind it that come from a table, besides those of the third argument that it
+        leaves as they are. Unclear ones count."""
         return set(after.keys() - before.keys())
 
     @property
     def looks_up(self) -> bool:
-        """Whether it looks things up in tables."""
+        """Whether it uses lookup tables."""
         return False
 
     @property
@@ -279,22 +263,19 @@ class FilterOptions(Declared):
 
     @property
     def reads_container(self) -> bool:
-        """Whether it reads what a container runtime writes around a message."""
+        """Whether it reads container runtimes' lines."""
         return False
 
     @property
     def leaves_unread(self) -> bool:
-        """Whether it may end a batch before all of its events are read."""
+        """Whether it may end a batch before reading all events."""
         return False
 
 
 class SinkOptions(Declared):
-    """Of a sink.
-
-    ``numbered``: it is given the number of each batch however its flow delivers.
-    ``cut_by_content``: what it sends under one number depends on what is in the events.
-    ``in_driver``: the driver of the collector writes too, and not the executors alone.
-    """
+    """``numbered``: it gets the number of each batch, however its flow delivers.
+    ``cut_by_content``: what it sends under one number depends on the events. ``in_driver``: the
+    driver writes too."""
 
     numbered: ClassVar[bool] = False
     cut_by_content: ClassVar[bool] = False
@@ -302,16 +283,15 @@ class SinkOptions(Declared):
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:
-        """How it can deliver exactly once; None: it cannot."""
         return None
 
     def decided(self, delivery: str) -> bool:
-        """Whether a flow that delivers so decides about each batch before this sink has it."""
+        """Whether the loop decides each batch before this sink has it."""
         return self.numbered or (delivery == "exactly-once" and self.exactly_once == "by batch")
 
     @property
     def makes_files(self) -> bool:
-        """Whether each batch makes files, so that batches are to be large."""
+        """Whether each batch makes files, so that batches should be large."""
         return False
 
     @property
@@ -321,22 +301,22 @@ class SinkOptions(Declared):
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The columns that decide where the target keeps an event: another value, another place."""
+        """The columns that decide where the target keeps an event."""
         return ()
 
     @property
     def members(self) -> tuple[Component[SinkOptions], ...]:
-        """The sinks of a group, each of which declares all this for itself."""
+        """The sinks of a group."""
         return ()
 
     @property
     def letter_files(self) -> InStore | None:
-        """Where dead letters that it wrote lie as files; None: they are no files."""
+        """Where its dead letters lie as files; None: they are no files."""
         return None
 
     @property
     def unreadable_form(self) -> str | None:
-        """The form of its files when dead letters in them cannot be listed, replayed and purged."""
+        """The form of its files when dead letters in them cannot be read back."""
         return None
 
     def misfits(self, _columns: Columns, /) -> Iterator[str]:
@@ -365,11 +345,10 @@ OptionsT_co = TypeVar("OptionsT_co", bound=Declared, covariant=True)
 
 @dataclass(frozen=True)
 class Component(Generic[OptionsT_co]):
-    """``options`` is an instance of the frozen dataclass registered for ``kind`` and ``name``.
-    ``when``: of a filter, in Spark SQL, which events it is for; all others pass it by.
-    ``on_error``: what becomes of events that a filter cannot process. ``isolated``: of a sink, that
-    it is written at its own pace. ``keep``: of the sink for dead letters, how many of these are
-    kept; all, when it is None."""
+    """``options``: of the class registered for ``kind`` and ``name``. ``when``: of a filter, the
+    condition of its events. ``on_error``: of a filter, for events that it cannot process.
+    ``isolated``: of a sink, written at its own pace. ``keep``: of the sink for dead letters, how
+    many are kept."""
 
     kind: Kind
     name: str
@@ -381,5 +360,4 @@ class Component(Generic[OptionsT_co]):
 
 
 def is_component(hint: Any) -> bool:
-    """Whether a type hint is that of a component, of whatever kind."""
     return get_origin(hint) is Component

@@ -1,13 +1,13 @@
-"""YAML text to a tree of nodes that know their lines, with every bound kept before it is walked.
+"""YAML to a tree of nodes that know their lines, within bounds.
 
-Nothing is constructed from tags, and types are not guessed here: a scalar stays the text that the
-author wrote (``no`` is not ``False``) until the decoder knows what the option wants.
+Tags construct nothing, and types are not guessed: a scalar stays its text (``no`` is not ``False``)
+until the decoder knows the type of the option.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import yaml
@@ -17,7 +17,7 @@ from flumeng.platform.options.problems import Problem, SpecError
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 20
 MAX_NODES = 10_000
-"""Counted with every alias written out, so a small file cannot unfold into a large one."""
+"""Counted with every alias expanded."""
 
 _TAGS = "tag:yaml.org,2002:"
 
@@ -25,7 +25,7 @@ _TAGS = "tag:yaml.org,2002:"
 def compose(
     text: str, *, file: str = "", max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES
 ) -> yaml.Node:
-    """The one document in ``text``; the marks of its nodes name ``file``. Raises ``SpecError``."""
+    """The document in ``text``; marks of its nodes name ``file``. Raises ``SpecError``."""
     if len(text.encode(errors="replace")) > max_bytes:
         raise SpecError([Problem(1, "", f"the file is larger than {max_bytes // 1024} KiB")])
     root = _compose_fast(text, file)
@@ -45,7 +45,7 @@ def compose(
 
 
 def items(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """What a mapping says under which name; empty for anything else."""
+    """The entries of a mapping; empty for anything else."""
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return {str(key.value): value for key, value in pairs}
 
@@ -59,7 +59,7 @@ def is_null(node: yaml.Node) -> bool:
 
 
 def describe(node: yaml.Node) -> str:
-    """What stands there, for the end of a message."""
+    """The value, for the end of a message."""
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
@@ -78,13 +78,13 @@ class _File(io.StringIO):
 
 
 def _source(text: str, file: str) -> str | _File:
-    """What PyYAML reads; it takes the name of a file from there only."""
+    """PyYAML takes the name of a file only from here."""
     return _File(text, file) if file else text
 
 
 def _compose_fast(text: str, file: str) -> yaml.Node | None:
-    """The document as libyaml reads it, several times faster; None when it has no such library, or
-    finds a fault: what is wrong the slow one says better."""
+    """With libyaml, several times faster; None without it, or for a fault, which the slow parser
+    explains better."""
     if _FastLoader is None:
         return None
     try:
@@ -95,7 +95,7 @@ def _compose_fast(text: str, file: str) -> yaml.Node | None:
 
 
 class _BoundedComposer(yaml.composer.Composer):
-    """Bounds the depth while composing: PyYAML recurses, and the stack must not decide."""
+    """Bounds the depth of recursion."""
 
     _depth = 0
 
@@ -130,7 +130,7 @@ _FastLoader = _fast_loader()
 
 
 def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
-    """Raises ``SpecError`` for foreign tags, endless aliases and files that unfold too far."""
+    """Raises ``SpecError`` for foreign tags, endless aliases and files that expand too far."""
     count = 0
     pending = [(root, 1)]
     while pending:
@@ -144,3 +144,26 @@ def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
             pending.extend((part, depth + 1) for pair in node.value for part in pair)
         elif isinstance(node, yaml.SequenceNode):
             pending.extend((item, depth + 1) for item in node.value)
+
+
+def scalar(value: str | int) -> yaml.ScalarNode:
+    """A node of a text, a whole number or ``True``."""
+    kind = type(value).__name__
+    return yaml.ScalarNode(f"{_TAGS}{kind}", "true" if value is True else str(value))
+
+
+def mapping_node(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> yaml.MappingNode:
+    return yaml.MappingNode(f"{_TAGS}map", list(pairs))
+
+
+def list_node(items: Iterable[yaml.Node]) -> yaml.SequenceNode:
+    return yaml.SequenceNode(f"{_TAGS}seq", list(items))
+
+
+def put(node: yaml.Node, key: str, value: yaml.Node) -> None:
+    """Set an entry of a mapping in its place, or at the end."""
+    for place, (known, _) in enumerate(node.value):
+        if known.value == key:
+            node.value[place] = (known, value)
+            return
+    node.value.append((scalar(key), value))

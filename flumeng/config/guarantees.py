@@ -147,9 +147,9 @@ def _unsteady(spec: FlowSpec) -> dict[str, str]:
     """The sinks whose place for an event comes from a table, each with the column."""
     if not any(part.options.looks_up for part in spec.all_filters):
         return {}
-    from flumeng.config import columns, lineage  # noqa: PLC0415  # loads sqlglot
+    from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot
 
-    found = lineage.unsteady_places(Located(spec), columns.read(spec))
+    found = columns.unsteady_places(Located(spec), columns.read(spec))
     return {sink.name: column for _, sink, column in found}
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from flumeng.config import document, nodes
+from flumeng.config import document
 from flumeng.config.branch import Branch, Segment
 from flumeng.config.component import DEAD_LETTER, DROP
 from flumeng.config.flow import FlowSpec
@@ -123,10 +123,12 @@ def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
 def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
     """The text of a part; ``spec`` as above."""
     tree = _way(root, spec, part.steps, part.sink)
-    replaced: dict[str, yaml.Node] = {"flow": nodes.text(part.flow)}
+    replaced: dict[str, yaml.Node] = {"flow": document.scalar(part.flow)}
     if not any(source.options.upstream for source in spec.sources):
-        named = nodes.mapping([(nodes.text("name"), nodes.text(spec.flow))])
-        replaced["sources"] = nodes.listed([nodes.mapping([(nodes.text("flow"), named)])])
+        named = document.mapping_node([(document.scalar("name"), document.scalar(spec.flow))])
+        replaced["sources"] = document.list_node(
+            [document.mapping_node([(document.scalar("flow"), named)])]
+        )
     return str(yaml.serialize(_with(tree, replaced)))
 
 
@@ -137,7 +139,7 @@ def together(node: yaml.Node) -> yaml.Node:
     return _with(
         node,
         {
-            key: nodes.listed(map(change, said[key].value))
+            key: document.list_node(map(change, said[key].value))
             for key, change in inner.items()
             if key in said
         },
@@ -158,12 +160,12 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
         way = _way(inner, branch, rest, sink)
         end = {
             "sinks": None,
-            "branches": nodes.listed([_alone(way, branch, segment.branches, [branch])]),
+            "branches": document.list_node([_alone(way, branch, segment.branches, [branch])]),
         }
     filters = document.items(node).get("filters")
     shared = () if filters is None else map(without_letters, filters.value)
     return _with(
-        node, {**end, "filters": nodes.listed(shared) if filters else None, ISOLATED: None}
+        node, {**end, "filters": document.list_node(shared) if filters else None, ISOLATED: None}
     )
 
 
@@ -181,7 +183,7 @@ def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
         node,
         {
             "sinks": _some(node, "sinks", sinks, lambda one: one) if sinks else None,
-            "branches": nodes.listed(branches) if branches else None,
+            "branches": document.list_node(branches) if branches else None,
             ISOLATED: None,
         },
     )
@@ -194,7 +196,9 @@ def _alone(
     if not branch.otherwise or len(stay) == len(siblings):
         return node
     others = [one.when for one in siblings if one.when is not None]
-    return _with(node, {"otherwise": None, "when": nodes.text(none_of(others)) if others else None})
+    return _with(
+        node, {"otherwise": None, "when": document.scalar(none_of(others)) if others else None}
+    )
 
 
 def none_of(conditions: Sequence[str]) -> str:
@@ -209,7 +213,7 @@ def without_letters(entry: yaml.Node) -> yaml.Node:
     said = document.items(entry).get("on_error")
     if said is None or said.value != DEAD_LETTER:
         return entry
-    return _with(entry, {"on_error": nodes.text(DROP)})
+    return _with(entry, {"on_error": document.scalar(DROP)})
 
 
 def _plain(entry: yaml.Node) -> yaml.Node:
@@ -224,7 +228,7 @@ def _inner(node: yaml.Node, key: str, number: int) -> yaml.Node:
 def _some(
     node: yaml.Node, key: str, numbers: Sequence[int], change: Callable[[yaml.Node], yaml.Node]
 ) -> yaml.Node:
-    return nodes.listed([change(_inner(node, key, number)) for number in numbers])
+    return document.list_node([change(_inner(node, key, number)) for number in numbers])
 
 
 def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
@@ -237,7 +241,7 @@ def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.No
         if value is None:
             known.pop(name, None)
         else:
-            known[name] = (known[name][0] if name in known else nodes.text(name), value)
+            known[name] = (known[name][0] if name in known else document.scalar(name), value)
     return yaml.MappingNode(
         mapping.tag,
         list(known.values()),

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from flumeng.config import aggregates, functions, sql_text
+from flumeng.config import functions, sql_text
 from flumeng.config.expressions import Reader, called, constant, given, shown
 from flumeng.config.functions import ATOMIC, BOOLEAN, INTEGER, TEXT, VOID
 from flumeng.config.kinds import Columns, Kind
@@ -86,7 +86,7 @@ def unsteady(text: str) -> str | None:
             window = node.parent if isinstance(node.parent, exp.Window) else exp.Window()
             parts = [window.args.get("order"), *(window.args.get("partition_by") or ())]
             what = str(node.this or node.args.get("kind")).lower()
-            if what in aggregates.BY_ORDER and not _is_total(parts):
+            if what in functions.BY_ORDER and not _is_total(parts):
                 return what.upper() if what == "rows" else what
     return None
 
@@ -413,13 +413,13 @@ class _Reading(Reader):
 
     def _call(self, node: exp.Anonymous, depth: int) -> Kind:
         name = str(node.this).lower()
-        if name not in aggregates.AGGREGATES:
-            if name in aggregates.WINDOWS:
+        if name not in functions.AGGREGATES:
+            if name in functions.WINDOWS:
                 raise ValueError(f"{name} needs OVER (...)")
             return super()._call(node, depth)
         if not self._aggregating:
             raise ValueError(f"{name} has no place here: it is about many rows")
-        return self._aggregate(aggregates.AGGREGATES, node, depth)
+        return self._aggregate(functions.AGGREGATES, node, depth)
 
     def _aggregate(
         self, known: Mapping[str, functions.Function], node: exp.Anonymous, depth: int
@@ -441,7 +441,7 @@ class _Reading(Reader):
         _only(node, {"this", "partition_by", "order", "spec", "over"})
         if not self._aggregating or not isinstance(node.this, exp.Anonymous):
             raise ValueError(f"not allowed here: {shown(node)}")
-        known = {**aggregates.AGGREGATES, **aggregates.WINDOWS}
+        known = {**functions.AGGREGATES, **functions.WINDOWS}
         if str(node.this.this).lower() not in known:
             raise ValueError(f"{node.this.this} is no function over windows here")
         for part in node.args.get("partition_by") or ():
@@ -464,13 +464,13 @@ def _check_frame(frame: exp.WindowSpec) -> None:
         end = frame.args.get(name)
         side = frame.args.get(f"{name}_side") or ""
         if isinstance(end, exp.Literal):
-            end = "FEW" if 0 <= int(end.name) <= aggregates.FRAME_ROWS else "MANY"
+            end = "FEW" if 0 <= int(end.name) <= functions.FRAME_ROWS else "MANY"
             side = ""
         ends.append(f"{end} {side}".strip())
-    if not aggregates.frame_allowed(frame.args.get("kind") or "", ends[0], ends[1]):
+    if not functions.frame_allowed(frame.args.get("kind") or "", ends[0], ends[1]):
         raise ValueError(
             "expected a window from UNBOUNDED PRECEDING to CURRENT ROW or UNBOUNDED FOLLOWING, or "
-            f"ROWS of at most {aggregates.FRAME_ROWS} PRECEDING and FOLLOWING"
+            f"ROWS of at most {functions.FRAME_ROWS} PRECEDING and FOLLOWING"
         )
 
 

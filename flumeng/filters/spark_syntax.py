@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from flumeng.config import aggregates, functions
+from flumeng.config import functions
 from flumeng.config.sql_text import MAX_CHARACTERS
 from flumeng.filters.arrow_sql import class_name, items
 from flumeng.platform.errors import UserError
@@ -154,8 +154,8 @@ def _is_recursive(node: Any) -> bool:
 
 def _require_function(node: Any) -> None:
     name = str(node.nameParts().mkString(".")).lower()
-    many = name in aggregates.AGGREGATES
-    listed = many or name in aggregates.WINDOWS or functions.find(name) is not None
+    many = name in functions.AGGREGATES
+    listed = many or name in functions.WINDOWS or functions.find(name) is not None
     plain = node.filter().isEmpty() and not _says_nulls(node)
     if not plain or (node.isDistinct() and not many):
         raise UserError(f"sql: not allowed: DISTINCT, FILTER or IGNORE NULLS of {name}")
@@ -166,7 +166,7 @@ def _require_function(node: Any) -> None:
 def _require_frame(node: Any) -> None:
     kind = "ROWS" if class_name(node.frameType()) == "RowFrame$" else "RANGE"
     edges = [_edge(node.lower()), _edge(node.upper())]
-    if not aggregates.frame_allowed(kind, *edges):
+    if not functions.frame_allowed(kind, *edges):
         raise UserError("sql: not allowed: a window whose work has no bound")
 
 
@@ -175,4 +175,4 @@ def _edge(node: Any) -> str:
     if kind in EDGES:
         return EDGES[kind]
     text = str(node.sql()).strip("()- ")
-    return "FEW" if text.isdecimal() and int(text) <= aggregates.FRAME_ROWS else "MANY"
+    return "FEW" if text.isdecimal() and int(text) <= functions.FRAME_ROWS else "MANY"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flumeng.config import FlowSpec, check_flow
-from flumeng.config.backfill import offsets_text
+from flumeng.config.derived import offsets_text
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name

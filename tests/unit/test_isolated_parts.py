@@ -9,7 +9,7 @@ import pytest
 
 from flumeng.config import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
 from flumeng.config.component import Upstream
-from flumeng.config.replay import replay_text
+from flumeng.config.derived import replay_text
 from flumeng.control.commands.flows import (
     apply_flow,
     apply_flows,

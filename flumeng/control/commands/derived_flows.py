@@ -9,10 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flumeng.config import FlowSpec, check_flow, parse_flow
-from flumeng.config.backfill import bounded_by, offsets_text, require_offsets, times_text
 from flumeng.config.component import OffsetBounds, TimeBounds
+from flumeng.config.derived import (
+    bounded_by,
+    offsets_text,
+    replay_text,
+    require_files,
+    require_offsets,
+    times_text,
+)
 from flumeng.config.flow_names import is_part, whole_of
-from flumeng.config.replay import replay_text, require_files
 from flumeng.control.commands.flow_records import current_revisions, require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
 from flumeng.control.commands.operator import Operator

@@ -1,0 +1,137 @@
+"""The texts of backfills and replays: their flow's text with other sources, which end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from typing import TypeVar
+
+import yaml
+
+from flumeng.config import FlowSpec, document, isolation, parse_flow
+from flumeng.config.component import Component, OffsetBounds, SinkOptions, SourceOptions, TimeBounds
+from flumeng.config.kinds import MESSAGE
+from flumeng.platform.errors import UserError
+from flumeng.platform.options.locations import InStore
+
+SOURCE, FILES = "letters", "files"
+OF_SOURCES = ("journal", "multiline")
+"""Options about sources: a dead letter is a whole event."""
+REACHED = ("path", "shared", "credentials")
+"""Options of the sink for dead letters that the source shares."""
+
+
+def require_files(flow: str, spec: FlowSpec) -> InStore:
+    """The flow's sink for dead letters, if its files can be read back. Raises ``UserError``."""
+    part = spec.dead_letters
+    if part is None:
+        raise UserError(
+            f"flow {flow} has no dead letters: give it `dead_letters: {{files: {{path: ...}}}}`"
+        )
+    options: SinkOptions = part.options
+    if options.letter_files is None:
+        raise UserError(
+            f"the dead letters of flow {flow} go to {part.name}: read them there. Only those of "
+            "`files` (parquet or json) are listed, shown, replayed and purged here"
+        )
+    if options.unreadable_form is not None:
+        raise UserError(
+            f"the dead letters of flow {flow} are {options.unreadable_form} files: read them with "
+            "what reads those. Only parquet and json with nested columns are listed, shown, "
+            "replayed and purged here"
+        )
+    return options.letter_files
+
+
+def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
+    """The flow as ``name``, with a source that reads the list ``replay`` of its dead letters, whose
+    parts have so many ``rows``. Nothing in it is isolated. Comments are lost. Raises ``SpecError``,
+    ``UserError``."""
+    spec = parse_flow(current)
+    require_files(flow, spec)
+    root = isolation.together(document.compose(current))
+    root.value = [pair for pair in root.value if pair[0].value not in OF_SOURCES]
+    sink = document.items(document.items(root)["dead_letters"])[FILES]
+    options = document.mapping_node(
+        deepcopy(pair) for pair in sink.value if pair[0].value in REACHED
+    )
+    document.put(options, "of", document.scalar(flow))
+    document.put(options, "replay", document.scalar(replay))
+    document.put(options, "rows", document.list_node(map(document.scalar, rows)))
+    if any(part.options.read_columns.keys() >= MESSAGE.keys() for part in spec.sources):
+        document.put(options, "messages", document.scalar(True))
+    source = document.mapping_node([(document.scalar(SOURCE), options)])
+    document.put(root, "flow", document.scalar(name))
+    document.put(root, "sources", document.list_node([source]))
+    return str(yaml.serialize(root))
+
+
+Bounds = type[OffsetBounds] | type[TimeBounds]
+BoundsT = TypeVar("BoundsT", OffsetBounds, TimeBounds)
+
+
+def bounded_by(spec: FlowSpec, bounds: Bounds) -> list[Component[SourceOptions]]:
+    """The sources of which a backfill can read a part with such bounds."""
+    return [one for one in spec.sources if isinstance(one.options.bounds, bounds)]
+
+
+def require_offsets(flow: str, spec: FlowSpec) -> None:
+    """Raises ``UserError`` for a flow without sources that keep events by offsets."""
+    if not bounded_by(spec, OffsetBounds):
+        raise UserError(
+            f"flow {flow} reads its journals, which keep no more than `journal.retain_seconds` "
+            "says, and only for it: pause it and deliver what they keep again with "
+            f"`flumeng flow reset {flow}`"
+        )
+
+
+def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -> str:
+    """The flow as ``name``, with only its sources that are bounded by offsets. ``bounds``: for
+    partitions such as ``orders.3`` the first offset, and the one before which it ends. Comments are
+    lost. Raises ``SpecError``."""
+    root, sources = _with_sources(text, name, OffsetBounds)
+    for known, options in sources:
+        _remove(options, (known.start, known.end, *known.replaced))
+        for number, key in enumerate((known.start, known.end)):
+            pairs = [
+                (document.scalar(one), document.scalar(ends[number]))
+                for one, ends in bounds.items()
+            ]
+            document.put(options, key, document.mapping_node(pairs))
+    return str(yaml.serialize(root))
+
+
+def times_text(text: str, name: str, paths: Collection[str], start: str, end: str) -> str:
+    """The flow as ``name``, with only its sources that are bounded by time, which read what was
+    written in [``start``, ``end``) and leave it; an empty ``start`` is always. ``paths``: other
+    paths, if any. Raises as above."""
+    root, sources = _with_sources(text, name, TimeBounds)
+    for known, options in sources:
+        _remove(options, known.replaced)
+        if paths:
+            document.put(options, known.paths, document.list_node(map(document.scalar, paths)))
+        if start:
+            document.put(options, known.start, document.scalar(start))
+        document.put(options, known.end, document.scalar(end))
+    return str(yaml.serialize(root))
+
+
+def _with_sources(
+    text: str, name: str, kind: type[BoundsT]
+) -> tuple[yaml.Node, list[tuple[BoundsT, yaml.Node]]]:
+    """The flow as ``name``, and the bounds and options of the sources that it keeps."""
+    sources = parse_flow(text).sources
+    root = document.compose(text)
+    document.put(root, "flow", document.scalar(name))
+    listed = document.items(root)["sources"]
+    kept = [
+        (item, part.name, part.options.bounds)
+        for item, part in zip(listed.value, sources, strict=True)
+        if isinstance(part.options.bounds, kind)
+    ]
+    listed.value = [item for item, _, _ in kept]
+    return root, [(bounds, document.items(item)[part]) for item, part, bounds in kept]
+
+
+def _remove(options: yaml.Node, names: Collection[str]) -> None:
+    options.value = [pair for pair in options.value if pair[0].value not in names]
