@@ -20,10 +20,8 @@ from flumeng.config import parse_flow
 from flumeng.connectors.dead_letters import purging, replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
-from flumeng.connectors.dead_letters.listing import Listing, list_letters
-from flumeng.connectors.dead_letters.newest import newest
-from flumeng.connectors.dead_letters.replay_lists import Replays
-from flumeng.connectors.dead_letters.summary import summarize
+from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_letters
+from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.control.commands import derived_flows as operations
 from flumeng.control.commands.derived_flows import LettersOf, free_name
 from flumeng.control.zookeeper import Store

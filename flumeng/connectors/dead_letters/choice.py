@@ -60,6 +60,5 @@ class Choice:
 
     @classmethod
     def parse(cls, text: str) -> Choice:
-        """The reverse of ``str``."""
         found: dict[str, Any] = json.loads(text)
         return cls(**found)

@@ -1,8 +1,4 @@
-"""The files of dead letters in the directory of a flow's sink ``files``.
-
-A file belongs to the sink when its directory matches the sink's path and its name the sink's
-pattern; staging directories and other files are ignored.
-"""
+"""The files of dead letters below the path of a flow's sink ``files``; other files are ignored."""
 
 from __future__ import annotations
 
@@ -30,15 +26,13 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
-"""What reading a damaged file raises."""
 T = TypeVar("T")
 Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class LetterFile:
-    """``path`` is in the store, ``name`` below the root of the letters; ``modified`` in seconds
-    since the epoch."""
+    """``path`` in the store, ``name`` below the root; ``modified`` in seconds since the epoch."""
 
     path: str
     name: str
@@ -71,8 +65,7 @@ class LetterDirectory:
 
     @contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """Raises CorruptError for damage, GoneError, UserError and UnavailableError, with
-        ``path``."""
+        """Raises CorruptError for damage, GoneError, UserError, UnavailableError, with ``path``."""
         try:
             yield
         except FileNotFoundError as error:

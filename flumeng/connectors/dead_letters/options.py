@@ -26,7 +26,6 @@ _PART = re.compile(rf"letters\.([0-9]+)\.[0-9a-z]+@{INPUT}", re.ASCII)
 
 
 def part_of(partition: str) -> int:
-    """The number of the list's part."""
     found = _PART.fullmatch(partition)
     assert found, partition
     return int(found[1])

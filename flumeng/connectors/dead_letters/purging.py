@@ -1,7 +1,5 @@
-"""Deletes dead letters: whole files, or files rewritten without the chosen letters.
-
-A rewritten file replaces the old one atomically, so a killed purge loses nothing else and can be
-repeated.
+"""Deletes dead letters: whole files, or files replaced atomically by ones without the chosen
+letters.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ ASIDE = "purging"
 """Rewritten files lie here, below the directory of the lists, until they are complete."""
 DAY_SECONDS = LEFTOVER_SECONDS = 86_400.0
 MOST_FILES = 10_000
-"""The most outdated files that are deleted at once."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,6 @@ class Purge:
 
 @dataclass
 class Counted:
-    """``whole``: files to delete; ``parts``: files to rewrite."""
-
     letters: int = 0
     whole: list[LetterFile] = field(default_factory=list)
     parts: list[LetterFile] = field(default_factory=list)
@@ -82,8 +77,7 @@ def count(
 def delete(
     directory: LetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
 ) -> dict[str, str]:
-    """Delete what was counted; returns damaged files, which stay, with why. Raises UserError,
-    UnavailableError."""
+    """Returns damaged files, which stay, with why. Raises UserError, UnavailableError."""
     damaged: dict[str, str] = {}
 
     def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
@@ -133,8 +127,8 @@ def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
 def outdated(
     files: list[LetterFile], keep: Keep, now: float, needed: Collection[str] = ()
 ) -> list[LetterFile]:
-    """The files that are older, or more, than the flow keeps, the oldest first, without those whose
-    names are ``needed``. ``now``: seconds since the epoch, as the files' ``modified``."""
+    """The files that exceed what the flow keeps, the oldest first, without those ``needed``.
+    ``now``: seconds since the epoch."""
     left = sum(file.bytes for file in files)
     found: list[LetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):

@@ -34,8 +34,8 @@ Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 
 class Letters(Protocol):
-    """Reading raises CorruptError for a damaged file or one without dead letters, GoneError,
-    UserError, UnavailableError."""
+    """Reading raises CorruptError, also without dead letters, GoneError, UserError,
+    UnavailableError."""
 
     def read(
         self, schema: pa.Schema, start: int = 0, end: int | None = None
@@ -172,7 +172,6 @@ class JsonLetters:
         output.close()
 
     def _lines(self, start: int, end: int | None) -> Iterator[pa.BinaryArray]:
-        """The lines [start, end), many at once."""
         row, rest = 0, b""
         with self._directory.errors(self._path), self._open() as stream:
             while (end is None or row < end) and (block := stream.read(BLOCK_BYTES)):

@@ -1,9 +1,7 @@
-"""Lists of the letters that replays have taken, one a replay, beside the letters.
+"""Lists of the letters that replays have taken, one a replay, below ``ROOT/_replays/FLOW``.
 
-A list lies in ``ROOT/_replays/FLOW``, which readers of the lake ignore. It is written before the
-replay's flow is made, and counts once that flow exists or has read from it (mark ``.read``). The
-mark ``.done`` says that all its letters are in the flow's sinks.
-
+A list is written before the replay's flow is made, and counts once that flow exists or has read
+from it (mark ``.read``). The mark ``.done`` says that all its letters are in the flow's sinks.
 Letters in a partly purged file stay taken: a list has choices, not row numbers.
 """
 
@@ -22,9 +20,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
 from flumeng.connectors.dead_letters.options import MOST_PARTS
-from flumeng.platform.errors import CorruptError
+from flumeng.connectors.dead_letters.reading import Letters, open_letters
+from flumeng.events.schema import EVENT_SCHEMA
 
 DIRECTORY = "_replays"
 READ, DONE, LIST = "read", "done", "parquet"
@@ -51,7 +50,6 @@ class ListedFile:
     taken: tuple[Choice, ...] = ()
 
     def mask(self, choice: Choice, letters: pa.RecordBatch) -> pa.BooleanArray:
-        """Which of its ``letters`` a replay of ``choice`` takes."""
         found = choice.mask(letters)
         for one in self.taken:
             found = pc.and_not(found, one.mask(letters))
@@ -153,8 +151,7 @@ def remove(directory: LetterDirectory, flow: str, name: str) -> None:
 def read_part(
     directory: LetterDirectory, flow: str, name: str, number: int
 ) -> tuple[Choice, tuple[ListedFile, ...]]:
-    """The choice, and a part of the list. Raises CorruptError, GoneError, UserError,
-    UnavailableError."""
+    """Raises CorruptError, GoneError, UserError, UnavailableError."""
     path = path_of(directory, flow, name, LIST)
     with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
         return _listed(file, [number])
@@ -181,7 +178,6 @@ class Replays:
 
     @cached_property
     def by_file(self) -> Mapping[str, tuple[Choice, ...]]:
-        """The choices that have taken letters of a file."""
         found: defaultdict[str, list[Choice]] = defaultdict(list)
         for choice, names in self.lists.values():
             for name in names:
@@ -196,8 +192,7 @@ class Replays:
 
 
 def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> Replays:
-    """``current``: lists whose flows exist now. Raises CorruptError for an unreadable list,
-    UserError, UnavailableError."""
+    """``current``: lists of existing flows. Raises CorruptError, UserError, UnavailableError."""
     path = directory.path_of(DIRECTORY, flow)
     with directory.errors(path):
         infos = directory.store.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
@@ -231,7 +226,62 @@ def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanAr
     return found
 
 
-def require_unchanged(listed: ListedFile, size: int, path: str) -> None:
-    """Raises CorruptError when the file was rewritten."""
-    if size != listed.bytes:
-        raise CorruptError(f"{path} was purged in part after it was listed for the replay")
+BODY = pa.schema([EVENT_SCHEMA.field("body")])
+
+
+@dataclass
+class Listing:
+    """``files`` have letters to take. ``replayed``: chosen letters that were taken before;
+    ``bodiless``: those without a body, which are no events."""
+
+    files: list[ListedFile] = field(default_factory=list)
+    replayed: int = 0
+    bodiless: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> int:
+        return sum(file.chosen for file in self.files)
+
+
+def list_letters(
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    choice: Choice,
+    replays: Replays,
+    tell: Tell = lambda _files: None,
+) -> Listing:
+    """Raises UserError, UnavailableError."""
+
+    def work(file: LetterFile) -> tuple[ListedFile, int, dict[str, int], bool]:
+        letters = open_letters(directory, file)
+        taken = replays.taken(file)
+        rows = chosen = meant = 0
+        places: dict[str, int] = {}
+        for _, batch in letters.dead(Choice()):
+            rows += batch.num_rows
+            meant += choice.mask(batch).true_count
+            mask = ListedFile("", 0, 0, 0, taken).mask(choice, batch)
+            chosen += mask.true_count
+            for counted in pc.value_counts(batch["dead_place"].filter(mask)).to_pylist():
+                name = counted["values"] or ""
+                places[name] = places.get(name, 0) + counted["counts"]
+        listed = ListedFile(file.name, file.bytes, rows, chosen, taken)
+        return listed, meant - chosen, places, chosen > 0 and _lacks_bodies(letters)
+
+    listing = Listing()
+    for _, (listed, replayed, places, bodiless) in each(files, work, listing.damaged, tell):
+        listing.replayed += replayed
+        if bodiless:
+            listing.bodiless += listed.chosen
+        elif listed.chosen:
+            listing.files.append(listed)
+            for name, count in places.items():
+                listing.places[name] = listing.places.get(name, 0) + count
+    return listing
+
+
+def _lacks_bodies(letters: Letters) -> bool:
+    first = next(letters.read(BODY, 0, 1), None)
+    return first is None or first["body"].null_count == first.num_rows

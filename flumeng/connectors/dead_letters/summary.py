@@ -1,10 +1,13 @@
-"""Counts dead letters by place, revision and the common part of their reasons."""
+"""Shows dead letters: the newest ones, and counts by place, revision and kind of reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +30,7 @@ _VALUES = (
 """Parts of reasons that vary by event: quoted text, brackets with numbers, numbers."""
 ANSWER = "^HTTP [0-9]{3}"
 """This beginning does not vary."""
-Key = tuple[str, int, str]
+KEY = ["place", "revision", "reason"]
 
 
 @dataclass(frozen=True)
@@ -44,20 +47,10 @@ class LetterKind:
     last: int
     example: str
 
-    def with_(self, other: LetterKind) -> LetterKind:
-        return replace(
-            self,
-            letters=self.letters + other.letters,
-            replayed=self.replayed + other.replayed,
-            first=min(self.first, other.first),
-            last=max(self.last, other.last),
-        )
-
 
 @dataclass
 class Summary:
-    """``files`` and ``bytes``: of the files with chosen letters. ``damaged``: unreadable files,
-    with why."""
+    """``files`` and ``bytes``: of the files with chosen letters. ``damaged``: file -> why."""
 
     letters: int = 0
     replayed: int = 0
@@ -80,7 +73,7 @@ def summarize(
         counter = _Counter()
         for _, batch in open_letters(directory, file).dead(choice):
             kept = batch.filter(choice.mask(batch))
-            counter.add([_counted(kept, taken_mask(replays.taken(file), kept))])
+            counter.add(_counted(kept, taken_mask(replays.taken(file), kept)))
         return counter
 
     summary, counter = Summary(), _Counter()
@@ -96,73 +89,65 @@ def summarize(
 
 
 class _Counter:
-    """Counts many letters at once, those of small files together."""
+    """Groups many letters at once, those of small files together."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Key, LetterKind] = {}
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._tables: list[pa.Table] = []
+        self._fresh_rows = 0
 
     def __bool__(self) -> bool:
-        return bool(self._kinds or self._rows)
+        return any(table.num_rows for table in self._tables)
 
-    def add(self, letters: Sequence[pa.RecordBatch]) -> None:
-        self._waiting += letters
-        self._rows += sum(batch.num_rows for batch in letters)
-        if self._rows >= COUNTED_AT_ONCE:
-            self._count()
+    def add(self, counted: pa.Table) -> None:
+        self._tables.append(counted)
+        self._fresh_rows += counted.num_rows
+        if self._fresh_rows >= COUNTED_AT_ONCE:
+            self._group()
 
     def merge(self, other: _Counter) -> None:
-        _add(self._kinds, other._kinds.values())
-        self.add(other._waiting)
+        for table in other._tables:
+            self.add(table)
 
-    def close(self) -> Iterable[LetterKind]:
-        self._count()
-        return self._kinds.values()
+    def close(self) -> list[LetterKind]:
+        if not self:
+            return []
+        self._group()
+        return [LetterKind(**row) for row in self._tables[0].to_pylist()]
 
-    def _count(self) -> None:
-        if self._rows:
-            _add(self._kinds, _kinds(pa.Table.from_batches(self._waiting).combine_chunks()))
-        self._waiting, self._rows = [], 0
+    def _group(self) -> None:
+        table = _grouped(pa.concat_tables(self._tables))
+        if table.num_rows > MOST_KINDS:
+            reasons = table["reason"].to_pylist()[:MOST_KINDS]
+            others = [OTHER] * (table.num_rows - MOST_KINDS)
+            place = table.schema.get_field_index("reason")
+            table = _grouped(table.set_column(place, "reason", [[*reasons, *others]]))
+        self._tables, self._fresh_rows = [table], 0
 
 
-def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.RecordBatch:
-    return pa.record_batch(
+def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.Table:
+    """A row for each letter, with the fields of LetterKind."""
+    reasons = pc.fill_null(letters["dead_reason"], "")
+    times = pc.fill_null(letters["dead_time"].cast(pa.int64()), 0)
+    return pa.table(
         {
             "place": pc.fill_null(letters["dead_place"], ""),
             "revision": pc.fill_null(letters["dead_revision"], 0),
-            "example": letters["dead_reason"],
-            "time": pc.fill_null(letters["dead_time"].cast(pa.int64()), 0),
+            "reason": _shared(reasons),
+            "letters": pa.repeat(pa.scalar(1, pa.int64()), len(letters)),
             "replayed": replayed.cast(pa.int64()),
+            "first": times,
+            "last": times,
+            "example": reasons,
         }
     )
 
 
-def _kinds(letters: pa.Table) -> list[LetterKind]:
-    (reasons,) = pc.fill_null(letters["example"], "").chunks
-    table = letters.append_column("reason", _shared(reasons))
-    grouped = table.group_by(["place", "revision", "reason"], use_threads=False).aggregate(
-        [
-            ("example", "first"),
-            ("time", "min"),
-            ("time", "max"),
-            ("replayed", "sum"),
-            ("place", "count"),
-        ]
-    )
-    return [
-        LetterKind(
-            row["place"],
-            row["revision"],
-            row["reason"],
-            row["place_count"],
-            row["replayed_sum"],
-            row["time_min"],
-            row["time_max"],
-            row["example_first"] or "",
-        )
-        for row in grouped.to_pylist()
-    ]
+def _grouped(counted: pa.Table) -> pa.Table:
+    """The same with one row for each kind, in the order of their first rows."""
+    how = {"letters": "sum", "replayed": "sum", "first": "min", "last": "max", "example": "first"}
+    groups = counted.group_by(KEY, use_threads=False).aggregate(list(how.items()))
+    columns = [*KEY, *(f"{name}_{function}" for name, function in how.items())]
+    return groups.select(columns).rename_columns(counted.schema.names).cast(counted.schema)
 
 
 def _shared(reasons: pa.StringArray) -> pa.StringArray:
@@ -176,10 +161,54 @@ def _shared(reasons: pa.StringArray) -> pa.StringArray:
     return pc.utf8_slice_codeunits(whole, 0, REASON_CHARACTERS).take(encoded.indices)
 
 
-def _add(kinds: dict[Key, LetterKind], more: Iterable[LetterKind]) -> None:
-    for kind in more:
-        key = (kind.place, kind.revision, kind.reason)
-        added = kind
-        if key not in kinds and len(kinds) >= MOST_KINDS:
-            key, added = (kind.place, kind.revision, OTHER), replace(kind, reason=OTHER)
-        kinds[key] = kinds[key].with_(added) if key in kinds else added
+CLOCKS_SECONDS = 3_600.0
+"""The most that a letter is younger than its file, by clocks that differ."""
+
+
+@dataclass(frozen=True, order=True)
+class _Letter:
+    moment: int
+    path: str
+    row: int
+
+
+def newest(
+    directory: LetterDirectory,
+    files: list[LetterFile],
+    choice: Choice,
+    limit: int,
+    tell: Tell = lambda _files: None,
+) -> tuple[list[bytes], dict[str, str]]:
+    """At most ``limit`` letters, and the damaged files. Raises UserError, UnavailableError."""
+    by_path = {file.path: file for file in files}
+    kept: list[_Letter] = []
+    damaged: dict[str, str] = {}
+
+    def work(file: LetterFile) -> list[_Letter]:
+        since = kept[0].moment if len(kept) == limit else choice.since
+        younger, found = replace(choice, since=since), []
+        for first, batch in open_letters(directory, file).dead(younger):
+            moments = batch["dead_time"].cast(pa.int64()).fill_null(0).to_numpy()
+            rows = np.flatnonzero(younger.mask(batch).to_numpy(zero_copy_only=False))
+            for row in rows[np.argsort(-moments[rows], kind="stable")[:limit]]:
+                found.append(_Letter(int(moments[row]), file.path, first + int(row)))
+        return found
+
+    by_age = sorted(files, key=lambda file: -file.modified)
+    with closing(each(by_age, work, damaged, tell)) as looked:
+        for file, found in looked:
+            kept = heapq.nlargest(limit, [*kept, *found])[::-1]
+            if len(kept) == limit and kept[0].moment > (file.modified + CLOCKS_SECONDS) * 1e6:
+                break
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    for letter in kept:
+        rows[letter.path].append(letter.row)
+    texts: dict[str, dict[int, bytes]] = {}
+    for file, shown in each(
+        [by_path[path] for path in rows],
+        lambda file: open_letters(directory, file).shown(rows[file.path]),
+        damaged,
+    ):
+        texts[file.path] = shown
+    newest_first = (letter for letter in reversed(kept) if letter.path in texts)
+    return [texts[letter.path][letter.row] for letter in newest_first], damaged
