@@ -26,8 +26,8 @@ from flumeng.agent.collector.written import Outcome
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.groups import availability
 from flumeng.connectors.groups import sink as groups
+from flumeng.connectors.groups.sink import of_group
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
@@ -98,7 +98,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of members, and they are not waited for."""
     monkeypatch.setattr(groups, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(groups, "AGAIN_SECONDS", 0.2)
-    availability.of_group.cache_clear()
+    of_group.cache_clear()
 
 
 class Runner:

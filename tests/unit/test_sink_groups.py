@@ -18,11 +18,16 @@ from flumeng.config.policy import Policy
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
-from flumeng.connectors.groups import availability
 from flumeng.connectors.groups import sink as groups
-from flumeng.connectors.groups.availability import Availability
 from flumeng.connectors.groups.options import FirstOf
-from flumeng.connectors.groups.sink import FirstOfSink, GroupSink, OneOfSink, WriteToOne
+from flumeng.connectors.groups.sink import (
+    Availability,
+    FirstOfSink,
+    GroupSink,
+    OneOfSink,
+    WriteToOne,
+    of_group,
+)
 from flumeng.control.queries import flow_graph
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.events.lazy_batch import LazyBatch
@@ -81,7 +86,7 @@ def shown(found: list[dict[str, Any]]) -> list[tuple[int | None, list[Any], list
 @pytest.fixture(autouse=True)
 def unknown() -> None:
     """Nothing is known of members."""
-    availability.of_group.cache_clear()
+    of_group.cache_clear()
 
 
 def test_a_split_is_whole_in_the_next_member_when_one_fails_in_the_middle() -> None:

@@ -1,5 +1,5 @@
-"""Discovery tasks find a flow's partitions other than journals, and their ends.
+"""Discovery tasks find a flow's partitions other than journals, and their ends, in a process of
+their own.
 
-A process of its own on collecting nodes, started while they have such tasks. It alone writes
-``/flows/F/partitions``, fenced by its task's epoch, and serves what only it knows.
+It alone writes ``/flows/F/partitions``, fenced by its task's epoch.
 """

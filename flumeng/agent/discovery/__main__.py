@@ -78,7 +78,6 @@ def main() -> int:
 
 
 def finders_of(allowed: Policy, store: Store) -> MakeFinders:
-    """Makes the finders of a flow's sources, as far as the node's policy allows."""
 
     def make(spec: FlowSpec, task: FindingTask) -> list[Finder]:
         for part in spec.partitioned:

@@ -1,8 +1,7 @@
 """Accounts of the partitions of a discovery process's flows: ends and acks.
 
-A caller waits for a bounded time. Accounts that are not refreshed by then are reported as they
-were, and dropped later; a server that does not answer delays no other flow. Each flow is sampled,
-quiet ones rarely, so that the account of a minute ago is known.
+A caller waits for a bounded time; older accounts are reported until they are stale. A server that
+does not answer delays no other flow.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ TICK_SECONDS = 1.0
 
 @dataclass
 class _Flow:
-    """``due``: when it is sampled next."""
-
     task: DiscoveryTask
     accounts: Mapping[str, Account] = field(default_factory=dict)
     at: float = float("-inf")
@@ -70,7 +67,6 @@ class PartitionAccounts:
         self._failing_threads = ThreadPoolExecutor(FAILING_THREADS, "accounts-failing")
 
     def start(self) -> None:
-        """Start sampling."""
         vital.start("samples", self._sample)
 
     def positions(self) -> dict[str, Position]:
@@ -104,7 +100,6 @@ class PartitionAccounts:
             }
 
     def _refresh(self, flows: Collection[_Flow]) -> None:
-        """Refresh stale accounts, waiting a bounded time."""
         now = self._clock()
         for flow in flows:
             if now - flow.at > FRESH_SECONDS:
@@ -155,7 +150,8 @@ class PartitionAccounts:
         now = self._clock()
         flow.busy, flow.failing = False, found is None
         if found is not None:
-            moved = any(_moved(flow.accounts.get(name), one) for name, one in found.items())
+            before = {name: (one.acked, one.safe) for name, one in flow.accounts.items()}
+            moved = any(before.get(name) != (one.acked, one.safe) for name, one in found.items())
             more = min(SAMPLE_MOST_SECONDS, flow.every_seconds * 2)
             least = max(SAMPLE_SECONDS, len(found) / SAMPLES_A_SECOND)
             flow.every_seconds = least if moved else max(least, more)
@@ -166,7 +162,6 @@ class PartitionAccounts:
         flow.due = now + flow.every_seconds
 
     def _noted(self, flow: _Flow, name: str, account: Account) -> Account:
-        """The account, with that of a minute ago."""
         now = self._clock()
         flow.past.see(name, account.acked, account.safe, now)
         ago = flow.past.minute_ago(name, now)
@@ -177,7 +172,3 @@ class PartitionAccounts:
         if ago is None:
             return account
         return replace(account, acked_minute_ago=ago.acked, safe_minute_ago=ago.safe)
-
-
-def _moved(before: Account | None, now: Account) -> bool:
-    return before is None or (before.acked, before.safe) != (now.acked, now.safe)

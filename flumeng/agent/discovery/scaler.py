@@ -1,8 +1,4 @@
-"""Scales a flow's collect tasks by its lag.
-
-``flumeng.control.planner.scaling`` decides. The number is in the record of the flow's partitions,
-written under the epoch of the discovery task, so a former owner writes nothing.
-"""
+"""Scales a flow's collect tasks by its lag, as ``flumeng.control.planner.scaling`` decides."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from flumeng.control.zookeeper import Store, Versioned, readable
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import FlumengError
 from zkschema import paths
-from zkschema.records import COLLECT, Partitions, PlannedTask, Scaling
+from zkschema.records import COLLECT, Partitions, PlannedTask
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +36,7 @@ KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Seen:
-    """Accounts by partition at ``time``, monotonic. ``waited``: the least age of waiting events, by
+    """Accounts at ``time``, monotonic. ``waited``: the least age of waiting events, by
     partition."""
 
     time: float
@@ -82,7 +78,9 @@ class Scaler:
         record = readable(discovered.read(self._store, [self._flow])[0])
         if record is None or record.value.epoch != self._epoch:
             return None
-        tasks = self._planned()
+        plans = read_plans(self._store, [self._flow])
+        planned = plans[self._flow].value.tasks if plans else {}
+        tasks = {name: task for name, task in planned.items() if task.kind == COLLECT}
         if self._standing is None:
             if not tasks:
                 return None
@@ -94,7 +92,7 @@ class Scaler:
             return None
         unsettled = self._unsettled(record.value, tasks, accounts)
         self._samples.append(_sample(before, now, self._wall(), len(tasks), unsettled))
-        still_read = sum(not _is_done(account) for account in accounts.values())
+        still_read = sum(not one.closed or one.unacked > 0 for one in accounts.values())
         wanted = self._wanted
         limits = Limits(
             wanted.min, wanted.max, wanted.lag_seconds, self._batch_seconds, max(1, still_read)
@@ -116,7 +114,7 @@ class Scaler:
         after = replace(before, scaling=new)
         self._store.commit(discovered.writes(self._flow, before, after, record.version))
         self._written_at = self._clock()
-        if _tasks(before.scaling) != decision.tasks:
+        if before.scaling is None or before.scaling.tasks != decision.tasks:
             log.info(
                 "flow %s: %d collect tasks (%s): %s",
                 self._flow,
@@ -124,11 +122,6 @@ class Scaler:
                 decision.kind,
                 decision.why,
             )
-
-    def _planned(self) -> dict[str, PlannedTask]:
-        plans = read_plans(self._store, [self._flow])
-        tasks = plans[self._flow].value.tasks if plans else {}
-        return {name: task for name, task in tasks.items() if task.kind == COLLECT}
 
     def _unsettled(
         self,
@@ -164,24 +157,20 @@ class Scaler:
 
 
 class _Waits:
-    """The observed age of the oldest unacked event of each partition. Timestamps in a burst are all
-    young, however long the events wait.
-
-    Invariant: a mark is the time at which a partition reached an end that is not acked yet.
-    """
+    """The observed age of the oldest unacked event of each partition: timestamps in a burst are all
+    young, however long the events wait. A mark is when a partition reached an end that is not
+    acked."""
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[float, int]] = {}
 
     def see(self, accounts: Mapping[str, Account], now: float) -> dict[str, float]:
-        """Partition -> seconds, of those with waiting events."""
-        self._marks = {name: self._mark(name, one, now) for name, one in accounts.items()}
+        kept = ((n, self._marks.get(n, (now, one.safe)), one) for n, one in accounts.items())
+        self._marks = {
+            name: mark if one.acked < mark[1] else (now, one.safe) for name, mark, one in kept
+        }
         waiting = (name for name, one in accounts.items() if one.unacked > 0)
         return {name: now - self._marks[name][0] for name in waiting}
-
-    def _mark(self, name: str, account: Account, now: float) -> tuple[float, int]:
-        known = self._marks.get(name)
-        return (now, account.safe) if known is None or account.acked >= known[1] else known
 
 
 def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) -> Sample:
@@ -212,14 +201,6 @@ def _age(account: Account, wall: float) -> float | None:
         return None
     newest = wall if account.newest_us is None else account.newest_us / 1e6
     return max(0.0, newest - account.oldest_unacked_us / 1e6)
-
-
-def _is_done(account: Account) -> bool:
-    return account.closed and account.unacked <= 0
-
-
-def _tasks(scaling: Scaling | None) -> int:
-    return scaling.tasks if scaling else 0
 
 
 def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccounts) -> None:

@@ -1,7 +1,7 @@
 """One flow's discovery: a look at its sources, and the changes to the record of partitions.
 
-A look writes only changes. The first one takes the record over under the task's epoch: then a
-former owner's write fails, and one under a higher epoch ends this task.
+The first look takes the record over: then a former owner's write fails, and a higher epoch ends
+this task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flumeng.agent.discovery import changes
 from flumeng.connectors.api.finding import Before, Bounds, Finder, Findings
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
@@ -45,8 +44,7 @@ GONE_LOOKS = 3
 FORGET_SECONDS = 600.0
 """Acks of what is gone are deleted after this time: it may be hidden for a while."""
 OWN_CLOCKS = (FLOW, POLLS)
-"""Inputs whose events are stamped by this cluster, so their lateness is known also when no new ones
-come."""
+"""Inputs stamped by this cluster's clocks: late by now's clock, also without new events."""
 AUTHOR = "flumeng"
 NAMED = 3
 
@@ -61,8 +59,7 @@ class SupersededError(ConflictError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``soon`` and ``more``: look again soon, or at once; ``due_seconds``: after that time at the
-    latest."""
+    """``soon``, ``more``: look again soon, at once; ``due_seconds``: after that at the latest."""
 
     trouble: str = ""
     soon: bool = False
@@ -93,13 +90,14 @@ class DiscoveryTask:
         self._gone_at: dict[str, float] = {}
         self._told: tuple[str, ...] = ()
         self.partitions: Mapping[str, Partition] = {}
-        """As of the last look."""
 
     def look(self) -> Outcome:
         """Raises SupersededError, CorruptError, UserError, UnavailableError."""
         record = self._read()
         findings = self._find(record.value if record else Partitions())
-        self._count(findings.gone)
+        now = self._clock()
+        self._looks = {name: self._looks.get(name, 0) + 1 for name in findings.gone}
+        self._gone_at = {name: self._gone_at.get(name, now) for name in findings.gone}
         for _ in range(TRIES):
             try:
                 return self._follow(record, findings)
@@ -110,8 +108,7 @@ class DiscoveryTask:
         raise UnavailableError(f"{paths.partitions(self._flow)} is written by others all the time")
 
     def accounts(self) -> dict[str, Account]:
-        """Ends, acks and ages of waiting events by partition; lacks unknown ones. Raises
-        CorruptError, UserError, UnavailableError."""
+        """Lacks unknown partitions. Raises CorruptError, UserError, UnavailableError."""
         known = self.partitions
         bounds: dict[str, Bounds] = {}
         for finder in self._finders:
@@ -183,19 +180,14 @@ class DiscoveryTask:
             tuple(text for one in found for text in one.lacks),
         )
 
-    def _count(self, gone: Collection[str]) -> None:
-        now = self._clock()
-        self._looks = {name: self._looks.get(name, 0) + 1 for name in gone}
-        self._gone_at = {name: self._gone_at.get(name, now) for name in gone}
-
     def _follow(self, record: Versioned[Partitions] | None, findings: Findings) -> Outcome:
         before = record.value if record else Partitions()
-        leaving = changes.leaving(before, findings)
+        leaving = _leaving(before, findings)
         ending = [name for name in leaving if before.partitions[name].end is not None]
         wanted = [*leaving, *(before.partitions if findings.bounded else ())]
         now = self._clock()
         acks = self._acks(wanted)
-        after, unneeded = changes.merged(
+        after, unneeded = _merged(
             before,
             findings,
             self._epoch,
@@ -213,7 +205,7 @@ class DiscoveryTask:
             ):
                 self._store.commit(part)
             self._log(before, after)
-        elif findings.bounded and changes.is_read(after.partitions, acks):
+        elif findings.bounded and _is_read(after.partitions, acks):
             self._stop(record.version)
         self.partitions = after.partitions
         self._tell(findings.notes)
@@ -245,7 +237,6 @@ class DiscoveryTask:
             self._store.commit([still, *part])
 
     def _stop(self, version: Version) -> None:
-        """Everything is read: stop the flow."""
         found = self._store.read(paths.flow(self._flow))
         if found is None or found.value.state != "running":
             return
@@ -310,4 +301,77 @@ def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> 
         oldest_unacked_us=None,
         step=step_of(name),
         unacked_bytes=bounds.bytes_from(min(offset, safe)) if bounds.bytes_from else None,
+    )
+
+
+def _leaving(before: Partitions, findings: Findings) -> list[str]:
+    if findings.troubles:
+        return []
+    stay = findings.offers.keys() | findings.kept
+    return [name for name in before.partitions if name not in stay]
+
+
+def _merged(
+    before: Partitions,
+    findings: Findings,
+    epoch: int,
+    *,
+    acks: Mapping[str, int],
+    gone: Collection[str],
+    forgotten: Collection[str],
+    read: Collection[str],
+) -> tuple[Partitions, list[str]]:
+    """The new record, and the partitions whose acks are to be deleted.
+
+    1. A wanted partition is registered once; its start is decided then.
+    2. One that is not wanted, or missing, gets an ``end``, its ack: its task drops it. When it is
+    wanted again the end is removed.
+    3. One that has ended, and that no task reads, is removed. Its ack stays unless it is gone for
+    good.
+    4. While not all sources have answered, nothing ends.
+
+    ``acks``: of partitions that may end; ``gone``: certainly; ``forgotten``: long enough to delete
+    acks.
+    """
+    partitions: dict[str, Partition] = {}
+    unneeded: list[str] = []
+    left = set(_leaving(before, findings))
+    for name, partition in before.partitions.items():
+        acked = acks.get(name, partition.start)
+        if name in findings.offers:
+            after = replace(partition, end=findings.offers[name].end)
+        elif name not in left:
+            after = partition
+        elif partition.end is None:
+            uncertain = name in findings.gone and name not in gone
+            after = partition if uncertain else replace(partition, end=acked)
+        elif acked < partition.end or name in read:
+            after = partition
+        elif name not in findings.gone:
+            continue
+        elif name in forgotten:
+            unneeded.append(name)
+            continue
+        else:
+            after = partition
+        partitions[name] = after
+    for name, offer in findings.offers.items():
+        if name not in partitions:
+            partitions[name] = Partition(start=offer.start, end=offer.end)
+    accepted = {key: to for key, to in before.accepted.items() if key in findings.held}
+    after_all = replace(
+        before,
+        partitions=partitions,
+        epoch=epoch,
+        scope=before.scope if findings.troubles else tuple(sorted(findings.scope)),
+        held=dict(findings.held),
+        accepted=before.accepted if findings.troubles else accepted,
+    )
+    return after_all, unneeded
+
+
+def _is_read(partitions: Mapping[str, Partition], acks: Mapping[str, int]) -> bool:
+    return all(
+        one.end is not None and acks.get(name, one.start) >= one.end
+        for name, one in partitions.items()
     )

@@ -1,7 +1,6 @@
 """The loop of a discovery process: it does what the node wants, one look at a time for each flow.
 
-Messages are level-triggered: each ``configure`` names all tasks. Few threads serve all flows; a
-look takes a bounded time. Flows whose last look has failed have threads of their own, so that
+Few threads serve all flows. Flows whose last look has failed have threads of their own, so that
 silent servers delay nobody else.
 """
 
@@ -34,6 +33,7 @@ BACKOFF_MOST_SECONDS = 30.0
 STUCK_SECONDS = 120.0
 """A longer look hangs: each of its calls has a limit far below."""
 NEVER = float("inf")
+ASSIGNED = ("flow", "task", "epoch", "revision", "spec")
 
 MakeFinders = Callable[[FlowSpec, FindingTask], Sequence[Finder]]
 
@@ -45,7 +45,6 @@ class Assignment:
     epoch: int
     revision: int
     spec: str
-    draining: bool
 
     @property
     def key(self) -> str:
@@ -128,7 +127,9 @@ class Worker:
         log.info("the node is gone")
 
     def configure(self, message: Message) -> None:
-        wanted = {one.key: one for one in map(_assignment, message["tasks"]) if not one.draining}
+        tasks = (task for task in message["tasks"] if task["state"] != "draining")
+        named = (Assignment(**{name: task[name] for name in ASSIGNED}) for task in tasks)
+        wanted = {one.key: one for one in named}
         with self._news:
             for key in self._runs.keys() - wanted.keys():
                 self._let_go(self._runs.pop(key))
@@ -178,7 +179,6 @@ class Worker:
         return [run for run in self._runs.values() if bool(run.backoff_seconds) == failing]
 
     def turn(self, run: _Run) -> None:
-        """One look."""
         state, error, seen, rest = "running", None, 0, run.every_seconds
         try:
             outcome = self._task(run).look()
@@ -187,13 +187,8 @@ class Worker:
             backoff = 0.0
             run.streak.succeed()
         except SupersededError as superseded:
-            state, error, seen, rest, backoff = (
-                "stopped",
-                str(superseded),
-                superseded.seen,
-                NEVER,
-                0,
-            )
+            state, error, seen = "stopped", str(superseded), superseded.seen
+            rest, backoff = NEVER, 0.0
         except (FlumengError, SpecError) as problem:
             backoff = min(BACKOFF_MOST_SECONDS, run.backoff_seconds * 2 or BACKOFF_SECONDS)
             state, error, rest = "failed", str(problem), backoff
@@ -202,8 +197,9 @@ class Worker:
                 state, error = run.status.state, run.status.error
             else:
                 run.streak.fail(unreachable=isinstance(problem, UnavailableError))
-                if isinstance(problem, UserError):
-                    self._start_anew(run)
+                if isinstance(problem, UserError) and run.task is not None:
+                    run.task.close()
+                    run.task = None  # a user may mend a secret, which is resolved by the next look
         except Exception as fault:  # one flow's, and no reason to look at no other one either
             log.exception("%s: a fault", run.wanted.key)
             run.streak.fail()
@@ -226,12 +222,6 @@ class Worker:
                 self._report()
             self._news.notify_all()
 
-    def _start_anew(self, run: _Run) -> None:
-        """A user may have changed a secret, which is resolved by the next look."""
-        if run.task is not None:
-            run.task.close()
-        run.task = None
-
     def _task(self, run: _Run) -> DiscoveryTask:
         """Made with the first look, and again as long as that fails."""
         if run.task is None:
@@ -248,7 +238,6 @@ class Worker:
         return run.task
 
     def _report(self) -> None:
-        """Send all statuses if any has changed."""
         tasks = {key: asdict(run.status) for key, run in self._runs.items()}
         message = {"type": "status", "answers": self._answers, "tasks": tasks}
         if message != self._said:
@@ -267,20 +256,8 @@ class Worker:
 
 
 def _rest_after(outcome: Outcome, every_seconds: float) -> float:
-    """Seconds until the next look."""
     if outcome.more:
         return 0.0
     soon = SOON_SECONDS if outcome.soon else every_seconds
     due = every_seconds if outcome.due_seconds is None else outcome.due_seconds
     return min(every_seconds, soon, due)
-
-
-def _assignment(task: Message) -> Assignment:
-    return Assignment(
-        flow=task["flow"],
-        task=task["task"],
-        epoch=task["epoch"],
-        revision=task["revision"],
-        spec=task["spec"],
-        draining=task["state"] == "draining",
-    )

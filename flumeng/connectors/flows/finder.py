@@ -59,12 +59,13 @@ class FlowFinder(FinderBase):
             if name in known or name in reached
         }
         silent = [name for name in fresh if name not in reached]
+        is_there = bool(journals) or self._store.exists(paths.flow(self._flow))
         return Findings(
             offers,
             scope=(f"flow {self._flow}",),
             gone=frozenset(subscribed(name) for name in known - journals.keys()),
             troubles=tuple(f"the server of the journal {name} does not answer" for name in silent),
-            lacks=() if journals or self._is_there() else (f"there is no flow {self._flow}",),
+            lacks=() if is_there else (f"there is no flow {self._flow}",),
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
@@ -81,15 +82,10 @@ class FlowFinder(FinderBase):
     def close(self) -> None:
         self._journals.close()
 
-    def _is_there(self) -> bool:
-        return self._store.exists(paths.flow(self._flow))
-
     def _mine(self, partitions: Iterable[str]) -> set[str]:
-        """The journals of the flow that is read."""
         names = {journal_of(name) for name in partitions if input_of(name) == FLOW}
         return {name for name in names if flow_of(name) == self._flow}
 
     def _bounds(self, journals: Collection[str]) -> dict[str, Bounds]:
-        """Lacks those of servers that do not answer."""
         found = self._journals.positions(self._journals.addresses(journals))
         return {name: Bounds(position.floor, position.safe) for name, position in found.items()}

@@ -43,9 +43,7 @@ class _Listing:
             return self._names
 
 
-@lru_cache(maxsize=1)
-def _listing_of(store: Hashable) -> _Listing:
-    return _Listing(cast("Store", store))
+_listing_of = lru_cache(maxsize=1)(_Listing)
 
 
 class FlowJournals:
@@ -74,7 +72,6 @@ class FlowJournals:
         }
 
     def addresses(self, journals: Collection[str]) -> dict[str, str]:
-        """Journal -> host:port; lacks those whose node is not live."""
         known = Addresses(self._store)
         known.read(sorted(journals))
         return known.of(journals)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flumeng.config import registry
 from flumeng.config.component import Component, ExactlyOnce, SinkOptions
@@ -17,8 +17,6 @@ EXAMPLE = (
 
 @dataclass(frozen=True)
 class Group(SinkOptions):
-    """What the two have in common."""
-
     sinks: tuple[Component[SinkOptions], ...] = option(
         doc="Its members: two or more sinks.", minimum=1, example=EXAMPLE
     )
@@ -41,7 +39,8 @@ class Group(SinkOptions):
     @property
     def exactly_once(self) -> ExactlyOnce | None:
         """A failed member may have written what the next one gets, unless that is staged."""
-        return "staged" if self._all(lambda one: one.exactly_once == "staged") else None
+        staged = all(one.options.exactly_once == "staged" for one in self.sinks)
+        return "staged" if staged else None
 
     @property
     def makes_files(self) -> bool:
@@ -58,16 +57,18 @@ class Group(SinkOptions):
             if isinstance(one.options, Group):
                 yield "", f"{one.name} is a group, and no member of one: name its sinks here"
             elif one.options.in_driver:
+                possible = (
+                    name
+                    for name, cls in registry.usable("sink")
+                    if not cls.in_driver and not issubclass(cls, Group)
+                )
                 yield (
                     "",
                     f"{one.name} writes in the driver of the collector, and a group chooses in the "
-                    f"executors: its members are {', '.join(_possible())}",
+                    f"executors: its members are {', '.join(possible)}",
                 )
         if self.backoff_seconds > self.max_backoff_seconds:
             yield "", "expected backoff_seconds to be at most max_backoff_seconds"
-
-    def _all(self, is_so: Callable[[Any], bool]) -> bool:
-        return all(is_so(one.options) for one in self.sinks)
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,3 @@ class OneOf(Group):
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.groups.sink:OneOfSink"
-
-
-def _possible() -> Iterator[str]:
-    for name, cls in registry.usable("sink"):
-        if not cls.in_driver and not issubclass(cls, Group):
-            yield name

@@ -1,16 +1,18 @@
 """Groups of sinks, of which one takes each split: failover and load balancing.
 
-Executors choose, split by split. A split is held until a member has taken all of it; the output of
-a member that failed is discarded, and its staged files are never shown.
+Executors choose. A split is held until a member has taken all of it; the output of a member that
+failed is discarded, and its staged files are never shown.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +22,6 @@ from flumeng.config import registry
 from flumeng.config.summary import summary
 from flumeng.connectors.api.dead_letters import LETTERS, DeadLetters, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
-from flumeng.connectors.groups import availability
 from flumeng.connectors.groups.options import Group
 from flumeng.events.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
@@ -29,10 +30,8 @@ from flumeng.platform.scrubbing import scrub
 PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
 """How long a member may fail before the next one is tried; the second if it failed lately."""
 ROUND_SECONDS = 45.0
-"""After this time no further member is tried, else the loop would give up the batch without
-reasons."""
+"""After this time no further member is tried, else the loop gives up the batch, unexplained."""
 REASONS_CHARACTERS = 800
-"""Of all members together."""
 TAKEN_SCHEMA = schema_around(
     pa.schema(
         [
@@ -52,10 +51,10 @@ FAILURES = (UnavailableError, OSError)
 
 class GroupSink:
     writes_at_once = False
+    in_turns: ClassVar[bool]
 
-    def __init__(self, options: Group, task: TaskRevision, *, in_turns: bool) -> None:
+    def __init__(self, options: Group, task: TaskRevision) -> None:
         self._options = options
-        self._in_turns = in_turns
         self._place = ""
         self._members: list[Sink] = [
             registry.get("sink", part.name).implementation_class()(part.options, task)
@@ -63,7 +62,7 @@ class GroupSink:
         ]
         self.roots = tuple(sorted({root for one in self._members for root in one.roots}))
         self.identified = any(one.identified for one in self._members)
-        self._availability = availability.of_group(
+        self._availability = of_group(
             (task.flow, repr(options)),
             len(self._members),
             options.backoff_seconds,
@@ -78,7 +77,7 @@ class GroupSink:
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         self._place = attempt.dead_letters.place
         ready = self._availability.ready()
-        turn = self._availability.take_turns(batch.splits) if self._in_turns else None
+        turn = self._availability.take_turns(batch.splits) if self.in_turns else None
         failing = self._availability.failing()
         stages = tuple(
             self._stage(number, batch, attempt, patient=number not in failing)
@@ -141,20 +140,19 @@ class GroupSink:
             return ""
         most = max(20, REASONS_CHARACTERS // len(reasons))
         said = [
-            _cut(f"[{number}] {summary(self._options.sinks[number])}: {reason}", most)
+            f"[{number}] {summary(self._options.sinks[number])}: {reason}"
             for number, reason in sorted(reasons.items())
         ]
-        return f"{self._place}: {what}: {'; '.join(said)}"
+        cut = (text if len(text) <= most else f"{text[: most - 3]}..." for text in said)
+        return f"{self._place}: {what}: {'; '.join(cut)}"
 
 
 class FirstOfSink(GroupSink):
-    def __init__(self, options: Group, task: TaskRevision) -> None:
-        super().__init__(options, task, in_turns=False)
+    in_turns = False
 
 
 class OneOfSink(GroupSink):
-    def __init__(self, options: Group, task: TaskRevision) -> None:
-        super().__init__(options, task, in_turns=True)
+    in_turns = True
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,6 @@ class _Taking:
     failed: dict[int, str] = field(default_factory=dict)
 
     def try_all(self, order: Sequence[int]) -> list[pa.RecordBatch] | None:
-        """The rows of the first member that takes it."""
         began = time.monotonic()
         for number in order:
             if time.monotonic() - began > ROUND_SECONDS:
@@ -280,5 +277,71 @@ def _letters(letters: DeadLetters, member: str) -> DeadLetters:
     return replace(letters, place=letters.place + member, stage=stage)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+@dataclass
+class _Member:
+    """``until``: the end of its back-off. ``reason``: of its last failure, or empty."""
+
+    failures: int = 0
+    until: float = 0.0
+    reason: str = ""
+
+
+class Availability:
+    """The available members by number, kept in the driver for all tasks of a flow, across claims;
+    thread-safe. ``clock`` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        members: int,
+        backoff_seconds: float,
+        max_backoff_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._members = [_Member() for _ in range(members)]
+        self._backoff_seconds = backoff_seconds
+        self._max_backoff_seconds = max_backoff_seconds
+        self._clock = clock
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def ready(self) -> tuple[int, ...]:
+        with self._lock:
+            now = self._clock()
+            return tuple(n for n, member in enumerate(self._members) if member.until <= now)
+
+    def failing(self) -> dict[int, str]:
+        """The members that have failed since their last success, and why."""
+        with self._lock:
+            return {n: one.reason for n, one in enumerate(self._members) if one.failures}
+
+    def take_turns(self, count: int) -> int:
+        """The number of the first of so many turns."""
+        with self._lock:
+            first = self._turn
+            self._turn += count
+            return first
+
+    def note(self, took: Collection[int], failed: Mapping[int, str]) -> None:
+        """A failure during a back-off, from a concurrent batch, does not count twice."""
+        with self._lock:
+            now = self._clock()
+            for number in set(took) - failed.keys():
+                self._members[number] = _Member()
+            for number, reason in failed.items():
+                member = self._members[number]
+                member.reason = reason
+                if member.until <= now:
+                    seconds = self._backoff_seconds * 2.0 ** min(member.failures, 60)
+                    member.until = now + min(seconds, self._max_backoff_seconds)
+                    member.failures += 1
+
+
+@lru_cache(maxsize=4096)
+def of_group(
+    key: Hashable,  # noqa: ARG001  told apart by the cache
+    members: int,
+    backoff_seconds: float,
+    max_backoff_seconds: float,
+) -> Availability:
+    """The process's availability of the group that ``key`` names."""
+    return Availability(members, backoff_seconds, max_backoff_seconds)

@@ -1,9 +1,8 @@
 """Where journals are served now: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
 
-Shared by all tasks of a process. An entry is used for ``LOOK_SECONDS``; it is read again soon when
-a node is not live, and less and less often when a server lacks the journal. Nothing is watched, as
-each of n collectors would be notified of each of n nodes. While ZooKeeper is away known entries
-stay in use.
+An entry is used for ``LOOK_SECONDS``; read again soon when a node is not live, and less and less
+often when a server lacks the journal. Nothing is watched, as each of n collectors would be notified
+of each of n nodes.
 """
 
 from __future__ import annotations

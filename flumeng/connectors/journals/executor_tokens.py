@@ -8,13 +8,12 @@ from functools import lru_cache
 from flumeng.journal.serving.proof import Proof
 from flumeng.journal.serving.tokens import Signer
 from flumeng.platform.security import credentials, process
-from flumeng.platform.security.credentials import Credentials, Keystore
+from flumeng.platform.security.credentials import Keystore
 
 
 @dataclass(frozen=True)
 class ExecutorTokens:
-    """Made in the driver, always from the certificates that are in these files now. Methods raise
-    UserError."""
+    """Made from the certificates that are in these files now. Methods raise UserError."""
 
     own: Keystore
     executor: Keystore
@@ -39,6 +38,4 @@ def of_process() -> ExecutorTokens | None:
     return executor_tokens
 
 
-@lru_cache(maxsize=2)
-def _signer_of(own: Credentials) -> Signer:
-    return Signer(own)
+_signer_of = lru_cache(maxsize=2)(Signer)

@@ -36,8 +36,7 @@ _TEXTS: dict[Kind, str] = {
 
 
 class Journals:
-    """See ``Input``. ``store`` has the addresses of journals; ``executor_tokens`` admit executors
-    where the cluster is not open."""
+    """See ``Input``. ``executor_tokens`` admit executors where the cluster is not open."""
 
     def __init__(self, store: Store, executor_tokens: ExecutorTokens | None = None) -> None:
         self._executor_tokens = executor_tokens

@@ -1,8 +1,4 @@
-"""The ends of journals: one watch a server, shared by all tasks of the process.
-
-One thread holds all watches, another one reads addresses. A server that does not answer delays only
-its own journals: each has its own watch and back-off. A call that takes too long is ended.
-"""
+"""The ends of journals: one watch a server, shared by all tasks of the process."""
 
 from __future__ import annotations
 
@@ -61,8 +57,8 @@ class _Server:
 
 
 class PositionWatcher(WatchedEnds[Reach]):
-    """Watches all servers of watched journals; unreachable journals have no end. ``follow`` watches
-    one server."""
+    """Watches all servers of watched journals in one thread; unreachable journals have no end. A
+    server that does not answer delays only its own journals. ``follow`` watches one server."""
 
     def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
         super().__init__()
@@ -119,7 +115,6 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._looker.shutdown(wait=False, cancel_futures=True)
 
     def _look_up(self) -> None:
-        """Read due addresses in the thread that may block."""
         self._addresses.doubt(self._missing)
         due = self._addresses.due(self._watched())
         if due and not self._looking:
@@ -132,7 +127,6 @@ class PositionWatcher(WatchedEnds[Reach]):
             self._call(self._wake.set)
 
     def _arrange(self) -> None:
-        """Keep one watch for each server of watched journals."""
         wanted = self._watched()
         self._addresses.retain(wanted)
         self._missing &= wanted
@@ -173,7 +167,6 @@ class PositionWatcher(WatchedEnds[Reach]):
             server.task.cancel()
 
     async def _keep_watch(self, server: _Server) -> None:
-        """Watch one server until the task is cancelled."""
         while True:
             began = self._loop.time()
             try:

@@ -41,12 +41,9 @@ def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
 
 @dataclass(frozen=True)
 class JournalReader:
-    """See ``Reader`` and ``Admitting``. An address is ``host:port``, or ``host:port token``. Events
-    of another flow's journal keep the identity that they have there.
-
-    ``proof`` is shown to servers. With ``executor_tokens`` it is theirs, taken when the reader is
-    sent to executors, which make no tokens.
-    """
+    """See ``Reader`` and ``Admitting``. An address is ``host:port``, or ``host:port token``.
+    ``proof`` is shown to servers; with ``executor_tokens`` it is theirs, taken when the reader is
+    pickled."""
 
     proof: Proof | None = None
     executor_tokens: ExecutorTokens | None = None

@@ -1,7 +1,5 @@
-"""Values that executors send to the driver beside the rows of a batch. Light: no Spark, no Arrow.
-
-Spark never forgets an accumulator, so pipelines share those of
-``flumeng.agent.collector.accumulators``; each entry belongs to a task.
+"""Values that executors send to the driver beside rows. Light: no Spark, no Arrow. Spark never
+forgets an accumulator, so pipelines share those of ``flumeng.agent.collector.accumulators``.
 """
 
 from __future__ import annotations

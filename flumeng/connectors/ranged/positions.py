@@ -40,7 +40,6 @@ class Probes:
         return probe
 
     def close(self) -> None:
-        """Begin no more probes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _probe(self, server: Hashable, read: Callable[[], object], asked_at: float) -> None:
@@ -61,10 +60,8 @@ class Probes:
 
 
 class WatchedPositions:
-    """``Positions`` of one task, by a reader and a watcher that are shared with other tasks.
-
-    ``open`` of a subclass sets both; without a watcher the flow has no such source any more.
-    """
+    """``Positions`` of one task. ``open`` of a subclass sets the watcher and the reader, which
+    other tasks share; without a watcher the flow has no such source."""
 
     def __init__(self, probes: Probes, wake: Callable[[], None]) -> None:
         self._probes = probes
@@ -92,7 +89,6 @@ class WatchedPositions:
         return self._probes.probe(server, lambda: self._try(piece, address), self._wake)
 
     def _try(self, piece: Range, address: str) -> None:
-        """Read the first events of ``piece``."""
         assert self._reader is not None, "a partition that was reached has a reader"
         next(self._reader.read(piece, address), None)
 

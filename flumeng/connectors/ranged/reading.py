@@ -90,8 +90,7 @@ def _freeze_modules() -> None:
 
 @dataclass(frozen=True)
 class ReadSplits:
-    """``addresses``: by partition, for all ``splits``. ``identified``: with the columns of
-    ``events.identity``."""
+    """``addresses``: by partition. ``identified``: with the columns of ``events.identity``."""
 
     reader: Reader
     splits: tuple[Split, ...]

@@ -155,7 +155,6 @@ class RoutedReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """A column of two inputs has the same type in both."""
         schemas = [reader.schema for reader in self.by_name.values()]
         return schemas[0] if len(schemas) == 1 else pa.unify_schemas(schemas)
 

@@ -57,8 +57,6 @@ def name_and_incarnation(partition: str) -> tuple[str, str]:
 
 
 class RangedFinder(FinderBase):
-    """See ``Finder``."""
-
     def __init__(self, source: RangedInput) -> None:
         self._source = source
         self.no_times = f"{source.name}: offsets are not found by time"
@@ -104,7 +102,6 @@ class RangedRuntime:
         return None if options is None else RangedReader(self._kind, options)
 
     def options(self, spec: FlowSpec) -> Any:
-        """Those of the flow's source of this kind; None without one."""
         parts = (part.options for part in spec.partitioned if part.name == self._kind.name)
         return next(parts, None)
 
@@ -192,7 +189,6 @@ class RangedReader:
             source.close()
 
     def _completed(self, batch: pa.RecordBatch, piece: Range) -> pa.RecordBatch:
-        """The batch with all columns of ``schema``."""
         rows = batch.num_rows
         given = {
             "ts": pa.scalar(time.time_ns() // 1000, EVENT_SCHEMA.field("ts").type),
@@ -210,8 +206,7 @@ class RangedReader:
 
 
 def _following(events: pa.RecordBatch, at: int, end: int) -> int:
-    """The offset after the batch. Raises CorruptError for offsets out of [``at``, ``end``) or out
-    of order."""
+    """The offset after the batch. Raises CorruptError for offsets out of range or order."""
     offsets = events.column("seq").to_numpy(zero_copy_only=False)
     if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
         raise CorruptError(f"offsets from {offsets[0]} to {offsets[-1]}, asked for {at} to {end}")
@@ -260,8 +255,7 @@ class _Finders:
 
 
 def finder_class(source: str) -> Any:
-    """The ``FinderClass`` of the source, maybe a ``ProbedFinder``. Raises ImportError,
-    UserError."""
+    """A ``FinderClass``, maybe a ``ProbedFinder``. Raises ImportError, UserError."""
     kind = registry.get("source", source).finder_class()
     return _Finders(kind) if issubclass(kind, RangedInput) else kind
 

@@ -1,8 +1,4 @@
-"""The ends of partitions as servers reported them last, shared by all tasks of a process.
-
-``EndWatcher`` polls one server in one thread, for all watched partitions together. A server that
-does not answer is polled less and less often, and delays no flow of another server.
-"""
+"""The ends of partitions as servers reported them last, shared by all tasks of a process."""
 
 from __future__ import annotations
 
@@ -37,11 +33,10 @@ class _Owner:
 
 
 class WatchedEnds(ABC, Generic[EndT]):
-    """The known ends of watched partitions, and who is called when one changes. Public methods may
-    be called from any thread and do not block.
+    """The known ends of watched partitions; owners are called when one changes. Thread-safe; no
+    public method blocks.
 
-    Each request to a server has a number; an answer to a request from before a ``refresh`` of a
-    partition is ignored for that partition.
+    A request has a number; answers from before a ``refresh`` of a partition are ignored for it.
     """
 
     def __init__(self) -> None:
@@ -133,8 +128,8 @@ class WatchedEnds(ABC, Generic[EndT]):
 
 
 class EndWatcher(WatchedEnds[EndT]):
-    """Polls the ends of partitions in a thread that runs while a task watches. A subclass asks the
-    server, and says what an error means for all partitions. ``clock`` is monotonic, in seconds."""
+    """Polls the ends of partitions of one server in a thread that runs while a task watches, with a
+    back-off while the server does not answer. ``clock`` is monotonic, in seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
