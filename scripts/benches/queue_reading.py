@@ -26,8 +26,8 @@ from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.lanes import LaneContents
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot.items import Item

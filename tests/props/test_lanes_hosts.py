@@ -17,9 +17,8 @@ import pytest
 from flumeng.agent.collector.ranges import Scale, next_ranges
 from flumeng.config import CollectPlace, Place
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
-from flumeng.connectors.objects.lanes import spread, weigh
+from flumeng.connectors.objects.lanes import LaneContents, spread, weigh
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
 from flumeng.control.snapshot import items

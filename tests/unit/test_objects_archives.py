@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.objects import member, tar_members
+from flumeng.connectors.objects import content, tar_members
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
@@ -398,8 +398,8 @@ def test_a_zip_that_is_not_what_its_directory_says(tmp_path: Path) -> None:
 
 
 def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "FREE_BYTES", 4 << 20)
-    monkeypatch.setattr(member, "MOST_TIMES", 10)
+    monkeypatch.setattr(content, "FREE_BYTES", 4 << 20)
+    monkeypatch.setattr(content, "MOST_TIMES", 10)
     zeros = (b"0" * (1 << 20) + b"\n") * 16
     bomb = {"a": b"one\n", "bomb": zeros}
     for kind in ("zip", "tar.gz", "tar.zst"):
@@ -429,7 +429,7 @@ def test_members_that_lie_on_top_of_each_other_are_refused(tmp_path: Path) -> No
 
 
 def test_the_number_of_members_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "MOST_MEMBERS", 10)
+    monkeypatch.setattr(content, "MOST_MEMBERS", 10)
     files = {str(n): b"%d\n" % n for n in range(12)}
     for kind in ("tar", "zip"):
         got, error = until_damage(written(tmp_path / f"a.{kind}", PACK[kind](files)))

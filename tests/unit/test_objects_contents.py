@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flumeng.agent.collector.ranges import Scale, backlog, next_ranges, split
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.objects.contents import LaneContents
+from flumeng.connectors.objects.lanes import LaneContents
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 

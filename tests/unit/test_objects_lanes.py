@@ -5,9 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.connectors.objects.contents import WHOLE_EVENT_BYTES, LaneContents
 from flumeng.connectors.objects.formats import cuttable
-from flumeng.connectors.objects.lanes import LaneState, spread, weigh
+from flumeng.connectors.objects.lanes import (
+    WHOLE_EVENT_BYTES,
+    LaneContents,
+    LaneState,
+    spread,
+    weigh,
+)
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.queue_log import QueueLog

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from flumeng.connectors.objects import listing as module
-from flumeng.connectors.objects.arrow_tree import ArrowTree
+from flumeng.connectors.objects.file_trees import ArrowTree
 from flumeng.connectors.objects.globs import Glob
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request

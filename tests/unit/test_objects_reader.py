@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.compression import codec_of
-from flumeng.connectors.objects.events import BATCH_ROWS
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES
 from flumeng.connectors.objects.opened import BLOCK_BYTES, SMALL_BYTES
 from flumeng.connectors.objects.options import Format, ObjectsSource
-from flumeng.connectors.objects.reader import ObjectsReader
+from flumeng.connectors.objects.reader import BATCH_ROWS, ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item, offset_of, position_of
 from flumeng.events.schema import READ_SCHEMA

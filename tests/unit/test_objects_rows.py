@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.files import formats
 from flumeng.connectors.objects import csv_rows, json_elements
+from flumeng.connectors.objects.formats import numbered
 from flumeng.connectors.objects.json_elements import NOT_FINITE
 from flumeng.connectors.objects.options import Format, ObjectsSource
-from flumeng.connectors.objects.parts import numbered
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from flumeng.connectors.objects import seen_hashes
 from flumeng.connectors.objects.options import Order
 from flumeng.connectors.objects.pages import Listed
-from flumeng.connectors.objects.seen import Seen, seen
-from flumeng.connectors.objects.settling import Settling
+from flumeng.connectors.objects.seen import Seen, Settling, seen
 from flumeng.platform.errors import CorruptError
 
 PATH = "/in/*"

@@ -1,3 +1,3 @@
-"""Objects as an input: discovery tasks append listed objects to the lanes of a queue; collect tasks
-read ranges of lanes.
+"""Objects as an input: discovery tasks append them to a queue's lanes, of which collect tasks read
+ranges.
 """

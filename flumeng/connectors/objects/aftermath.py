@@ -26,13 +26,15 @@ class Aftermath:
     def __init__(self, source: ObjectsSource) -> None:
         self._source = source
         places = [split_query(path)[0] for path in source.paths]
-        self._roots = sorted(map(_fixed_directory, places), key=len, reverse=True)
+        fixed = (re.split(r"[*?\[]", place, maxsplit=1)[0].rpartition("/")[0] for place in places)
+        self._roots = sorted((f"{root}/" for root in fixed), key=len, reverse=True)
+        """The directories before the first wildcards; they are left out below ``move_to``."""
 
     def clear(self, done: Sequence[Item]) -> str:
         """Treat objects that are done. Returns why one of them is still there, or an empty text."""
         once = {
             "keep": None,
-            "delete": partial(self._once, self._delete),
+            "delete": partial(self._once, lambda store, path, _: store.files.delete_file(path)),
             "move": partial(self._once, self._move),
             "tag": self._tag,
         }[self._source.after]
@@ -67,10 +69,6 @@ class Aftermath:
             return f"{place} is done, and is still there: {why}"
         return ""
 
-    def _delete(self, store: FileStore, path: str, item: Item) -> None:
-        del item
-        store.files.delete_file(path)
-
     def _move(self, store: FileStore, path: str, item: Item) -> None:
         assert self._source.move_to is not None
         place = split_query(item.location)[0]
@@ -82,14 +80,8 @@ class Aftermath:
 
 
 def _is_there(item: Item, store: FileStore, path: str) -> bool:
-    """Whether the object is as it was listed."""
     try:
         check_there(item, store, path)
     except ChangedError:
         return False
     return True
-
-
-def _fixed_directory(path: str) -> str:
-    """The directory before the first wildcard; it is left out below ``move_to``."""
-    return re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0] + "/"

@@ -1,8 +1,7 @@
-"""Archives: the members of one item as contents with consecutive positions.
+"""Archives: the members of one item as contents with consecutive positions, the same at each
+reading.
 
-The positions of a member begin where those of the member before it end, so they are the same each
-time the archive is read. An archive is recognised by its beginning, once it is decompressed.
-Nothing of it is ever written to a disk; names of members are never used as paths.
+Nothing is ever written to a disk; names of members are never used as paths.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ from typing import Literal
 
 from flumeng.connectors.objects import tar_members, zip_members
 from flumeng.connectors.objects.compression import content_of
-from flumeng.connectors.objects.content import Content, Streamed
-from flumeng.connectors.objects.formats import SUFFIXES, TAR_SUFFIXES
+from flumeng.connectors.objects.content import Allowance, Content, Member, Streamed
+from flumeng.connectors.objects.formats import SUFFIXES, TAR_SUFFIXES, Part, Rows, Segment
 from flumeng.connectors.objects.globs import COPYING, is_hidden
 from flumeng.connectors.objects.lines import segments
-from flumeng.connectors.objects.member import Allowance, Member
 from flumeng.connectors.objects.opened import Opened
-from flumeng.connectors.objects.parts import Part, Rows, Segment
 from flumeng.control.snapshot.items import MOST_POSITION, Item
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 Kind = Literal["tar", "zip"]
 FindIn = Callable[[Content, int, int], Iterator[Part]]
-"""Gives the parts of a content between two positions."""
 _TAR_NAMES = tuple(tar + packed for tar in TAR_SUFFIXES for packed in ("", *SUFFIXES))
 _ZIP_NAMES = tuple(".zip" + packed for packed in ("", *SUFFIXES))
 _LATEST = 253_402_300_800
@@ -44,7 +40,9 @@ class Origin:
 def kind_of(content: Content) -> Kind | None:
     """Raises CorruptError for a content whose name and beginning contradict each other."""
     beginning = content.beginning(tar_members.HEADER_BYTES)
-    named = _named(content.name)
+    named: Kind | None = "zip" if content.name.endswith(_ZIP_NAMES) else None
+    if content.name.endswith(_TAR_NAMES):
+        named = "tar"
     if beginning.startswith(zip_members.MAGIC):
         return "zip"
     is_old = named == "tar"
@@ -55,22 +53,17 @@ def kind_of(content: Content) -> Kind | None:
     return None
 
 
-def _named(name: str) -> Kind | None:
-    if name.endswith(_TAR_NAMES):
-        return "tar"
-    return "zip" if name.endswith(_ZIP_NAMES) else None
-
-
 def parts_of_members(
     opened: Opened, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
 ) -> Iterator[tuple[Origin, Part]]:
-    """The parts in [start, end) of the members of ``content``, which is ``opened`` decompressed. An
-    archive among them is a CorruptError after all others are read."""
+    """The parts in [start, end). An archive among the members is a CorruptError after all
+    others."""
     base, archives = 0, []
     allowance = Allowance(opened.item.size)
     for member in _members(opened, content, kind, allowance):
         name = _shown(member.name)
-        if _is_hidden(name):
+        parts = [part for part in name.split("/") if part.strip(".")]
+        if name.endswith(COPYING) or any(map(is_hidden, parts)):
             continue
         try:
             packed = Streamed(name, member.blocks, opened.explained)
@@ -78,7 +71,9 @@ def parts_of_members(
             if kind_of(inside) is not None:
                 archives.append(name)
                 continue
-            origin = _origin(opened, name, member.written)
+            known = 0 < member.written < _LATEST
+            modified_us = int(member.written * 1_000_000) if known else opened.item.modified_us
+            origin = Origin(opened.item, f"{opened.name}!/{name}", modified_us)
             for part in _shifted(inside, find, base, end):
                 base = part.end
                 if base > MOST_POSITION:
@@ -126,20 +121,8 @@ def _from(part: Part, start: int) -> Iterator[Part]:
         yield from segments(iter([part.data]), part.position, start, part.end)
 
 
-def _origin(opened: Opened, name: str, written: float) -> Origin:
-    known = 0 < written < _LATEST
-    modified_us = int(written * 1_000_000) if known else opened.item.modified_us
-    return Origin(opened.item, f"{opened.name}!/{name}", modified_us)
-
-
 def _shown(name: str) -> str:
-    """A path below the archive; what is not text is replaced."""
     text = name.encode("utf-8", "replace").decode()
     while text.startswith(("/", "./")):
         text = text[1:]
     return text
-
-
-def _is_hidden(name: str) -> bool:
-    parts = [part for part in name.split("/") if part.strip(".")]
-    return name.endswith(COPYING) or any(map(is_hidden, parts))

@@ -20,9 +20,8 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
 
 from flumeng.connectors.objects.content import BlockFile, Content
-from flumeng.connectors.objects.formats import chosen
+from flumeng.connectors.objects.formats import Rows, chosen, texts_of
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.connectors.objects.parts import Rows, texts_of
 from flumeng.platform.errors import CorruptError, UserError
 
 _PLAIN: Mapping[str, pa.DataType] = {
@@ -53,8 +52,8 @@ MOST_DIGITS = 38
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError before the first damaged block, UserError for types
-    that JSON or Arrow lack."""
+    """Raises CorruptError before the first damaged block, UserError for types that JSON or Arrow
+    lack."""
     file = BlockFile(content.blocks())
     with content.explained():
         try:
@@ -189,7 +188,6 @@ class _UnionError(Exception):
 
 
 def _define(schema: Any, named: dict[str, Any]) -> None:
-    """Collects named schemas, to which others may refer."""
     if isinstance(schema, list):
         for each in schema:
             _define(each, named)

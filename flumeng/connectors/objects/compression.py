@@ -1,8 +1,4 @@
-"""Compressed items: detecting the codec, and decompressing block by block.
-
-The first bytes decide; the name counts where they say nothing. ISA-L reads gzip three times as fast
-as zlib. A stream may have several members or frames.
-"""
+"""Compressed items: detecting the codec, and decompressing block by block."""
 
 from __future__ import annotations
 
@@ -44,7 +40,6 @@ _UNKNOWN: tuple[tuple[bytes, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "7z"),
     (b"Rar!\x1a\x07", "rar"),
 )
-"""The first bytes of formats that are not read."""
 _UNKNOWN_SUFFIXES = {
     ".snappy": "snappy",
     ".sz": "snappy",
@@ -68,12 +63,11 @@ _MEMBERS: dict[Codec, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(memlimit=XZ_BYTES),
 }
-"""Decompressors of one member, with the interface of the standard library."""
 
 
 def codec_of(beginning: bytes, location: str) -> Codec | None:
-    """The codec of an item by its first bytes. Raises CorruptError when its name contradicts them,
-    or it is a format that is not read."""
+    """Raises CorruptError when the first bytes contradict the name, or the codec is not
+    supported."""
     unknown = next((name for magic, name in _UNKNOWN if beginning.startswith(magic)), None)
     unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
     if unknown is not None and beginning:
@@ -113,11 +107,9 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
-    """The decompressed stream, in blocks of 1 to ``UNPACK_BYTES`` bytes.
-
-    ``blocks`` gives the stream from its beginning each time. A damaged one yields all bytes before
-    the damage, then CorruptError: a second reading in small steps finds the last of them.
-    """
+    """The decompressed stream, in blocks of 1 to ``UNPACK_BYTES`` bytes. A damaged one yields all
+    bytes before the damage, then CorruptError: a second reading in small steps finds the last of
+    them."""
     whole_steps = 0
     try:
         for block in _steps(blocks(), codec, lambda: UNPACK_BYTES):

@@ -9,7 +9,7 @@ import codecs
 import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -19,18 +19,15 @@ from flumeng.platform.errors import CorruptError, FlumengError
 BEGINNING_BYTES = 512
 """Enough to recognise a tar by its first header."""
 HELD_BYTES = 128 << 20
-"""The most that is held in memory as a whole."""
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK_BYTES = 4
 
 Blocks = Callable[[], Iterator[bytes]]
-"""Gives a stream from its beginning each time."""
 Explained = Callable[[], AbstractContextManager[None]]
 
 
 class Content(Protocol):
-    """``name``: for people; its suffix counts. ``seekable``: blocks from a later position cost no
-    more than those from the beginning."""
+    """``seekable``: blocks from a later position cost no more than those from the beginning."""
 
     @property
     def name(self) -> str: ...
@@ -171,7 +168,6 @@ def without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _decoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """Undecodable bytes become U+FFFD."""
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     for block in blocks:
         if text := decoder.decode(block):
@@ -186,3 +182,42 @@ def _bounded(blocks: Iterator[bytes], position: int) -> Iterator[bytes]:
         if position > MOST_POSITION:
             raise CorruptError(f"it holds more than {MOST_POSITION} bytes")
         yield block
+
+
+MOST_MEMBERS = 100_000
+FREE_BYTES = 1 << 30
+MOST_TIMES = 1000
+"""The most that an archive unpacks to, in times its own bytes, where that is more than
+``FREE_BYTES``: Deflate's limit; logs shrink to a tenth or a fiftieth."""
+
+
+class Member(NamedTuple):
+    """A regular file. ``written``: seconds since the epoch, 0 when unknown."""
+
+    name: str
+    written: float
+    blocks: Blocks
+
+
+class Allowance:
+    """What an archive of ``packed`` bytes may still unpack to. Raises CorruptError for a bomb."""
+
+    def __init__(self, packed: int) -> None:
+        self._members = MOST_MEMBERS
+        self._bytes = min(max(FREE_BYTES, MOST_TIMES * packed), MOST_POSITION)
+        self._said = f"it unpacks to more than {self._bytes} bytes, of {packed}"
+
+    def count(self) -> None:
+        self._members -= 1
+        if self._members < 0:
+            raise CorruptError(f"it has more than {MOST_MEMBERS} members")
+
+    def take(self, size: int) -> None:
+        self._bytes -= size
+        if self._bytes < 0:
+            raise CorruptError(self._said)
+
+    def of(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            self.take(len(block))
+            yield block

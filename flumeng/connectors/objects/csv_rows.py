@@ -1,7 +1,5 @@
-"""Rows of CSV as JSON. Values are texts, verbatim; empty lines are no rows.
-
-The first row names the columns unless the source does; a repeated name gets a number. A row with
-too many or too few values is an event with its text.
+"""Rows of CSV as JSON, with verbatim texts as values. A row of the wrong width is an event with its
+text.
 """
 
 from __future__ import annotations
@@ -15,22 +13,18 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from flumeng.connectors.objects.content import BlockFile, Content, text_from, without_mark
-from flumeng.connectors.objects.formats import chosen
+from flumeng.connectors.objects.formats import Rows, chosen, numbered, texts_of
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.connectors.objects.parts import Rows, numbered, texts_of
 from flumeng.platform.errors import CorruptError
 
 BLOCK_BYTES = 4 << 20
-"""The most bytes of a row."""
 NAMES_BYTES = 1 << 20
-"""The most bytes of the first row."""
 MOST_UNFIT = 100_000
 """After so many consecutive rows of the wrong width the item is no such CSV."""
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Rows [start, end). Raises CorruptError before the last row read when the item is damaged
-    after it, as that row may be incomplete."""
+    """Raises CorruptError before the last row read when damage follows it: it may be incomplete."""
     _, blocks = text_from(content, source.encoding, 0)
     with content.explained():
         yield from numbered(_bodies(without_mark(blocks), source), start, end)
@@ -51,7 +45,6 @@ def _bodies(blocks: Iterator[bytes], source: ObjectsSource) -> Iterator[pa.Binar
 
 
 def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
-    """The names of the columns, and the bytes before the rows."""
     given = list(source.names or ())
     if not source.named_by_row:
         return given, 0
@@ -113,7 +106,6 @@ class _Reading:
         self._unfit: deque[pc.InvalidRow] = deque()
         """Rows of the wrong width that are not given yet."""
         self._position = 0
-        """The rows given."""
         self._seen = 0
         """The rows that Arrow has read."""
         self._reader = pc.open_csv(

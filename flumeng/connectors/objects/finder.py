@@ -1,8 +1,7 @@
 """Finds the objects of a source, and appends new ones to the lanes of the flow's queue.
 
-A look takes a bounded time and goes on where the last one stopped; it lists nothing while enough
-items wait. What was seen is written in the transaction that appends the items, so each object is
-appended once.
+A look takes a bounded time and goes on where the last one stopped. What was seen is written in the
+transaction that appends the items, so each object is appended once.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, islice
 
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
@@ -21,16 +21,14 @@ from flumeng.connectors.objects.listing import Lister
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.queue_log import QueueLog
-from flumeng.connectors.objects.seen import Seen, seen
+from flumeng.connectors.objects.seen import Seen, Settling, seen
 from flumeng.connectors.objects.seen_hashes import LARGE, SMALL
-from flumeng.connectors.objects.settling import Settling
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError
 
 AHEAD_ITEMS = 50_000
-"""The most items that wait."""
 APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
 """Of names and tags, to fit into ZooKeeper's largest transaction."""
@@ -57,25 +55,18 @@ class _Pass:
     unnamed_example: str = ""
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
 @dataclass(frozen=True)
 class Surroundings:
-    """The clocks (monotonic seconds, microseconds since the epoch), stores and queue of a
-    finder."""
+    """The clocks (monotonic seconds, microseconds since the epoch) and stores of a finder."""
 
     clock: Callable[[], float] = time.monotonic
-    now_us: Callable[[], int] = _now_us
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     lister: Callable[[str], Lister] = Lister
     aftermath: Callable[[ObjectsSource], Aftermath] = Aftermath
     take: Callable[..., QueueLog] = QueueLog.take
 
 
 class ObjectsFinder(FinderBase):
-    """See ``Finder``."""
-
     no_times = "a queue is read from earliest or latest, not from a time"
 
     def __init__(
@@ -96,7 +87,8 @@ class ObjectsFinder(FinderBase):
         self._log: QueueLog | None = None
         self._seen: Seen | None = None
         self._settling = Settling(source.settle_seconds)
-        self._listers: dict[str, Lister] = {}
+        self._lister = cache(self._around.lister)
+        """One for each path, whose threads are bounded."""
         self._pass: _Pass | None = None
         self._found: list[tuple[str, Listed]] = []
         """New and settled objects that are not appended yet, with their paths."""
@@ -112,8 +104,8 @@ class ObjectsFinder(FinderBase):
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when another process writes the queue. After any error everything is
-        read again."""
+        """Raises ConflictError when another owner writes the queue. After any error all is read
+        again."""
         del before
         try:
             log, known = self._taken()
@@ -125,14 +117,10 @@ class ObjectsFinder(FinderBase):
         except FlumengError:
             self._log = None
             raise
-        scope = tuple(f"objects {path}" for path in self._source.paths)
-        ends = {
-            name: items.offset_of(log.lanes[lane].next) for name, lane in log.partitions.items()
-        }
-        offers = {name: Offer(0, end if log.complete else None) for name, end in ends.items()}
+        ends = {n: items.offset_of(log.lanes[lane].next) for n, lane in log.partitions.items()}
         return Findings(
-            offers,
-            scope,
+            {name: Offer(0, end if log.complete else None) for name, end in ends.items()},
+            tuple(f"objects {path}" for path in self._source.paths),
             bounded=log.complete,
             more=more,
             soon=log.kept_items >= self._most_waiting,
@@ -151,7 +139,6 @@ class ObjectsFinder(FinderBase):
         }
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """When the objects were written."""
         found = {}
         for name, state in self._lanes(at).items():
             number = items.number_of(at[name])
@@ -175,25 +162,22 @@ class ObjectsFinder(FinderBase):
         """The queue under this task's epoch, and what was seen; read again after any error."""
         if self._log is None or self._seen is None:
             self._pass, self._found, self._places = None, [], set()
-            source = self._source
-            rules = f"order {source.order}, rewritten {source.rewritten}"
-            task = self._task
-            seen_in = source.seen_location
+            source, task = self._source, self._task
             log = self._around.take(
                 self._store,
                 task.flow,
                 task.epoch,
                 source.lanes,
-                rules,
-                seen_in=seen_in,
+                rules=f"order {source.order}, rewritten {source.rewritten}",
+                seen_in=source.seen_location,
                 weigh=weigh(source),
             )
             self._seen = seen(
-                self._source.order,
-                rewritten=self._source.rewritten == "read",
-                window_seconds=max(WINDOW_SECONDS, self._source.settle_seconds),
+                source.order,
+                rewritten=source.rewritten == "read",
+                window_seconds=max(WINDOW_SECONDS, source.settle_seconds),
                 buckets=log.seen(),
-                sizes=LARGE if seen_in else SMALL,
+                sizes=LARGE if source.seen_location else SMALL,
             )
             self._log = log
         return self._log, self._seen
@@ -258,12 +242,6 @@ class ObjectsFinder(FinderBase):
             run.unnamed += listing.unnamed
             run.unnamed_example = run.unnamed_example or listing.unnamed_example
 
-    def _lister(self, location: str) -> Lister:
-        """One for each path, whose threads are bounded."""
-        if location not in self._listers:
-            self._listers[location] = self._around.lister(location)
-        return self._listers[location]
-
     def _take(self, path: str, page: list[Listed], known: Seen) -> None:
         now_us, now = self._around.now_us(), self._clock()
         in_order = self._source.order == "name"
@@ -285,10 +263,7 @@ class ObjectsFinder(FinderBase):
             appended: defaultdict[str, list[Item]] = defaultdict(list)
             by_path: defaultdict[str, list[Listed]] = defaultdict(list)
             for (path, one), lane in zip(taken, lanes, strict=True):
-                number = log.lanes[lane].next + len(appended[lane])
-                appended[lane].append(
-                    Item(number, one.location, one.size, one.modified_us, one.tag)
-                )
+                appended[lane].append(Item(log.lanes[lane].next + len(appended[lane]), *one))
                 by_path[path].append(one)
             for path, listed in by_path.items():
                 known.add(path, listed)
@@ -311,15 +286,12 @@ class ObjectsFinder(FinderBase):
         if len(run.troubles) > NAMED:
             said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
         if run.unnamed:
-            objects = f"{run.unnamed} objects"
-            said.append(
-                f"no location can name {'an object' if run.unnamed == 1 else objects}, such as "
-                f"{run.unnamed_example}: rename what is to be read"
-            )
+            objects = "an object" if run.unnamed == 1 else f"{run.unnamed} objects"
+            example = f"such as {run.unnamed_example}: rename what is to be read"
+            said.append(f"no location can name {objects}, {example}")
         self._said = tuple(said)
 
 
 def _fitting(found: Sequence[tuple[str, Listed]]) -> int:
-    """How many objects fit into one transaction."""
     sizes = accumulate(len(one.location.encode()) + len(one.tag) for _, one in found)
     return bisect_right(list(islice(sizes, APPENDED_AT_ONCE)), APPENDED_BYTES)

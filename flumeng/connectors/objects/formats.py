@@ -1,15 +1,80 @@
-"""The formats of items: the module of each, and which items can be read in parts."""
+"""The formats of items, and the parts that they find: segments of uncut lines, or rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from flumeng.connectors.objects.content import Content, is_utf8
 from flumeng.connectors.objects.options import Format, ObjectsSource
-from flumeng.connectors.objects.parts import Part
+from flumeng.control.snapshot.items import MOST_POSITION
+from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.options.patterns import split_query
+
+TEXT_BYTES = 1 << 20
+
+
+class Segment(NamedTuple):
+    """Consecutive lines; the next one begins at ``end``. ``cut``: the beginning of a too long
+    line."""
+
+    position: int
+    end: int
+    data: bytes
+    cut: bool = False
+
+
+class Rows(NamedTuple):
+    """Consecutive rows from number ``position`` on; those with an ``error`` are verbatim."""
+
+    position: int
+    bodies: pa.BinaryArray
+    error: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.bodies)
+
+    def between(self, start: int, end: int) -> Rows:
+        """Those in [start, end), at least one."""
+        first, last = max(start - self.position, 0), end - self.position
+        return Rows(self.position + first, self.bodies[first:last], self.error)
+
+    def behind(self, start: int) -> Rows:
+        return self.between(start, self.end)
+
+
+Part = Segment | Rows
+
+
+def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
+    """The rows [start, end), reading no further. A text is the error of the row that follows."""
+    position, error = 0, ""
+    while position < end:
+        found = next(bodies, None)
+        if found is None:
+            return
+        if isinstance(found, str):
+            error = found
+            continue
+        rows = Rows(position, found, error)
+        if rows.end > MOST_POSITION:
+            raise CorruptError(f"it has more than {MOST_POSITION} rows")
+        position, error = rows.end, ""
+        if max(start, rows.position) < min(end, rows.end):
+            yield rows.between(start, end)
+
+
+def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:
+    """Rows as JSON, a few MB at a time. Raises UserError for columns that JSON cannot show."""
+    each = max(1, rows.num_rows * TEXT_BYTES // max(rows.nbytes, 1))
+    for first in range(0, rows.num_rows, each):
+        yield json_text.rows(rows[first : first + each])
+
 
 MODULES: Mapping[Format, str] = {
     "lines": "flumeng.connectors.objects.lines",
@@ -24,7 +89,6 @@ TAR_SUFFIXES = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
 _WHOLE = (*SUFFIXES, *TAR_SUFFIXES, ".zip")
 
 FindParts = Callable[[Content, ObjectsSource, int, int], Iterator[Part]]
-"""Gives the parts of a content between two positions."""
 
 
 def parts_of(form: Format) -> FindParts:
@@ -43,8 +107,7 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
-    """Whether the source's item at a location can be read from any position, not only from its
-    beginning."""
+    """Whether the item at a location can be read from any position, not only from its beginning."""
     if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
         return lambda _location: False
     return lambda location: not split_query(location)[0].endswith(_WHOLE)

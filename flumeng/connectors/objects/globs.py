@@ -1,10 +1,8 @@
 """Globs of object paths: matching names, the directories to list, and whether two globs overlap.
 
-``*``, ``?`` and ``[...]`` match within one directory, ``**`` any number of directories; at the end
-it matches everything below. As in Hadoop and Spark, names that begin with ``.`` or ``_``, or end in
-``._COPYING_``, are hidden with all that is below them, unless their part of the glob begins with
-the same character. ``_name=value`` is a partition of a table and not hidden. Directories before the
-first wildcard are taken literally.
+As in Hadoop and Spark, names that begin with ``.`` or ``_``, or end in ``._COPYING_``, are hidden
+with all that is below them, unless their part of the glob begins with the same character.
+``_name=value`` is a partition of a table and not hidden.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ _CHARACTERS = [chr(code) for code in range(32, 0x180)]
 
 
 class Part:
-    """One name of a glob."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.start = _WILDCARD.split(text, maxsplit=1)[0]
@@ -76,20 +72,18 @@ class Scope:
 
     @property
     def deep(self) -> bool:
-        """Whether objects at any depth may match."""
         return any(self._parts[place].text == ANY_DEPTH for place in self._at)
 
     @cached_property
     def start(self) -> str:
-        """The common prefix of all matching names."""
         return self._parts[self._at[0]].start if len(self._at) == 1 else ""
 
     def takes(self, name: str) -> bool:
         return self._last in self._at and self._parts[self._last].takes(name)
 
     def below(self, name: str, *, linked: bool = False) -> Scope | None:
-        """The scope of the directory ``name``; None when nothing in it can match. ``**`` follows no
-        links, which may form a circle."""
+        """None when nothing in ``name`` can match. ``**`` follows no links, which may form a
+        circle."""
         at = []
         for place in self._at:
             part = self._parts[place]
@@ -141,13 +135,11 @@ def check_objects(text: str) -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some name matches both globs."""
     (*above, name), (*other_above, other_name) = _parts(one), _parts(other)
     return _same(name, other_name) and _meet(above, other_above, ANY_DEPTH.__eq__, _same)
 
 
 def _parts(path: str) -> list[str]:
-    """The directories, and the name of an object."""
     place = split_query(path)[0]
     names = [name for name in (place.partition("://")[2] or place).split("/") if name]
     return [*names, "*"] if not names or names[-1] == ANY_DEPTH else names

@@ -13,8 +13,8 @@ from time import sleep, time
 
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Gone, Parts, Range, Reach, Standstill, UnreadableError
-from flumeng.connectors.objects.contents import LaneContents
 from flumeng.connectors.objects.formats import cuttable
+from flumeng.connectors.objects.lanes import LaneContents
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
@@ -39,8 +39,8 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """``items``: the unread rests of items, each to the end of its item. ``last``: the consecutive
-    ones that were given up last, as one."""
+    """``items``: the unread rests of items. ``last``: the consecutive ones given up last, as
+    one."""
 
     items: tuple[Gone, ...]
     last: Gone | None = None
@@ -92,7 +92,6 @@ class LanePositions:
         self._lanes: frozenset[tuple[str, str]] = frozenset()
         self._reaches: dict[str, _Known] = {}
         self._given_up: dict[str, _GivenUp] = {}
-        """By partition."""
         self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
         """To be given up once the lane is known."""
 
@@ -246,8 +245,7 @@ class LanePositions:
         left_out = given_up.items if given_up else ()
         until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
         contents = LaneContents(log.items, cuttable(self._source), until)
-        reach = Reach("", safe, floor=floor, contents=contents)
-        reach = replace(reach, left_out=left_out)
+        reach = Reach("", safe, floor=floor, contents=contents, left_out=left_out)
         if given_up is None or (last := given_up.last) is None:
             return reach
         return replace(
@@ -274,8 +272,7 @@ def _over(
 def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
-    """The errors of the first consecutive items of which nothing can be read. Raises
-    UnavailableError."""
+    """The errors of the first, unreadable items. Raises UnavailableError."""
     found: list[UnreadableError] = []
     start = piece.start
     while start < piece.end and len(found) < most:

@@ -1,8 +1,7 @@
 """Finds the elements of JSON arrays, and concatenated objects, in a stream of blocks.
 
-The bounds of all elements of a block are found at once, as simdjson does: quotes delimit strings,
-brackets outside of strings give the depth. msgspec then validates the elements together. An element
-keeps its text but for white space between tokens; one with NaN or an infinity is marked alone.
+Elements of a block are delimited at once, as in simdjson: by quotes, and brackets outside of
+strings. msgspec validates them together. Texts are kept but for white space between tokens.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flumeng.connectors.objects.content import Content, text_from, without_mark
+from flumeng.connectors.objects.formats import Rows, numbered
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.connectors.objects.parts import Rows, numbered
 from flumeng.platform.errors import CorruptError
 from flumeng.platform.json_text import without_surrogates
 
@@ -241,8 +240,7 @@ def _is_valid(text: bytes) -> bool:
 
 
 class JsonText:
-    """A cursor in a stream of JSON, which passes over values unparsed. Each call begins after what
-    the one before has consumed, and after blanks."""
+    """A cursor in a stream of JSON, which skips values unparsed, and blanks before each token."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -278,7 +276,6 @@ class JsonText:
             self._take(b",")
 
     def value(self) -> Iterator[bytes]:
-        """The text of a value in pieces."""
         first = self.peek()
         if first in (b"", b",", b"]", b"}", b":"):
             raise CorruptError("it ends in the middle, or what follows is no JSON")
@@ -293,7 +290,6 @@ class JsonText:
         self._at = end.start()
 
     def _balanced(self) -> Iterator[bytes]:
-        """The text of an array, an object or a string in pieces."""
         depth, in_string, size = 0, False, FIRST_BYTES
         while True:
             piece = self._block[self._at : self._at + size]
@@ -339,8 +335,7 @@ class JsonText:
 
 
 def _scanned(piece: bytes, depth: int, in_string: bool) -> tuple[int, int, bool]:
-    """The end of the value in ``piece``, or 0; the depth and whether a string is open after it. No
-    escape is cut."""
+    """The end of the value in ``piece``, or 0; the depth and whether a string is open after it."""
     plain = piece
     if b"\\" in piece:
         plain = piece.replace(b"\\\\", b"..").replace(b'\\"', b"..")

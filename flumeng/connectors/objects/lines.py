@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flumeng.connectors.objects.content import Content, text_from
+from flumeng.connectors.objects.formats import Segment
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.connectors.objects.parts import Segment
 
 MOST_LINE_BYTES = 1 << 24
 """A longer line is cut, and marked."""
@@ -86,8 +86,6 @@ def _from_line(blocks: Iterator[bytes], position: int, start: int) -> Iterator[t
 
 
 class _Held:
-    """An incomplete line."""
-
     def __init__(self, position: int, beginning: bytes) -> None:
         self._position = position
         self._pieces = [beginning]

@@ -1,10 +1,8 @@
 """Lists the objects that match a path, in pages, in byte order of the whole path as in S3.
 
-Only directories that the glob can match are listed; the next pages are fetched ahead. Hidden and
-unfinished objects (``globs``), dangling links, devices and markers of directories are left out;
-empty objects are listed. A directory that vanishes meanwhile counts as empty. Objects that no
-location can name are counted: names that are not UTF-8, and in URLs those with a question mark or
-an empty name.
+Hidden and unfinished objects (``globs``), dangling links, devices and markers of directories are
+left out. A directory that vanishes meanwhile counts as empty. Objects that no location can name are
+counted: names that are not UTF-8, and in URLs those with a question mark or an empty name.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from flumeng.connectors.objects.file_trees import ArrowTree, LocalTree
 from flumeng.connectors.objects.globs import Glob
-from flumeng.connectors.objects.local_tree import LocalTree
 from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request, Tree
 from flumeng.platform import secrets
 from flumeng.platform.errors import UnavailableError, UserError
@@ -105,7 +103,6 @@ class Listing:
         waiting: deque[list[Listed] | Request],
         asked: dict[Request, Future[Page]],
     ) -> None:
-        """Request the next few pages."""
         ahead = 0
         for one in waiting:
             if isinstance(one, Request):
@@ -192,7 +189,6 @@ def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
         from flumeng.connectors.objects.s3 import S3Tree  # noqa: PLC0415  an extra
 
         return S3Tree(host, revealed(query, resolve), head, query), head, path
-    from flumeng.connectors.objects.arrow_tree import ArrowTree  # noqa: PLC0415  loads pyarrow
 
     opened, root = open_store(f"{scheme}://{host}{query}", resolve)
     return ArrowTree(opened, root, head, query), head, path

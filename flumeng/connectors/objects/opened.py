@@ -33,7 +33,6 @@ _DAMAGE = (
     ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RecursionError,
     struct.error, zlib.error, lzma.LZMAError, pa.ArrowException,
 )  # fmt: skip
-"""What libraries raise for damaged bytes."""
 
 
 class ChangedError(CorruptError):
@@ -64,7 +63,12 @@ class Opened:
             file = store.files.open_input_file(path)
             _check_remote(item, store, path, file)
         opened = cls(item, store, path, file)
-        opened._take_small()
+        if item.size <= SMALL_BYTES:
+            data = opened.read_at(0, item.size) if item.size else b""
+            if item.tag.strip('"') != md5(data, usedforsecurity=False).hexdigest():
+                opened.check()
+            opened._whole = data
+            opened.close()
         return opened
 
     @classmethod
@@ -82,14 +86,6 @@ class Opened:
         finally:
             os.close(descriptor)
 
-    def _take_small(self) -> None:
-        if self.item.size <= SMALL_BYTES:
-            data = self.read_at(0, self.item.size) if self.item.size else b""
-            if not _is_digest(self.item.tag, data):
-                self.check()
-            self._whole = data
-            self.close()
-
     @property
     def name(self) -> str:
         return name_of(self.item)
@@ -99,8 +95,7 @@ class Opened:
             self._file.close()
 
     def check(self) -> None:
-        """Raises ChangedError when bytes read may be another object's. Called when all is read, and
-        when it makes no sense."""
+        """Raises ChangedError when bytes read may be another object's; called after reading."""
         if self._whole is not None:
             return
         if self._store is LOCAL:
@@ -187,7 +182,8 @@ def _explained(store: FileStore) -> Iterator[None]:
 
 
 def _check_remote(item: Item, store: FileStore, path: str, file: pa.NativeFile) -> None:
-    said = {name.lower(): value.decode("utf-8", "replace") for name, value in _said(file).items()}
+    metadata: dict[str, bytes] = file.metadata() or {}
+    said = {name.lower(): value.decode("utf-8", "replace") for name, value in metadata.items()}
     tag = said.get("etag", "").strip('"')
     if item.tag and tag:
         _check(item, file.size(), tag=tag)
@@ -202,14 +198,6 @@ def _check_remote(item: Item, store: FileStore, path: str, file: pa.NativeFile) 
 
 def _check_local(item: Item, status: os.stat_result) -> None:
     _check(item, status.st_size, status.st_mtime_ns // 1000)
-
-
-def _is_digest(tag: str, data: bytes) -> bool:
-    return tag.strip('"') == md5(data, usedforsecurity=False).hexdigest()
-
-
-def _said(file: pa.NativeFile) -> dict[str, bytes]:
-    return file.metadata() or {}
 
 
 def _check(item: Item, size: int, modified_us: int | None = None, tag: str | None = None) -> None:

@@ -27,7 +27,6 @@ Order = Literal["name", "modified", "any"]
 MOST_LANES = 256
 MOST_COLUMNS = 10_000
 MOST_TAGS = 10
-"""S3's limit for an object."""
 _NAMED = {"tab": "\t", "space": " "}
 _TAG = re.compile(r"[\w .:/=+@-]*")
 _OF_FORMATS = {
@@ -39,7 +38,6 @@ _OF_FORMATS = {
     "records": ("json",),
     "columns": ("csv", "parquet", "avro"),
 }
-"""Options of formats."""
 
 
 def check_delimiter(text: str) -> None:
@@ -221,7 +219,6 @@ class ObjectsSource(SourceOptions):
 
     @property
     def named_by_row(self) -> bool:
-        """Whether the first row of CSV has names."""
         return self.names is None if self.header is None else self.header
 
     @property

@@ -38,7 +38,6 @@ class Request:
 
     @property
     def within(self) -> str:
-        """The prefix of its paths."""
         return joined(self.scope.directory, "")
 
     @property

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flumeng.connectors.objects.content import Content
-from flumeng.connectors.objects.formats import chosen
+from flumeng.connectors.objects.formats import Rows, chosen, texts_of
 from flumeng.connectors.objects.options import ObjectsSource
-from flumeng.connectors.objects.parts import Rows, texts_of
 
 BATCH_BYTES = 4 << 20
 

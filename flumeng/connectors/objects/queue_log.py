@@ -4,10 +4,9 @@ removed.
 Every write is one transaction on the version of the head, so of two tasks one writes, whatever
 their epochs. What was seen is written with the items that it became.
 
-What was seen may lie in files, whose names are in ZooKeeper. A file is durable before its name is
-written, and is deleted after a later transaction without the name. The owner writes the head first;
-from then on no earlier owner can name a file, so a file listed before one's own transaction and not
-named is garbage.
+A file of what was seen is durable before its name is written to ZooKeeper, and deleted after a
+transaction without the name. An owner writes the head first: from then on no former owner can name
+a file, so one that has no name is garbage.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from flumeng.control.zookeeper.transaction import portions
 from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema import codec, paths
 from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
-from zkschema.table import ZPath
 
 SEEN_BYTES = 6 << 20
 """The most of what was seen that is in ZooKeeper."""
@@ -50,10 +48,6 @@ FORGOTTEN_AT_ONCE = 8
 SEGMENT_BYTES = 48 * 1024
 """Of an encoded segment; the table allows a little more."""
 RETRY = "retry"
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 @dataclass(frozen=True)
@@ -96,14 +90,11 @@ class QueueLog:
         *,
         seen_in: str | None = None,
         weigh: Weigh = alike,
-        new_id: Callable[[], str] = _new_id,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
     ) -> QueueLog:
         """Take the queue under this epoch, with at least so many lanes; create it under a new id
-        when missing.
-
-        ``rules`` say how objects are remembered, and never change. Raises ConflictError,
-        CorruptError, UserError, UnavailableError.
-        """
+        when missing. ``rules`` say how objects are remembered, and never change. Raises
+        ConflictError, CorruptError, UserError, UnavailableError."""
         found = queues.head(store, flow)
         if found is None:
             owner = store.read(paths.flow(flow))
@@ -226,11 +217,9 @@ class QueueLog:
 
     @property
     def complete(self) -> bool:
-        """Whether listing is over."""
         return self._head.value.complete
 
     def end(self) -> None:
-        """Listing is over."""
         self._write(replace(self._head.value, complete=True), [])
 
     def forget(self, seen: Mapping[str, bytes]) -> None:
@@ -273,14 +262,12 @@ class QueueLog:
                 gone = Remove(paths.queue_failure(self._flow, name), one.version)
                 lane = min(self.lanes, key=self.waiting_weights.__getitem__)
                 if one.value.wanted == RETRY:
-                    again = self._again(lane, one.value)
-                    self.append({lane: again}, {}, [gone], retried=name.partition(".")[0])
+                    it = one.value
+                    at = it.location, it.size, it.modified, it.tag, it.position
+                    again = Item(self.lanes[lane].next, *at)
+                    self.append({lane: [again]}, {}, [gone], retried=name.partition(".")[0])
                 else:
                     self.append({}, {}, [gone])
-
-    def _again(self, lane: str, failed: QueueFailure) -> list[Item]:
-        at = failed.location, failed.size, failed.modified, failed.tag, failed.position
-        return [Item(self.lanes[lane].next, *at)]
 
     def _is_kept(self, name: str) -> bool:
         """Whether the item's segment is kept, whose failures must be known."""
@@ -294,15 +281,14 @@ class QueueLog:
         still = Check(paths.queue(self._flow), self._head.version)
 
         def removal(one: tuple[str, tuple[Item, ...]]) -> list[Write]:
-            return [Remove(self._path(*one), ANY)]
+            lane, part = one
+            name = queues.segment_name(part[0].number)
+            return [Remove(paths.queue_segment(self._flow, lane, name), ANY)]
 
         for some in portions(self._store.scale, gone, removal, each=[still]):
             self._store.commit([still, *chain.from_iterable(map(removal, some))])
             for lane, part in some:
                 self.lanes[lane].remove(part)
-
-    def _path(self, lane: str, part: tuple[Item, ...]) -> ZPath[QueueSegment]:
-        return paths.queue_segment(self._flow, lane, queues.segment_name(part[0].number))
 
     def _take_over(self, epoch: int, lanes: int) -> None:
         head = self._head.value

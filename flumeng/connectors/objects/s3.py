@@ -205,11 +205,9 @@ def explained(error: Exception, name: str, needs: str) -> FlumengError:
 
 
 def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
-    """Add tags to the item's own, unless it is gone or was rewritten; idempotent. ``location``: the
-    item's, with the references to its credentials. Raises UserError, UnavailableError.
-
-    S3 has no conditional tagging. So the object is checked first; in a bucket with versions exactly
-    that version is tagged."""
+    """Add tags to the object, unless it is gone or rewritten; idempotent. S3 has no conditional
+    tagging, so the object is checked first, and exactly its version is tagged where the bucket has
+    versions. Raises UserError, UnavailableError."""
     place, query = split_query(location)
     bucket, _, key = place.partition("://")[2].partition("/")
     try:

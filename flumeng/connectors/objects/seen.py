@@ -1,20 +1,19 @@
 """Remembers listed objects, so that each becomes an item once. Pure.
 
-With ``order: name`` or ``modified`` a watermark suffices: the last name of a path, or a time. With
-``order: any`` all existing objects are remembered as 64-bit hashes, 7 bytes each; exact names would
-take 20 bytes, and sizes and times 12 more. With n objects, one new object in 2**64 / n is taken for
-a known one and never read: with ten million, one in 1.8e12.
+With ``order: any`` all existing objects are remembered as 64-bit hashes, 7 bytes each; exact names,
+sizes and times would take 32. With n objects, one new object in 2**64 / n is taken for a known one
+and never read: with ten million, one in 1.8e12.
 
-The memory is in buckets, name -> bytes; ``changed`` gives those to write, in this order. After a
-failed write, make a new object of what is stored.
+After a failed write of ``changed`` buckets, make a new object of what is stored.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
 
 import numpy as np
 
@@ -29,21 +28,26 @@ LEAST_WINDOW_US = 1_000_000
 """Stores have times in whole seconds."""
 
 
-class Seen(Protocol):
+class Seen(ABC):
     """``path`` is one of the source's paths."""
 
     def after(self, path: str) -> str:
         """The place after which a listing of the path may begin."""
+        del path
+        return ""
 
+    @abstractmethod
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
         """Those that were not added before, in their order."""
 
+    @abstractmethod
     def add(self, path: str, listed: Iterable[Listed]) -> None:
         """They are items now. With ``order: name`` no object before one of them is new later."""
 
-    def passed(self, paths: Collection[str], now_us: int) -> None:
+    def passed(self, paths: Collection[str], now_us: int) -> None:  # noqa: B027
         """All paths were listed to their ends since the last call; what was not met is gone."""
 
+    @abstractmethod
     def changed(self) -> dict[str, bytes]:
         """The buckets changed since the last call; an empty one is to be deleted."""
 
@@ -67,7 +71,7 @@ def seen(
     return SeenTimes(marks, hashes, rewritten=rewritten, window_seconds=window_seconds)
 
 
-class SeenNames:
+class SeenNames(Seen):
     """The last name of each path. New objects before it, and rewritten ones, are never found."""
 
     def __init__(self, marks: Mapping[str, bytes]) -> None:
@@ -85,20 +89,14 @@ class SeenNames:
         if last > self.after(path):
             self._marks.set(path, last)
 
-    def passed(self, paths: Collection[str], now_us: int) -> None:
-        """Names are not forgotten."""
-
     def changed(self) -> dict[str, bytes]:
         return self._marks.changed()
 
 
-class SeenObjects:
+class SeenObjects(Seen):
     def __init__(self, hashes: SeenHashes, *, rewritten: bool) -> None:
         self._hashes = hashes
         self._rewritten = rewritten
-
-    def after(self, path: str) -> str:  # noqa: ARG002
-        return ""
 
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:  # noqa: ARG002
         known = self._hashes.meet(self._of(page))
@@ -124,13 +122,12 @@ class SeenObjects:
         return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
-class SeenTimes:
+class SeenTimes(Seen):
     """A time for each path, and the objects that are not older.
 
-    The time moves when all paths were listed to their ends; until the first such moment all objects
-    are remembered. It stays a window behind the newest object that became an item, the oldest that
-    did not, and the clock. S3 dates a multipart upload to its beginning: the window has to be
-    longer than uploads take.
+    The time moves when all paths were listed to their ends; until then all objects are remembered.
+    It stays a window behind the newest object that became an item, the oldest that did not, and the
+    clock.
     """
 
     def __init__(
@@ -148,9 +145,6 @@ class SeenTimes:
         """When the newest item of a path was written."""
         self._refused: dict[str, dict[str, int]] = {}
         """New objects of a path that did not become items, and when they were written."""
-
-    def after(self, path: str) -> str:  # noqa: ARG002
-        return ""
 
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
         mark = int(self._marks.get(path, 0))
@@ -209,3 +203,61 @@ class _Marks:
             ).encode()
             for path in sorted(paths)
         }
+
+
+@dataclass
+class _Waiting:
+    listed: Listed
+    since: float
+    looked: int
+
+
+class Settling:
+    """Which objects have not changed for so long that they may be read.
+
+    An object is settled when it is old enough by the store's and this host's clocks. One that looks
+    too young, as the store's clock is ahead, settles when it was seen unchanged for that long.
+    """
+
+    def __init__(self, settle_seconds: float) -> None:
+        self._seconds = settle_seconds
+        self._waiting: dict[str, _Waiting] = {}
+        """Unsettled objects by place. Those taken since go with the next ``passed``."""
+        self._looks = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def is_settled(self, listed: Listed, now_us: int, monotonic: float) -> bool:
+        """Called once for each new object of a listing. ``monotonic``: seconds."""
+        old = now_us - listed.modified_us >= self._seconds * 1_000_000
+        waiting = self._waiting.get(listed.place)
+        if not self._seconds or (old and waiting is None):
+            return True
+        if waiting is None or waiting.listed != listed:
+            self._waiting[listed.place] = _Waiting(listed, monotonic, self._looks)
+            return False
+        waiting.looked = self._looks
+        return old or monotonic - waiting.since >= self._seconds
+
+    def settled(
+        self, page: Iterable[Listed], now_us: int, monotonic: float, *, in_order: bool = False
+    ) -> list[Listed]:
+        """The settled ones; with ``in_order`` only those before the first that is not."""
+        found = []
+        held = False
+        for one in page:
+            if not self.is_settled(one, now_us, monotonic):
+                held = in_order
+            elif not held:
+                found.append(one)
+        return found
+
+    def passed(self) -> None:
+        """A listing has ended: what it did not ask for is gone."""
+        self._waiting = {
+            place: waiting
+            for place, waiting in self._waiting.items()
+            if waiting.looked == self._looks
+        }
+        self._looks += 1

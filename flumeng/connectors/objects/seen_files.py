@@ -55,7 +55,6 @@ class SeenFiles:
             return {info.base_name for info in self._store.files.get_file_info(selector)}
 
     def remove(self, names: Iterable[str]) -> None:
-        """Idempotent."""
         with self._explained():
             for name in names:
                 with suppress(FileNotFoundError):

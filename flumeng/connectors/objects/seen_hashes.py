@@ -1,12 +1,8 @@
 """A set of 64-bit hashes in buckets, of which a change touches few.
 
-Buckets are filled by age: additions go to the newest ones, and removals mostly hit the oldest, as
-objects come and go in that order. The last hashes are in the bucket ``tail``; a full tail is poured
-into the newest bucket. A bucket has the differences of its sorted hashes, transposed and
-compressed.
-
-If only the first of the changed buckets are stored, some hashes are in two buckets, or not
-forgotten yet.
+Buckets are filled by age, as objects come and go in that order. The last hashes are in the bucket
+``tail``; a full tail is poured into the newest bucket. If only the first of the changed buckets are
+stored, some hashes are in two buckets, or not forgotten yet.
 """
 
 from __future__ import annotations
@@ -60,8 +56,7 @@ class SeenHashes:
         first = np.ones(len(found), np.bool_)
         first[1:] = found[1:] != found[:-1]
         self._hashes: Hashes = found[first]
-        """Sorted. Of each: the number of its bucket, and whether it was met since
-        ``forget_unmet``."""
+        """Sorted. Of each: the number of its bucket, and whether it was met."""
         self._numbers: Numbers = numbers[first]
         self._met: Flags = np.zeros(len(self._hashes), np.bool_)
         self._changed: set[int] = set()
@@ -111,7 +106,7 @@ class SeenHashes:
         """The buckets changed since the last call; an empty one is to be deleted. A bucket that
         takes hashes over comes before the one that loses them."""
         numbers, self._changed = self._changed, set()
-        names = {_name_of(number): number for number in numbers}
+        names = {TAIL if n == _IN_TAIL else f"{n - 1:06}": n for n in numbers}
         return {
             name: _encoded(self._hashes[self._numbers == names[name]]) for name in sorted(names)
         }
@@ -152,10 +147,6 @@ def _merged(old: Flags, values: Any, fresh: Any) -> Any:
     merged = np.empty(len(old), values.dtype)
     merged[old], merged[~old] = values, fresh
     return merged
-
-
-def _name_of(number: int) -> str:
-    return TAIL if number == _IN_TAIL else f"{number - 1:06}"
 
 
 def _number_of(name: str) -> int:

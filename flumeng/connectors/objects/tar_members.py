@@ -14,8 +14,7 @@ from itertools import islice
 from typing import IO, cast
 
 from flumeng.connectors.objects.compression import UNPACK_BYTES
-from flumeng.connectors.objects.content import BlockFile, Blocks
-from flumeng.connectors.objects.member import Allowance, Member
+from flumeng.connectors.objects.content import Allowance, BlockFile, Blocks, Member
 from flumeng.platform.errors import CorruptError
 
 HEADER_BYTES = 512

@@ -1,7 +1,4 @@
-"""The items in the lanes of queues: one thread for all tasks of a process.
-
-When ZooKeeper reports a change, the head is read, and new segments, which never change.
-"""
+"""The items in the lanes of queues, read when ZooKeeper reports a change, in one thread for all."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ class LaneLog:
 
     @property
     def first(self) -> int:
-        """The number of the first kept item."""
         return self.items[0].number if self.items else self.next
 
 
@@ -66,8 +62,7 @@ class QueueWatcher:
     def watch(
         self, owner: Hashable, flow: str, lanes: Collection[str], wake: Callable[[], None]
     ) -> None:
-        """``wake`` is called from another thread when these lanes change; an owner has one set of
-        lanes."""
+        """``wake`` is called from another thread when these lanes change."""
         with self._news:
             self._start()
             self._queues.setdefault(flow, _Queue()).wakes[owner] = frozenset(lanes), wake

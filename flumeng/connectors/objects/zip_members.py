@@ -1,12 +1,7 @@
-"""The members of a zip, in the order of their bytes.
-
-``zipfile`` reads the directory; the members are unpacked as compressed items are, as far as they
-are whole.
-"""
+"""The members of a zip, in the order of their bytes, unpacked as compressed items are."""
 
 from __future__ import annotations
 
-import io
 import stat
 import struct
 import zipfile
@@ -15,8 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import IO, cast
 
+import pyarrow as pa
+
 from flumeng.connectors.objects.compression import unpacked
-from flumeng.connectors.objects.member import Allowance, Member
+from flumeng.connectors.objects.content import Allowance, Member
 from flumeng.connectors.objects.opened import BLOCK_BYTES, Opened
 from flumeng.platform.errors import CorruptError, UserError
 
@@ -33,11 +30,12 @@ _DAMAGE = (
 
 
 def members(opened: Opened, allowance: Allowance) -> Iterator[Member]:
-    try:
-        with zipfile.ZipFile(cast(IO[bytes], _Directory(opened))) as archive:
-            found = sorted(archive.infolist(), key=lambda info: info.header_offset)
-    except _DAMAGE as error:
-        raise CorruptError(f"its zip is damaged: {error}") from error
+    with opened.explained():
+        try:
+            with zipfile.ZipFile(cast(IO[bytes], _Directory(opened.file()))) as archive:
+                found = sorted(archive.infolist(), key=lambda info: info.header_offset)
+        except _DAMAGE as error:
+            raise CorruptError(f"its zip is damaged: {error}") from error
     if sum(info.compress_size for info in found) > opened.item.size:
         raise CorruptError("its zip is damaged: members lie on top of each other")
     window = _Window(opened)
@@ -124,36 +122,14 @@ class _Window:
         return self._block[within : within + size]
 
 
-class _Directory(io.RawIOBase):
-    """A zip as ``zipfile`` reads its directory."""
+class _Directory:
+    """The file of a zip for ``zipfile``, which reads the directory at its end."""
 
-    def __init__(self, opened: Opened) -> None:
-        super().__init__()
-        self._opened = opened
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        before = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._opened.item.size}
-        found = before[whence] + position
-        if found < 0:
-            raise OSError("it would begin before its beginning")
-        self._position = found
-        return found
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._opened.item.size - self._position)
-        size = left if size < 0 else min(size, left)
         if size > DIRECTORY_BYTES:
             raise CorruptError(f"its directory has more than {DIRECTORY_BYTES >> 20} MiB")
-        found = self._opened.read_at(self._position, size)
-        self._position += len(found)
-        return found
+        return bytes(self._file.read(size if size >= 0 else None))

@@ -16,9 +16,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.connectors.objects.formats import Segment
 from flumeng.connectors.objects.json_elements import elements
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES, cut
-from flumeng.connectors.objects.parts import Segment
 from flumeng.connectors.polls import json_paths
 from flumeng.connectors.polls.http_options import Format, TrackedType, TrackField
 from flumeng.platform.errors import CorruptError, UserError

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.connectors.objects.parts import texts_of
+from flumeng.connectors.objects.formats import texts_of
 from flumeng.connectors.polls.poll import Answer
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
 from flumeng.connectors.polls.sql_state import (
