@@ -1,21 +1,16 @@
-"""Who may do what to which znode of a secured cluster. Pure: paths to access lists.
+"""Access lists of a secured cluster: who may do what to which znode. Pure.
 
-ZooKeeper compares the subject of a certificate with the entries of a list, and knows no patterns.
-Nodes, operators and subscribers differ by name. Rights that all of such a role have are those of a
-*group*: an identity of ZooKeeper's scheme ``digest``, whose secret only its members can read, each
-in its own record. So no list grows with the members, and a list names single ones only where a path
-or a record does. A node, operator or subscriber that was not admitted has no secret, and so no
-rights, whatever certificate it has. When one is expelled, its groups get other secrets. Lists are
-not inherited: every znode has its own. Nothing is for everybody.
+ZooKeeper compares certificate subjects with list entries. Rights of all nodes, operators or
+subscribers are those of a *group*: a ``digest`` identity whose secret only its members can read,
+each in its own record. So lists do not grow with members; they name single ones only where a path
+or a record does. Whoever is not admitted has no secret and so no rights. Expelling one renews the
+secrets of its groups.
 
-An operator may be admitted for some flows, by patterns of their names. He is an operator then where
-a path names one of these, or an isolated part of one, and where it names another or none he reads.
-A cursor is of the flow that reads with it, whichever flow it reads.
+An operator of some flows (patterns of names) is one where a path names such a flow, or a part of
+it, and reads elsewhere. A cursor belongs to the flow that reads with it. Creating and deleting are
+rights on the parent. Lists are not inherited.
 
-Creating and deleting are rights on the parent, over all its children alike.
-
-Only of a journal with copies, and of its acks, the lists depend on more than the path: on the nodes
-that hold it and lead it, as its record says. Masters bring them up to date.
+Lists of a journal with copies and of its acks also depend on its record; masters update them.
 """
 
 from __future__ import annotations
@@ -34,21 +29,21 @@ SECURED = "acl"
 PERMISSIONS = "rwcda"
 """Read, write; create and delete children; change the list itself."""
 GROUPS = ("master", "discovery", "collector", "executor", "viewer")
-"""All processes of such a role have the same rights."""
+"""Roles whose processes all have the same rights."""
 NAMED = ("node", "operator", "subscriber")
 ANY_OPERATOR = "any-operator"
 MEMBERS = "@"
-"""Begins the entry of a group of members: ``@node`` are all nodes."""
+"""Prefix of a group's entry: ``@node`` are all nodes."""
 Entry = tuple[str, str]
 """``ROLE``, ``ROLE:NAME`` or ``@GROUP``, and its permissions in the order of PERMISSIONS."""
 Owner = tuple[str, str]
-"""What an ``Access`` calls one whom the znode itself names, and ``ROLE:NAME``."""
+"""A role of ``Access`` that the znode itself names, and ``ROLE:NAME``."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """Who was admitted (``ROLE:NAME``). An operator is so for all ``flows``, or for those whose
-    names are like one of these: names in which a ``*`` stands for anything."""
+    """An admitted ``ROLE:NAME``. An operator is one of all ``flows``, or of names like these, in
+    which a ``*`` matches anything."""
 
     name: str
     flows: tuple[str, ...] | None = None
@@ -63,16 +58,15 @@ class Member:
         return self.name if self.flows is None else f"{self.name}@{','.join(self.flows)}"
 
     def is_for(self, flow: str) -> bool:
-        """Whether the flow is one of his; an isolated part is when its whole is."""
+        """Whether the flow, or the whole of an isolated part, is one of its flows."""
         whole = flow.partition("~")[0]
         return self.flows is None or any(fnmatchcase(whole, like) for like in self.flows)
 
 
 @dataclass(frozen=True)
 class Secured:
-    """What access lists depend on besides the path: the cluster's name in certificates, the
-    operators that were admitted (see ``Member``), the identity of each group, and the members that
-    were ``expelled``: all others are named where a path or a record names them."""
+    """What access lists depend on besides the path: the cluster's name in certificates, its
+    operators, the identity of each group, and the ``expelled`` members, which no list names."""
 
     cluster: str
     members: tuple[str, ...] = ()
@@ -88,7 +82,7 @@ class Secured:
         return cls(schema.certificates, schema.members, groups, frozenset(schema.expelled))
 
     def names_as(self, other: Secured) -> bool:
-        """Whether lists differ in nothing but members that were expelled."""
+        """Whether lists differ in nothing but expelled members."""
         return (self.cluster, self.groups, self.limited_operators) == (
             other.cluster,
             other.groups,
@@ -106,12 +100,11 @@ class Secured:
 
     @cached_property
     def limited_operators(self) -> tuple[Member, ...]:
-        """The operators of some flows."""
         return tuple(one for one in self.admitted.values() if one.flows is not None)
 
 
 def groups_of(member: Member) -> tuple[str, ...]:
-    """The groups that a member belongs to. An operator of some flows is none of ``operator``."""
+    """An operator of some flows is not in the group ``operator``."""
     role = member.name.partition(":")[0]
     if role != "operator":
         return (role,)
@@ -119,9 +112,8 @@ def groups_of(member: Member) -> tuple[str, ...]:
 
 
 def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
-    """The list of the znode at ``path``; of one that no row knows, all may read it and only an
-    administrator do more. ``journal`` is the record of the one that the path names. ``/`` is the
-    chroot itself."""
+    """The list of the znode at ``path``; an unknown one only an administrator may change.
+    ``journal`` is the record of the journal that the path names. ``/`` is the chroot."""
     row = table.find(path)
     names = row.matches(path) if row else None
     access = row.access if row else table.ROOT if path == "/" else table.Access()
@@ -160,8 +152,7 @@ def _principals(roles: Sequence[str], owners: Collection[Owner]) -> Iterable[str
 
 
 def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
-    """Those whom the path names: the node of a node's znodes and of a journal, the subscriber whose
-    name a cursor has, and the operators of the flow."""
+    """Members that the path names: a node, a cursor's subscriber, the flow's operators."""
     named = dict(zip(table.PLACEHOLDER.findall(row.pattern), names, strict=True))
     nodes = [named["{node}"]] if "{node}" in named else []
     for journal in (named.get("{journal}"), named.get("{partition}")):
@@ -185,13 +176,12 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> I
 
 
 def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
-    """The nodes that the record of a journal with copies names."""
     if journal.lineage:
         yield from _not_expelled("primary-node", [journal.primary], secured)
         yield from _not_expelled("copy-node", sorted({*journal.copies}), secured)
 
 
 def _not_expelled(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
-    """Of the role that is the last word of ``kind``. A name that was never admitted is harmless."""
+    """Names of the role that ends ``kind``; one that was never admitted is harmless."""
     members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
     return (one for one in members if one[1] not in secured.expelled)

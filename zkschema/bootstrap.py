@@ -1,8 +1,4 @@
-"""The tree as it stands before anyone uses it, and the folders that a new flow needs.
-
-Pure data: whoever holds a store creates what is listed, parents first, and leaves alone what is
-already there.
-"""
+"""The znodes of an empty cluster, and the folders that a new flow needs."""
 
 from __future__ import annotations
 
@@ -43,6 +39,6 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 
 
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
-    """What everything of one flow lies at or below; the flow itself is the last."""
+    """Everything of a flow lies at or below these; the flow itself is the last."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
     return (*tops, table.flow(flow))

@@ -1,9 +1,8 @@
 """Records to bytes and back: JSON with a format version ``"v"``.
 
-Rules: unknown fields are kept, a newer ``"v"`` is refused by name, a field of the wrong type or a
-missing one is an error that names the place. A field that is None unless it is set is written only
-when it is set. Nothing is guessed. Numbers are finite. A large document is gzipped, and never
-unpacked beyond a bound.
+Unknown fields are kept; a newer ``"v"``, a missing field or one of the wrong type is an error that
+names the place. Fields that are None by default are written only when set. Numbers are finite.
+Large documents are gzipped, and never unpacked beyond a bound.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class NewerVersionError(DecodeError):
 
 
 def _finite(text: str) -> float:
-    """What the JSON says is a number. Raises ValueError for one that is none, or is too large."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is no finite number")
@@ -75,11 +73,8 @@ def unpack(data: bytes) -> bytes:
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """The record of type ``kind`` in ``data``.
-
-    Raises DecodeError with the place and what was expected; NewerVersionError when ``"v"`` is
-    higher than the version that this code knows.
-    """
+    """The record of type ``kind`` in ``data``. Raises DecodeError with the place and what was
+    expected; NewerVersionError for a higher ``"v"``."""
     try:
         document = DECODER.decode(unpack(data).decode())
     except DecodeError as error:
@@ -119,8 +114,8 @@ def _plain_fields(record: Record) -> dict[str, Any]:
 def _layout(
     kind: Any,
 ) -> tuple[tuple[str, ...], Callable[[Any], Iterable[Any]], tuple[str, ...], tuple[str, ...]]:
-    """The names of the fields, what gives their values, the names of those whose values are not
-    JSON as they are, and of those that are None by default."""
+    """Field names, a getter of their values, the names of values that are not plain JSON, and of
+    fields that are None by default."""
     names = tuple(f.name for f in fields(kind) if f.name != "extra")
     composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
     optional = tuple(f.name for f in fields(kind) if f.default is None)
@@ -129,7 +124,6 @@ def _layout(
 
 
 def _is_json(hint: Any) -> bool:
-    """Whether values of this type need no conversion: scalars, and tuples of them."""
     if get_origin(hint) in (Union, types.UnionType, tuple):
         return all(one is Ellipsis or _is_json(one) for one in get_args(hint))
     return hint in (str, int, float, bool, types.NoneType)

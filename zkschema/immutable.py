@@ -1,7 +1,6 @@
-"""``dataclass`` for records: they have slots, and only the type checker sees that they are frozen.
+"""``dataclass`` for records: slots, and frozen only for the type checker.
 
-Checked at run time it would make each of very many records cost three times as much to create, and
-without slots each would carry a dictionary.
+Frozen at run time, each of very many records would cost three times as much to create.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""From one version of the tree to the next. Pure: ``tree -> writes``.
+"""Migrations from one version of the tree to the next. Pure: ``tree -> writes``.
 
-A migration sees every persistent znode as a document (``None`` for a folder) and says what to
-write. It never sees the schema's own znode, which is raised last and by others. Its writes may be
-carried out in parts and be begun anew after a crash, so one law holds for each and is tested: from
-any prefix of its writes it leads to the same tree, and on that tree it writes nothing more.
-Processes of the version after it run meanwhile, and write as the version before it does.
+A migration sees every persistent znode but the schema's own as a document (``None`` for a folder).
+Its writes may be interrupted and repeated, so from any prefix of them it leads to the same tree,
+and on that tree it writes nothing more. Processes of the next version run meanwhile, and write as
+the version before does.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Change = Set | Delete
 
 @dataclass(frozen=True)
 class Migration:
-    """From ``before`` to the version after it."""
+    """From version ``before`` to the next."""
 
     before: int
     doc: str
@@ -49,7 +48,7 @@ MIGRATIONS: tuple[Migration, ...] = ()
 
 
 def path_to(version: int, target: int) -> list[Migration]:
-    """The migrations from ``version`` to ``target``, in order. LookupError when one is missing."""
+    """The migrations from ``version`` to ``target``. LookupError when one is missing."""
     known = {migration.before: migration for migration in MIGRATIONS}
     missing = [number for number in range(version, target) if number not in known]
     if missing or version > target:

@@ -1,9 +1,7 @@
 """What the znodes hold: one immutable dataclass a record.
 
-A record knows neither its path nor ZooKeeper. Fields that a newer writer added are kept in
-``extra`` and written back unchanged, so that a read-modify-write by an older process loses nothing.
-Times are seconds since the epoch in UTC and are for people to read: nothing is decided by them.
-Offsets are half-open: everything below the number.
+Fields of a newer writer are kept in ``extra`` and written back. Times are seconds since the epoch
+in UTC, for people: nothing is decided by them. Offsets are half-open: everything below the number.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from zkschema.immutable import dataclass
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 ERROR_CHARACTERS = 1000
-"""Of a text that tells of an error, so many are stored."""
+"""The most that is stored of an error."""
 ERRORS_CHARACTERS = 150_000
-"""All errors of one status share so many."""
+"""The most that is stored of all errors of one status."""
 
 PROBLEMS = 20
 PROBLEM_CHARACTERS = 300
-"""Of what is wrong on a node, so many are stored, each with so many characters."""
+"""The most problems of a node that are stored, and characters of each."""
 
 INGEST = "ingest"
 COLLECT = "collect"
@@ -34,7 +32,7 @@ DISCOVER = "discover"
 
 
 def cut(text: str, most: int = ERROR_CHARACTERS) -> str:
-    """At most ``most`` characters of the text; one that is cut ends in dots."""
+    """At most ``most`` characters of the text; a cut one ends in dots."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -46,21 +44,18 @@ class Record:
     extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def bounded(self) -> Self:
-        """The record as it is stored: what tells of an error is cut, so that it always fits."""
+        """The record as stored, with errors cut so that it always fits."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema(Record):
-    """The version of the whole tree, and the optional features that are in use.
-
-    ``cluster`` is an id that no other cluster has; nodes keep it with their journals. Every import
-    of an export gives the tree a higher ``generation``: what is absent after that may only be what
-    the export did not have. A cluster with the feature ``acl`` is secured: ``certificates`` is its
-    name in them, ``members`` are its operators (``operator:NAME``, or ``operator:NAME@FLOW,FLOW``
-    of some flows), ``groups`` has the identity of each group in access lists, ``expelled`` are the
-    members that no list names any more, the last ones, and ``admissions`` counts the changes.
-    """
+    """The version of the tree, and the features in use. ``cluster`` is a unique id; every import
+    raises ``generation``: only what the export had is known since. A cluster with the feature
+    ``acl`` is secured: ``certificates`` is its name there, ``members`` are its operators
+    (``operator:NAME``, or ``operator:NAME@FLOW,FLOW`` of some flows), ``groups`` the identities of
+    groups in access lists, ``expelled`` the last members expelled; ``admissions`` counts changes of
+    members."""
 
     version: int
     features: tuple[str, ...] = ()
@@ -75,16 +70,15 @@ class Schema(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Groups(Record):
-    """The secrets of the groups in access lists, the newest first; the one before it is kept while
-    lists that name it are set."""
+    """The secrets of groups, newest first; the one before stays while lists are replaced."""
 
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Record):
-    """An admitted member, with the secrets of its groups. An operator of some ``flows`` has
-    patterns of their names."""
+    """An admitted member with the secrets of its groups; an operator of some ``flows`` has name
+    patterns."""
 
     flows: tuple[str, ...] | None = None
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
@@ -102,9 +96,8 @@ class Maintenance(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceLimits(Record):
-    """It begins by itself when at least ``nodes`` active nodes and more than ``enter`` of all are
-    missing, and ends by itself when at most ``leave`` of them are (shares, 0 to 1). A node that is
-    away for ``window_seconds`` counts neither as missing nor as active."""
+    """It begins when at least ``nodes`` active nodes and a share over ``enter`` are missing, and
+    ends at ``leave``. Nodes away for ``window_seconds`` do not count."""
 
     nodes: int = 5
     enter: float = 0.5
@@ -114,16 +107,11 @@ class MaintenanceLimits(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Record):
-    """Settings of the whole cluster.
-
-    ``throttles``: how many balance moves may be under way at once, in all (``balance``), to or from
-    one node (``balance_per_node``) and of one flow (``balance_per_flow``); and how many collect
-    tasks may be starting while lost ones are given away (``recovery``). ``chokes``: the bytes per
-    second that each node may take in, by ``FLOW``, or by ``FLOW@NODE``, which counts before it.
-    ``spark``: Spark's settings, key -> text in YAML (see ``flumeng.config.spark``).
-    Masters remove a node that is away for ``forget_after_seconds`` (0: never) with nothing left on
-    it.
-    """
+    """Settings of the cluster. ``throttles`` limit concurrent balance moves in all (``balance``),
+    per node and per flow (``balance_per_node``, ``balance_per_flow``), and starting tasks while
+    lost ones are reassigned (``recovery``). ``chokes``: bytes per second and node by ``FLOW``, or
+    ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML. Nodes away for
+    ``forget_after_seconds`` (0: never) with nothing left on them are removed."""
 
     maintenance: Maintenance | None = None
     maintenance_limits: MaintenanceLimits = field(default_factory=MaintenanceLimits)
@@ -137,28 +125,23 @@ class Cluster(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Moves(Record):
-    """The flow that began the last move that a throttle bounds. A master that begins another one
-    expects the version that it read before the plans, so it has counted all that are under way."""
+    """The flow that began the last throttled move. A master that begins another expects the version
+    read before the plans, so it has counted all moves under way."""
 
     flow: str = ""
 
 
 ABORTED = "aborted by"
-"""``Flow.went_back`` begins so when an operator ended the rollout."""
+"""Prefix of ``Flow.went_back`` when an operator ended the rollout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow(Record):
-    """What is wanted of a flow: ``running``, ``suspended``, ``stopped``, ``deleted``.
-
-    ``deleted`` drains: sources stop, journals are collected to their end, then the flow goes.
-    With ``discard`` nothing is waited for. ``went_back`` says why a rollout ended at the revision
-    before; it begins with ABORTED when an operator ended it. ``rollout_paused`` and
-    ``rollout_promoted`` are the revision whose rollout an operator lets stand still, or has ended
-    by giving the revision to all tasks. ``handoff`` is another number each time that an operator
-    wants what is read delivered at once. ``backfill_of`` is the flow of which this one delivers a
-    part again, and then ends.
-    """
+    """``state`` is ``running``, ``suspended``, ``stopped`` or ``deleted``, which first drains the
+    journals unless ``discard`` is set. ``went_back`` says why a rollout ended at the revision
+    before. ``rollout_paused`` and ``rollout_promoted`` name the revision whose rollout an operator
+    paused or gave to all tasks. A new ``handoff`` number asks to deliver at once. ``backfill_of``
+    is the flow of which this one delivers a part again."""
 
     revision: int
     state: str = "running"
@@ -175,9 +158,8 @@ class Flow(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Revision(Record):
-    """One immutable version of a flow's text. ``runs`` is what its tasks run instead of it: this
-    text composed with those of the flows that it reads; empty when they run this one. ``signature``
-    is that of the author over the text that the tasks run, for nodes that want one."""
+    """One immutable version of a flow's text. ``runs`` is the text composed with the flows that it
+    reads, or "". ``signature`` is the author's, over the text that the tasks run."""
 
     text: str
     author: str
@@ -188,13 +170,13 @@ class Revision(Record):
 
     @property
     def effective(self) -> str:
-        """The text that the flow's tasks run. ``text`` is what its author wrote."""
+        """The text that the flow's tasks run."""
         return self.runs or self.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastRevision(Record):
-    """What is kept of a revision of a deleted flow."""
+    """A revision of a deleted flow."""
 
     number: int
     author: str
@@ -204,8 +186,8 @@ class PastRevision(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Tombstone(Record):
-    """Who deleted a flow, why and when; the ``revisions`` that it had last, and the last ``text``,
-    which is empty when it was too long to be kept."""
+    """Who deleted a flow, why and when; its last ``revisions``, and its last ``text`` unless too
+    long."""
 
     who: str
     reason: str
@@ -216,9 +198,9 @@ class Tombstone(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(Record):
-    """``weight``: dimension -> what reading it costs, like ``{"slots": 1, "mb_per_second": 4}``;
-    empty stands for what the flow says of all its partitions. ``start`` is the offset from which a
-    cursor reads that never acked; with an ``end``, nothing comes at that offset or after it."""
+    """``weight``: dimension -> cost, like ``{"slots": 1, "mb_per_second": 4}``; empty for the
+    flow's default. ``start``: where a cursor without ack begins; nothing comes at or after ``end``.
+    """
 
     weight: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     start: int = 0
@@ -227,10 +209,8 @@ class Partition(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision(Record):
-    """Why a flow was to have ``tasks`` collect tasks, of which it had ``before``; both are the same
-    when it decided to leave the number. ``kind`` is one of the words of
-    ``flumeng.control.planner.scaling``.
-    """
+    """Why a flow should have ``tasks`` collect tasks after ``before``. ``kind`` is a word of
+    ``flumeng.control.planner.scaling``."""
 
     time: float
     kind: str
@@ -241,9 +221,8 @@ class ScalingDecision(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Record):
-    """How many collect tasks a flow is to have that has as many as its events need; its last
-    decisions, oldest first. ``rate`` is how many events per second a task was last seen to take
-    while it had more than it could do; 0 when that was never seen."""
+    """The number of collect tasks of an autoscaled flow; its last decisions, oldest first.
+    ``rate``: events per second that a busy task was last seen to take, or 0."""
 
     tasks: int
     rate: float = 0.0
@@ -252,13 +231,10 @@ class Scaling(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Partitions(Record):
-    """The partitions that discovery found; with ``buckets`` they lie in that many buckets.
-    ``epoch`` is that of the discovery task which wrote them last: one with a lower epoch writes no
-    more. ``scope`` is what it was to look for last, in words of the sources' own. ``held``: what is
-    not registered before an operator accepts it, by an id that is never used again -> why.
-    ``accepted``: the ids of those that an operator lets go on -> where they are to begin
-    (``earliest``, ``latest``, a time). ``scaling`` is there once the flow's number of collect tasks
-    was decided about."""
+    """Discovered partitions, in so many ``buckets``. ``epoch`` is the last writer's: a lower one
+    writes no more. ``scope``: what was looked for last, in the sources' words. ``held``: partitions
+    that wait for an operator, unique id -> why; ``accepted``: id -> where they begin (``earliest``,
+    ``latest``, a time)."""
 
     partitions: Mapping[str, Partition] = field(default_factory=lambda: NOTHING)
     buckets: int = 0
@@ -271,15 +247,10 @@ class Partitions(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask(Record):
-    """One task of a flow.
-
-    ``kind`` is INGEST, COLLECT or DISCOVER; a node needs the role ``collect`` for the last two.
-    ``state`` is ``assigned``, ``draining`` (its owner is to let go) or ``waiting`` (nobody can run
-    it). ``target`` is the node that a draining task goes to, when that is decided already; ``mark``
-    is another number each time that it begins to drain, out of those of the epochs. ``revision`` is
-    the one to run; 0 stands for the flow's current one. The nodes ``standbys`` are ready to run it
-    when its own is lost or may not keep it, the first of them first; its own is none of them.
-    """
+    """``kind`` is INGEST, COLLECT or DISCOVER. ``state`` is ``assigned``, ``draining`` (its owner
+    is to let go, towards ``target`` if decided; ``mark`` differs each time) or ``waiting`` (nobody
+    can run it). ``revision`` 0 is the flow's current one. ``standbys`` are ready to take over, in
+    order, never on its own node."""
 
     kind: str
     node: str | None
@@ -295,9 +266,8 @@ class PlannedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EndedTask(Record):
-    """The time of a task with one owner, which is over. ``how``: ``succeeded`` (all that it was to
-    read is read, or it is not needed any more), ``superseded`` (somebody had claimed its partitions
-    under a higher epoch), ``stopped`` (an operator or the plan took it away) or ``failed``."""
+    """A task's time with one owner, which is over. ``how``: ``succeeded`` (nothing left to read),
+    ``superseded`` (its partitions were claimed under a higher epoch), ``stopped`` or ``failed``."""
 
     task: str
     node: str
@@ -309,13 +279,9 @@ class EndedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """Who runs what of a flow; ``epoch`` is the highest that any of its tasks ever got.
-
-    ``revision`` is the last one that every task has run, to which a rollout goes back. ``sharing``:
-    a plan too large for one transaction is being written in which partitions change tasks. With
-    ``buckets`` the tasks lie in that many buckets. ``ended``: how its tasks have ended; bounded,
-    the newest last.
-    """
+    """Who runs what of a flow. ``epoch`` is the highest ever given, ``revision`` the last that
+    every task has run. ``sharing``: partitions change tasks in several transactions. With
+    ``buckets`` the tasks lie in so many. ``ended``: past tasks, bounded, newest last."""
 
     epoch: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=lambda: NOTHING)
@@ -327,11 +293,9 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Record):
-    """Of a partition whose lines are joined to events, while the ack is ``offset``: all events that
-    begin below ``emitted`` are in the sinks. Lines between the two are read again, and joined as
-    before only while the flow's ``rules`` for that are the same; another ack says nothing of it.
-    Where lines are pieces of messages, those below ``sure`` are read again only since they tell
-    whether the next line of their stream goes on with a message; 0 is as ``offset``."""
+    """Lines joined to events at ack ``offset``: all events that begin below ``emitted`` are in the
+    sinks. Lines between are read again and joined as before only under the same ``rules``. Lines
+    below ``sure`` (0: ``offset``) only show whether the next line continues a message."""
 
     offset: int
     emitted: int
@@ -341,10 +305,9 @@ class Joined(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Ack(Record):
-    """Everything of the partition below ``offset`` is durably in every sink of the cursor, and is
-    not read again. ``joined`` is there when events above it are in the sinks too. The leader of
-    ``leader_epoch`` had all below ``offset`` in its log; None where no leaders are elected, and
-    where ``offset`` is an operator's."""
+    """Everything below ``offset`` is durably in every sink of the cursor. ``joined`` is there when
+    events above it are too. ``leader_epoch`` is of the partition's leader that had all below
+    ``offset``; None without leaders or for an operator's offset."""
 
     epoch: int
     offset: int
@@ -361,9 +324,7 @@ class Ack(Record):
 @dataclass(frozen=True, kw_only=True)
 class Lease(Record):
     """Journals keep what a cursor has not read until ``keep_seconds`` after this was written, by
-    ZooKeeper's clock. ``renewed`` is the reader's wall clock, for people. ``holder`` is an id of
-    the reader that took the cursor last, and alone moves its acks; ``reader`` says for people who
-    that is."""
+    ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are for people."""
 
     holder: str
     reader: str
@@ -373,7 +334,7 @@ class Lease(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Record):
-    """A sink commit that is decided but perhaps not finished: rename each source to its target."""
+    """A decided, perhaps unfinished sink commit: rename each source to its target."""
 
     epoch: int
     staging: tuple[str, ...]
@@ -382,10 +343,9 @@ class Commit(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
-    """A host that may run work. ``uuid`` tells it from another host of the same name; ``claims``
-    and ``claimant``, how often it started and who did last, from a copy of its data directory. A
-    master writes into ``away_since`` when it has missed the node for a while, and 0 when it is
-    back. ``spark`` are settings of Spark that count before those of the cluster."""
+    """A host that may run work. ``uuid`` tells hosts of one name apart; ``claims`` and ``claimant``
+    detect copied data directories. ``away_since`` is written by masters, 0 when it is back.
+    ``spark`` settings override the cluster's."""
 
     uuid: str
     roles: tuple[str, ...]
@@ -401,9 +361,8 @@ class Node(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AssignedTask(Record):
-    """``state`` is ``running``, ``draining`` or ``standby``. A standby gets ready and writes
-    nothing; its epoch is 0, so that a node that takes it for a task is fenced by the owner.
-    ``handoff`` is the flow's: with each new number the task delivers at once what has come."""
+    """``state`` is ``running``, ``draining`` or ``standby``, which writes nothing and has epoch 0,
+    fenced by any owner. A new ``handoff`` number asks to deliver at once."""
 
     flow: str
     task: str
@@ -417,13 +376,9 @@ class AssignedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Record):
-    """All that one node should run now. ``chokes``: flow -> bytes per second that may come in.
-    ``spark``: the settings of Spark with which it collects. ``journals``: the replicated journals
-    that it holds or is to hold a copy of, each with the version of its record: whoever is told of
-    another one reads that.
-
-    With ``pages`` the tasks lie in that many pages below the assignment's own znode.
-    """
+    """All that one node should run now. ``chokes``: flow -> bytes per second. ``spark``: Spark's
+    settings. ``journals``: replicated journals that it holds or is to hold, with the versions of
+    their records. With ``pages`` the tasks lie in so many below this znode."""
 
     tasks: tuple[AssignedTask, ...] = ()
     chokes: Mapping[str, float] = field(default_factory=lambda: NOTHING)
@@ -434,12 +389,10 @@ class Assignment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus(Record):
-    """``state`` is ``starting``, ``running``, ``retrying``, ``failed``, ``stopped`` or ``standby``:
-    ready to take over. A task that retries owns its partitions, and ``error`` says what its sink
-    answered last. One that runs may have an ``error`` too: some of its journals stand still.
-    ``epoch_seen``: an ack is owned under this epoch, which is higher than the task's own; 0 when
-    none is. ``health``: ``unhealthy`` once it has failed several times in a row, ``unreachable``
-    when that was because nobody answered; empty again when it has succeeded as often."""
+    """``state`` is ``starting``, ``running``, ``retrying``, ``failed``, ``stopped`` or ``standby``.
+    A retrying task owns its partitions; ``error`` is its sink's last answer, of a running one why
+    some journals stand still. ``epoch_seen``: a higher epoch that owns an ack, or 0. ``health``:
+    ``unhealthy`` or ``unreachable`` after several failures in a row, else ""."""
 
     epoch: int
     revision: int
@@ -456,13 +409,9 @@ class TaskStatus(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus(Record):
-    """What a node says of itself; ``assignment_version`` is the one that it has applied.
-
-    A task's key is ``flow/task``. A task that is not listed does not run here. ``journals_told``:
-    no journal lies on its disk that it has not registered. ``problems``: a path that it cannot
-    read, or a part of it that is not well -> why; some of them when they are many. ``spark_ui``:
-    the URL of its collector's Spark interface, an empty text while there is none.
-    """
+    """A node's report. ``assignment_version`` is applied. Tasks (``flow/task``) that are missing do
+    not run. ``journals_told``: all journals on its disk are registered. ``problems``: path or part
+    -> what is wrong, some of them. ``spark_ui``: URL, or ""."""
 
     assignment_version: int
     journals_told: bool = True
@@ -471,7 +420,7 @@ class NodeStatus(Record):
     spark_ui: str = ""
 
     def bounded(self) -> Self:
-        """Of many errors, each is cut to an equal share of what there is room for."""
+        """Errors are cut to equal shares of the room."""
         some = sorted(self.problems.items())[:PROBLEMS]
         problems = {cut(path, 200): cut(why, PROBLEM_CHARACTERS) for path, why in some}
         failing = sum(task.error is not None for task in self.tasks.values())
@@ -506,12 +455,11 @@ class Story(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveNode(Record):
-    """``addresses`` is where each ingest worker of the node serves its journals (host:port), an
-    empty text while it does not; ``discovery`` is where its discovery process tells of partitions,
-    ``collector`` where its collector tells what became of the last events. ``schema`` is the newest
-    version of the tree that it can use, ``boot`` the id of its host's boot and container, in which
-    ``pid`` counts. ``identity`` is whom its certificate is for, ``certificates`` (PEM, with the
-    chain) and ``signature`` prove that the session is that node's; empty without one."""
+    """``addresses``: where each ingest worker serves its journals (host:port), or ""; ``discovery``
+    and ``collector``: where these processes answer. ``schema``: the newest tree version that it can
+    use. ``boot``: id of the host's boot and container, in which ``pid`` counts. ``identity``,
+    ``certificates`` (PEM chain) and ``signature`` prove that the session is that node's, or are "".
+    """
 
     uuid: str
     incarnation: str
@@ -530,11 +478,9 @@ class LiveNode(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
-    """``plans`` is not set while the master leaves all its flows to the others. ``troubles``: what
-    it cannot do (``flow F``, ``node N``, ``cluster``) -> why; others take over flows in there.
-    ``schema`` is the newest version of the tree that it can use, ``identity`` whom its certificate
-    is for. A master that plans writes the record again every ``renew_seconds``; with 0 it never
-    does."""
+    """``plans``: it takes its share of flows. ``troubles``: what it cannot do (``flow F``, ``node
+    N``, ``cluster``) -> why; others take over such flows. ``schema``: the newest tree version that
+    it can use. It rewrites the record every ``renew_seconds``; 0: never."""
 
     host: str
     pid: int
@@ -549,12 +495,10 @@ class LiveMaster(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(Record):
-    """``end`` is set when the journal is closed: it will never hold an event at or above it.
-    ``gone``: nobody needs it and no disk has it any more, so that masters are to remove this.
-    ``copies``: the nodes that are to hold one that is replicated, its primary among them; then
-    ``in_sync`` names copies, each as ``NODE/ID``, and ``lineage`` the history of its events:
-    another one begins where an operator gave some up. ``leaving``: the nodes among ``copies`` that
-    hold theirs until others are in sync."""
+    """``end``: the journal is closed and holds nothing at or above it. ``gone``: no disk has it and
+    masters remove this. Of a replicated journal ``copies`` are the nodes that should hold it, with
+    its primary, ``in_sync`` copies as ``NODE/ID``, and ``leaving`` those that stay until others are
+    in sync; ``lineage`` changes where an operator gave events up."""
 
     flow: str
     node: str
@@ -571,10 +515,9 @@ class Journal(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Queue(Record):
-    """The head of a work queue: ``next`` is the number that the next item of each lane gets,
-    under this ``epoch``. ``id`` is of this queue, and of no other that its flow ever had;
-    ``complete``: all that the flow is to read is in it. ``rules`` say how what was seen is
-    remembered. ``retried``: how many items of a lane got a new number, to be read again."""
+    """The head of a work queue: the ``next`` item number of each lane, under this ``epoch``. ``id``
+    is unique; ``complete``: all that the flow is to read is in it. ``rules``: how seen items are
+    remembered. ``retried``: items of a lane that got a new number."""
 
     epoch: int
     id: str = ""
@@ -586,9 +529,9 @@ class Queue(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSegment(Record):
-    """Items of one lane, numbered from ``first`` on without a gap, in columns: where each is, its
-    size in bytes, when it was written last (microseconds since the epoch), and what its store calls
-    this content of it. ``starts``, when there are any: the position in it that is read first."""
+    """Items of one lane, numbered from ``first``, in columns: location, size in bytes, time of
+    change (microseconds since the epoch), version tag of the store. ``starts``, if any: the
+    position that is read first."""
 
     first: int
     locations: tuple[str, ...] = ()
@@ -600,9 +543,8 @@ class QueueSegment(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueFailure(Record):
-    """An item of a lane that was passed over at ``position``, why and when. An operator may want
-    it to be read again from there on (``retry``) or given up (``skip``): the discovery task does so
-    once its segment is gone, and removes this."""
+    """An item that was skipped at ``position``, and why. An operator may have ``wanted`` it read
+    again (``retry``) or given up (``skip``); the discovery task then removes this."""
 
     location: str
     size: int
@@ -617,11 +559,10 @@ class QueueFailure(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Polls(Record):
-    """What the due times of a queue's lane were answered with, in columns, one entry for each file:
-    the ``numbers`` of the items, when they were ``due`` (microseconds since the epoch), and which
-    ``rows`` of the answer the file has, from which ``positions`` on. The due time ``next`` is asked
-    next, from ``state`` on; ``part`` rows of its answer are there already. ``queue`` is the id of
-    the queue that this is about, and ``path`` is where the files lie."""
+    """Answers to a queue's due times, in columns, one entry a file: item ``numbers``, ``due`` times
+    (microseconds since the epoch), ``rows`` and first ``positions``. ``next`` is asked next, from
+    ``state``; ``part`` rows of its answer are there. ``queue`` is the queue's id, ``path`` the
+    folder."""
 
     queue: str
     path: str
@@ -637,9 +578,8 @@ class Polls(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed: see ``flumeng.connectors.objects.seen``. ``data`` is it in
-    Base64; else ``file`` is what the file is called that has it, where the flow's ``seen_in``
-    says."""
+    """A share of what was listed (``flumeng.connectors.objects.seen``), as Base64 ``data`` or in a
+    ``file``."""
 
     data: str = ""
     file: str = ""
@@ -647,16 +587,13 @@ class QueueSeen(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Intent(Record):
-    """The batch that a task has decided to write: ``ranges`` is partition -> first and end offset.
+    """The batch that a task decided to write: ``ranges`` is partition -> first and end offset.
 
-    It is repeated exactly, by whoever owns the task, cut into as many ``splits`` and through the
-    filters and sinks of its ``revision``, until its acks are written; from then on ``ranges`` is
-    empty. Targets remember ``number`` under the name ``series``, which is never used again; it is
-    empty before the first batch. Nobody with an epoch below ``epoch`` decides a batch: masters
-    raise it when partitions leave the task. Where lines are joined, partitions that are ``flushed``
-    wait for no line that may belong to their last events. What could not be read is ``left_out``,
-    from where to where, and stays so when it could be read after all: a target that has the batch
-    takes nothing more of it.
+    Any owner repeats it exactly, in as many ``splits`` and through the filters and sinks of
+    ``revision``, until its acks are written and ``ranges`` is empty. Targets remember ``number`` of
+    the unique ``series``. A lower epoch than ``epoch`` decides no batch. ``flushed`` partitions
+    wait for no continuation lines. ``left_out`` ranges were unreadable and stay out, as a target
+    that has the batch takes nothing more.
     """
 
     epoch: int
@@ -671,10 +608,9 @@ class Intent(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PushSource(Record):
-    """What a push brings: the ``digest`` of the content of the ``inventory`` of that name, its
-    ``revision`` where it is under version control, and who pushes it, and why. ``sites`` are all to
-    which it is to go. A rollback says which push it ``undoes``, or to which one it ``returns_to``,
-    and has no digest."""
+    """What a push brings: the ``digest`` of the ``inventory``, its ``revision`` under version
+    control, who and why. ``sites`` are all its sites. A rollback says which push it ``undoes`` or
+    ``returns_to``."""
 
     push: str
     inventory: str
@@ -690,10 +626,8 @@ class PushSource(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PushClaim(Record):
-    """The process that pushes now; nobody else does until it lets go, or has certainly ended.
-
-    ``boot`` is the id of its host's boot and container, in which ``pid`` counts.
-    """
+    """The only process that may push now. ``boot`` is the id of its host's boot and container, in
+    which ``pid`` counts."""
 
     who: str
     push: str
@@ -704,13 +638,10 @@ class PushClaim(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Record):
-    """The push that made this cluster what it is, and what of the cluster pushes look after.
-
-    ``resources``: key -> digest of the value that a resource got from a push or was adopted with.
-    ``state``: ``applying`` until the cluster was seen to be no worse than before, when only the
-    ``baseline`` was wrong in it; then ``applied``, or ``failed`` with ``why``. ``next_entry`` is
-    the number of the next entry below; those that are there are one after the other.
-    """
+    """The last push of this cluster, and what pushes own in it. ``resources``: key -> digest of the
+    value pushed or adopted. ``state``: ``applying`` until the cluster is no worse than the
+    ``baseline`` of problems; then ``applied``, or ``failed`` with ``why``. ``next_entry`` numbers
+    the consecutive entries below."""
 
     source: PushSource | None = None
     state: str = "applied"
@@ -726,9 +657,8 @@ class Push(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceChange(Record):
-    """What a push made of one resource: the value ``before`` (None: it was not there) and the
-    digest of the one ``after``. ``owned_before`` is the digest that pushes knew before; None: it
-    was none of theirs."""
+    """A pushed resource: its value ``before`` (None: absent), and the digest ``after``;
+    ``owned_before`` is the digest that pushes knew, if any."""
 
     before: str | None
     after: str | None
@@ -752,5 +682,5 @@ class Audit(Record):
     time: float
 
     def name(self, suffix: str) -> str:
-        """What its znode is called, so that names sort by time."""
+        """The name of its znode; names sort by time."""
         return f"{datetime.fromtimestamp(self.time, UTC):%Y%m%dT%H%M%S.%f}-{suffix}"

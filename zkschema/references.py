@@ -1,8 +1,7 @@
-"""What points at what in the tree, and what points at nothing. Pure: writes nothing.
+"""Orphans and dangling references in the tree. Pure.
 
-An *orphan* belongs to something that is gone: nobody will ever read it again, and it may be
-removed. A *dangling* reference names something that ought to be there: a person must look. Plans
-and assignments are not looked at: masters bring those up to date by themselves.
+An *orphan* belongs to something that is gone, and may be removed. A *dangling* reference names
+something that should be there: a person must look. Masters repair plans and assignments themselves.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ R = TypeVar("R", bound=Record)
 
 
 def orphans(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Whatever is of a flow or a journal that is gone, and buckets that no plan counts; in path
-    order.
-
-    An ack is kept while anything still names its partition. A folder stands for all below it.
-    """
+    """Znodes of gone flows and journals, and buckets that no plan counts. An ack stays while
+    anything names its partition. A folder stands for all below it."""
     gone = [
         Problem(str(row(flow)), f"orphan: flow {flow} is gone")
         for row in (table.acks, table.commits, table.intents, table.queue)
@@ -48,8 +44,7 @@ def orphans(tree: Mapping[str, bytes]) -> list[Problem]:
 
 
 def dangling(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Flows without the text of their revision or without a folder, and journals without their
-    node."""
+    """Flows without their revision's text or a folder, and journals without their node."""
     version = tree_version(tree)
     found = [
         Problem(str(table.flow(name)), f"its revision {flow.revision} is not there")
@@ -72,7 +67,7 @@ def dangling(tree: Mapping[str, bytes]) -> list[Problem]:
 
 
 def _of_journals(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Journals of flows that are gone, and acks of partitions that nothing names."""
+    """Journals of gone flows, and acks of partitions that nothing names."""
     journals = dict(_records(tree, table.journal))
     found = [
         Problem(str(table.journal(name)), f"orphan: flow {journal.flow} is gone")
@@ -104,12 +99,11 @@ def _of_journals(tree: Mapping[str, bytes]) -> list[Problem]:
 
 
 def _names(tree: Mapping[str, bytes], row: Row[Record]) -> list[str]:
-    """The names of the znodes of a row that has one name in its pattern."""
     return sorted(names[0] for path in tree if (names := row.matches(path)))
 
 
 def _records(tree: Mapping[str, bytes], row: Row[R]) -> Iterator[tuple[tuple[str, ...], R]]:
-    """The names and the record of each znode of ``row``; what does not decode is left out."""
+    """Names and record of each decodable znode of ``row``."""
     assert row.record is not None
     for path, data in tree.items():
         names = row.matches(path)

@@ -1,8 +1,7 @@
-"""What can be put right in a tree by itself, and how. Pure: ``tree -> repairs``, writes nothing.
+"""Automatic repairs of a tree. Pure: ``tree -> repairs``.
 
-Removed is what nobody will ever read again. Reset is what its writers derive anew, or what has a
-value under which nothing is lost. Everything else that is wrong only a person can put right, and
-has no repair: an identity, a journal's registration, an ack.
+Removed is what nothing will read again; reset is what its writers derive again, or what has a safe
+value. Identities, journal registrations and acks need a person.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from zkschema.verify import Problem, tree_version, verify
 R = TypeVar("R", bound=Record)
 
 EPOCH_GAP = 1_000_000
-"""Above every epoch that may have been given under a plan that cannot be read any more."""
+"""Above every epoch that may have been given under an unreadable plan."""
 
 Tree = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class Repair:
-    """``remedy`` says in words what ``changes`` do; their paths may be others than ``path``."""
+    """``remedy`` says what ``changes`` do; their paths may differ from ``path``."""
 
     path: str
     what: str
@@ -37,10 +36,8 @@ class Repair:
 
 
 def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]:
-    """Everything wrong with a tree, in path order, each with the remedy that there is.
-
-    ``without_session`` names the znodes that ought to be ephemeral and that no session holds.
-    """
+    """Everything wrong with a tree, each with its remedy. ``without_session`` names znodes that
+    should be ephemeral and have no session."""
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
     found = [
         *verify(tree),
@@ -55,8 +52,8 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
 
 
 def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
-    """What can be put right, in path order; one repair a path. None in a tree that is no cluster of
-    a version that is known, and none for what a newer flumeng wrote."""
+    """Possible repairs, one a path; none in a tree of an unknown version, and none of a newer
+    flumeng's records."""
     schema = _readable(tree, table.schema())
     if schema is None or schema.version != tree_version(tree):
         return []
@@ -132,10 +129,8 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
 
 
 def _new_plan(problem: Problem, tree: Tree) -> Repair:
-    """An empty plan whose epoch is above every one that it may have given: masters plan anew.
-
-    When only a bucket is damaged, the plan's own record tells that epoch, and how far a rollout is.
-    """
+    """An empty plan with an epoch above every one that it may have given. With only a bucket
+    damaged, the plan's own record tells the epoch and revision."""
     row = table.find(problem.path)
     assert row is not None
     names = row.matches(problem.path)
@@ -159,7 +154,7 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
 
 
 def _highest_epoch(flow: str, tree: Tree) -> int:
-    """The highest one that can be seen in the flow's acks, and in what nodes were told."""
+    """The highest epoch in the flow's acks and in assignments."""
     epochs = [0]
     for path, data in tree.items():
         try:
@@ -174,7 +169,7 @@ def _highest_epoch(flow: str, tree: Tree) -> int:
 
 
 def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """A text that cannot be read goes; when it is the current one, another takes its place."""
+    """Removes an unreadable text; a current one is replaced."""
     current = _readable(tree, table.flow(flow))
     number = problem.path.rpartition("/")[2]
     if current is not None and number != str(current.revision):
@@ -188,10 +183,8 @@ def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
 
 
 def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """A new revision with the newest text that can be read; None when there is no text.
-
-    A flow whose own record cannot be read is suspended: under that nothing is lost.
-    """
+    """A new revision with the newest readable text, or None. A flow with an unreadable record is
+    suspended."""
     readable = {
         int(names[1]): revision
         for path in tree
@@ -223,7 +216,6 @@ def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
 
 
 def _readable(tree: Tree, path: ZPath[R]) -> R | None:
-    """The record at ``path``; None when there is none, or none that can be read."""
     assert path.row.record is not None
     try:
         return codec.decode(path.row.record, tree.get(str(path), b""))

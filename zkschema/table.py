@@ -1,14 +1,11 @@
 """The one table of every znode. Paths, lifetimes, size bounds and documentation derive from it.
 
-A row is called with the names in its pattern and gives a path that carries the row, so that a
-reader knows what it will find there: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other file
-spells a path. Paths are relative to the cluster's chroot.
+Calling a row with names gives a typed path: ``paths.flow("web")`` is a ``ZPath[Flow]``. No other
+file spells a path. Paths are relative to the cluster's chroot.
 
-A version gets new rows by ``since`` and one migration (``migrations``).
-
-This flumeng uses trees of the versions from ``OLDEST`` to ``VERSION``, so that it runs beside the
-one before it. A row of a version above the tree's is neither there nor written until
-``flumeng schema migrate --finish`` has raised the tree.
+A version adds rows by ``since`` and one migration. This flumeng uses trees from ``OLDEST`` to
+``VERSION``, so that it runs beside the version before. Rows of a version above the tree's are
+absent and not written until ``flumeng schema migrate --finish``.
 """
 
 from __future__ import annotations
@@ -40,13 +37,12 @@ ROWS: list[Row[Record]] = []
 
 @dataclass(frozen=True)
 class Access:
-    """Roles, with blanks between them, of a secured cluster: who reads and writes a znode, and
-    who creates and deletes its children. ``own-ROLE`` is the one of that role whom the path
-    names, and ``own-operator`` each operator of the flow that it names. ``operator`` is who was
-    admitted for all flows, ``any-operator`` also who was for some. ``primary-node`` leads the
-    journal that the path names, and ``copy-node`` is to hold a copy. ``own-member`` is the one
-    whose record it is. An administrator may do everything, who may do anything may read, and
-    ``admin`` may change the access list itself."""
+    """Roles of a secured cluster that read and write a znode, and create and delete its children,
+    separated by blanks. ``own-ROLE`` is the member that the path names, ``own-operator`` an
+    operator of the named flow. ``operator`` is one of all flows, ``any-operator`` also one of some.
+    ``primary-node`` leads the named journal, ``copy-node`` is to hold a copy, ``own-member`` is in
+    the record. Administrators may do everything, every role here may read, and ``admin`` may change
+    the list itself."""
 
     write: str = ""
     create: str = ""
@@ -73,7 +69,7 @@ class Row(Generic[R_co]):
     access: Access = Access()
 
     def __call__(self, *names: str) -> ZPath[R_co]:
-        """The path for ``names``; ValueError when a name could not be part of a path."""
+        """The path for ``names``; ValueError for one that cannot be part of a path."""
         wanted = self._template.count("%s")
         assert len(names) == wanted, f"{self.pattern} takes {wanted} names, got {names}"
         for name in names:
@@ -97,8 +93,6 @@ class Row(Generic[R_co]):
 
 @dataclass(frozen=True)
 class ZPath(Generic[R_co]):
-    """A path and the row that says what is there."""
-
     path: str
     row: Row[R_co]
 
@@ -107,7 +101,6 @@ class ZPath(Generic[R_co]):
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
 
@@ -581,19 +574,17 @@ audit = _row(
 
 
 def find(path: str, version: int = VERSION) -> Row[Record] | None:
-    """The row that ``path`` belongs to; None when that version of the tree has no such znode."""
+    """The row that ``path`` belongs to, or None in a tree of that version."""
     rows = (row for row in ROWS if row.since <= version)
     return next((row for row in rows if row.matches(path) is not None), None)
 
 
 @cache
 def may_have_children(row: Row[Record]) -> bool:
-    """Whether the table has znodes below those of ``row``."""
     return any(other.pattern.rpartition("/")[0] == row.pattern for other in ROWS)
 
 
 def to_markdown() -> str:
-    """The table as Markdown, as the docs show it."""
     lines = [
         f"Schema version {VERSION}. Paths are relative to the cluster's chroot.",
         "",

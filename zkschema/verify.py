@@ -1,4 +1,4 @@
-"""Does a tree keep to the table? Pure: looks at paths and bytes, writes nothing."""
+"""Checks whether a tree keeps to the table. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkschema import bootstrap, codec, records, table
 
 @dataclass(frozen=True)
 class Problem:
-    """``remedy`` is what a repair would do about it; empty when only a person can."""
+    """``remedy`` is what a repair would do; empty when only a person can."""
 
     path: str
     what: str
@@ -18,11 +18,8 @@ class Problem:
 
 
 def verify(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Everything wrong with ``tree`` (path relative to the chroot -> data), in path order.
-
-    Found are: missing fixed znodes, znodes that no row knows, data that does not decode, data over
-    its bound, data in folders, and a schema version that this code cannot use.
-    """
+    """Everything wrong with ``tree`` (path relative to the chroot -> data), in path order: missing
+    or unknown znodes, data that does not decode or is too large, and an unusable schema version."""
     version = tree_version(tree)
     problems = [
         Problem(str(path), "missing: run `flumeng schema init`")
@@ -37,7 +34,7 @@ def verify(tree: Mapping[str, bytes]) -> list[Problem]:
 
 
 def tree_version(tree: Mapping[str, bytes]) -> int:
-    """The version that the tree says it has; this code's when it says none that can be used."""
+    """The version in the tree; this code's when it has no usable one."""
     try:
         said = codec.decode(records.Schema, tree.get(str(table.schema()), b"")).version
     except codec.DecodeError:

@@ -1,8 +1,7 @@
-"""The planner: from a snapshot to actions, pure.
+"""The planner: a pure function from a snapshot to actions.
 
-No I/O, clock, randomness or logging. Two laws hold and are tested as properties: planning again
-after the actions were applied gives nothing, and every prefix of the actions leaves a legal state.
-Plans come before the assignments that derive from them.
+Two laws are tested as properties: planning again after applying gives nothing, and every prefix of
+the actions leaves a legal state. Plans come before the assignments that derive from them.
 """
 
 from __future__ import annotations
@@ -41,5 +40,4 @@ __all__ = [
 
 
 def plan(snapshot: Snapshot) -> list[Action]:
-    """What a planner without memory decides."""
     return Planner().plan(snapshot)

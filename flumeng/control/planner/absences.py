@@ -1,10 +1,8 @@
-"""What masters write of nodes that are away: since when, and in the end that they are gone; and
-maintenance mode by itself.
+"""Nodes that are away: since when, when they are forgotten, and automatic maintenance mode.
 
-When very many nodes are missing at once it is more likely that the network or ZooKeeper is at fault
-than that all of them died, and moving everything makes it worse. Maintenance mode ends below a
-stricter threshold than it begins, so that it does not flap, and a master never ends what an
-operator began.
+When very many nodes are missing, the network or ZooKeeper is more likely at fault than the nodes.
+Maintenance ends below a stricter threshold than it begins, so it does not flap, and a master never
+ends one that an operator began.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ AUTHOR = "flumeng"
 
 
 def marks(snapshot: Snapshot) -> list[MarkAway]:
-    """Since when nodes are away, once for each, and that they are back."""
+    """Records when nodes went away or came back."""
     found = []
     for name, node in snapshot.nodes.items():
         if not node.unmarked or node.set_aside:
@@ -37,11 +35,8 @@ def marks(snapshot: Snapshot) -> list[MarkAway]:
 
 
 def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
-    """The nodes that are away for good and on which, by what they have told, nothing is left: no
-    task, no journal, and no source of a deleted flow that still ran when they were last heard of.
-
-    ``assigns`` are carried out before.
-    """
+    """Nodes that expired with nothing left on them: no task, no journal, no source of a deleted
+    flow. ``assigns`` are carried out before."""
     expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
     if not expired:
         return []
@@ -71,7 +66,7 @@ def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]
 
 
 def _has_told_all(node: NodeView) -> bool:
-    """Whether no journal can lie on its disk that is not registered."""
+    """Whether no unregistered journal can lie on its disk."""
     if node.set_aside or node.mute:
         return False
     was_told = isinstance(node.assignment_version, Version)
@@ -79,7 +74,7 @@ def _has_told_all(node: NodeView) -> bool:
 
 
 def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:
-    """Begin or end it: of ``active`` nodes that are to work, ``missing`` are not live."""
+    """Begins or ends maintenance mode: of ``active`` nodes ``missing`` are not live."""
     cluster, limits = snapshot.cluster, snapshot.cluster.maintenance_limits
     counts = f"{missing} of {active} active nodes are missing"
     if cluster.maintenance is None:

@@ -1,7 +1,6 @@
-"""What the planner decides: frozen actions, each with its reasons.
+"""The planner's decisions: frozen actions, each with its reasons and the versions it expects.
 
-An action says which versions it was decided on; carrying it out is a compare-and-set on those, so
-of any number of masters that decide at once one wins each step and the others look again.
+Carrying one out is a compare-and-set, so of several masters one wins each step.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, 
 
 @dataclass(frozen=True)
 class Fence:
-    """From now on nobody with an epoch below ``epoch`` decides a batch of the task.
-
-    Its owner may not have heard yet that partitions have left it, and could decide a batch that
-    reads them. ``seen`` is what it has decided last, of which all is acked.
-    """
+    """Raises the least epoch under which a task may decide a batch to ``epoch``: its owner may not
+    know yet that it lost partitions. ``seen`` is the last decided batch, fully acked."""
 
     task: str
     epoch: int
@@ -42,14 +38,9 @@ class Fence:
 
 @dataclass(frozen=True)
 class Replan:
-    """Give a flow's tasks new owners or new partitions; only as long as the flow is unchanged, and
-    what the owners that lose tasks were told.
-
-    ``before`` are the tasks as they were at ``expect``. ``told`` are the versions of those owners'
-    assignments: another master may be telling them of what was planned last, and whoever does not
-    see that would give to others what he has not taken from them. ``fences`` are those of tasks
-    that lose partitions. ``throttled``: it begins moves that a throttle of the cluster bounds.
-    """
+    """Changes the owners or partitions of a flow's tasks. ``before`` are the tasks at version
+    ``expect``; ``told`` the assignment versions of owners that lose tasks, which another master may
+    just be writing; ``throttled``: it begins moves that a cluster throttle bounds."""
 
     flow: str
     flow_version: Version
@@ -78,10 +69,8 @@ class Replan:
 
 @dataclass(frozen=True)
 class Assign:
-    """Push a node its configuration; only as long as the plans it derives from are unchanged.
-
-    ``before`` is the assignment as it was at ``expect``. ``gives``: the node loses no task by it.
-    """
+    """Writes a node's assignment while the plans it derives from are unchanged. ``gives``: the node
+    loses no task by it."""
 
     node: str
     assignment: Assignment
@@ -105,7 +94,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Revert:
-    """End a rollout: the flow's current revision is again the one that its tasks ran before."""
+    """Ends a rollout by returning to the revision before."""
 
     flow: str
     record: Flow
@@ -127,7 +116,7 @@ class Revert:
 
 @dataclass(frozen=True)
 class Maintain:
-    """Begin or end the cluster's maintenance mode."""
+    """Begins or ends maintenance mode."""
 
     cluster: Cluster
     expect: Version
@@ -143,8 +132,6 @@ class Maintain:
 
 @dataclass(frozen=True)
 class MarkAway:
-    """Write into a node's record since when it is away, or that it is back."""
-
     node: str
     record: Node
     expect: Version
@@ -160,7 +147,7 @@ class MarkAway:
 
 @dataclass(frozen=True)
 class Forget:
-    """Remove a node that is away for good, with all of its znodes; nothing is left on it."""
+    """Removes a node that is away for good, with all its znodes."""
 
     node: str
     expect: Version
@@ -169,7 +156,7 @@ class Forget:
 
 @dataclass(frozen=True)
 class Drop:
-    """Remove all of a deleted flow's znodes; nothing of it runs and nothing waits any more."""
+    """Removes all znodes of a deleted, drained flow."""
 
     flow: str
     why: tuple[str, ...]
@@ -177,7 +164,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Release:
-    """Remove a cursor whose lease has run out: journals keep nothing for it any more."""
+    """Removes a cursor whose lease has expired."""
 
     flow: str
     cursor: str
@@ -187,8 +174,6 @@ class Release:
 
 @dataclass(frozen=True)
 class Replicate:
-    """Write down who is to hold a journal, or who leads it."""
-
     journal: str
     record: Journal
     expect: Version
@@ -206,12 +191,8 @@ Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Releas
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
-    """The actions in order, those in one list that may be carried out without waiting for each
-    other: whichever of them fail, the others are legal.
-
-    These are assignments of different nodes, all that take before those that give, and what is
-    written of nodes that are away and of journals.
-    """
+    """Groups the actions, in order, into lists that may be carried out concurrently: whichever of
+    them fail, the others are legal."""
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
 

@@ -1,4 +1,4 @@
-"""The picture after an action was carried out, as the store would show it."""
+"""The snapshot after an action was carried out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from flumeng.control.snapshot.task_map import next_version
 
 
 def applied(snapshot: Snapshot, action: Action) -> Snapshot:
-    """The snapshot with the action's writes in it."""
     if isinstance(action, Maintain):
         return replace(snapshot, cluster=action.cluster, cluster_version=action.version_after)
     if isinstance(action, MarkAway):
@@ -54,7 +53,6 @@ def applied(snapshot: Snapshot, action: Action) -> Snapshot:
 
 
 def with_journals(snapshot: Snapshot, actions: Sequence[Replicate]) -> Snapshot:
-    """The snapshot as it is when these are written; the same one without any."""
     if not actions:
         return snapshot
     return replace(

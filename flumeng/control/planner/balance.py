@@ -1,10 +1,8 @@
-"""Moves that only make the load more even. They are never urgent: maintenance mode stops them, and
-only a few at a time are under way.
+"""Moves that even out the load.
 
-No move begins among nodes of which one could run a task that has no live owner. A task that no
-live node can run now holds up nothing.
-
-A task is marked ``draining`` towards its new node; what follows is an ordinary handoff.
+They stop in maintenance mode, a few are under way at a time, and none begins among nodes that could
+run a task without a live owner. A move is a handoff: the task is marked ``draining`` towards its
+new node.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ Drafts = Mapping[str, PlanBuilder]
 
 
 def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None:
-    """Begin as many moves of these flows' tasks as are worth it and allowed now."""
+    """Begins all moves of these flows' tasks that are worth it and allowed now."""
     round_ = _begin(snapshot, builders, index)
     if round_ is None:
         return
@@ -41,7 +39,7 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
 
 
 def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
-    """The round with what is under way already; None when no move may be begun now."""
+    """The round with what is under way; None when no move may begin."""
     moves = snapshot.balance_moves if snapshot.throttled_moves else 0
     if snapshot.cluster.maintenance or not moves:
         return None
@@ -63,10 +61,8 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
 
 @dataclass
 class _Round:
-    """``most`` moves may still be begun; ``by_node`` and ``by_flow`` count those under way.
-
-    ``reserved`` are the live nodes that could run a collect task that has no live owner.
-    """
+    """``most`` moves may still begin. ``reserved`` are the live nodes that could run a collect task
+    without a live owner."""
 
     snapshot: Snapshot
     index: PlacementIndex
@@ -77,7 +73,7 @@ class _Round:
     _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
 
     def reserve(self, flow: FlowView, task: PlannedTask) -> None:
-        """The task has no live owner: no move begins on the nodes that could run it now."""
+        """No move begins on nodes that could run this task, which has no live owner."""
         if flow.set_aside or flow.place is None:
             return
         place, weight = flow.collect_place, flow.weight(task.partitions)
@@ -106,10 +102,8 @@ class _Round:
             self.by_node[task.target] += 1
 
     def even_out(self, labels: Mapping[str, str], members: Drafts) -> None:
-        """Within one pool: from the fullest nodes to the least full one, while that helps.
-
-        A move is worth it when the fuller node stays at least as full as the other becomes.
-        """
+        """Moves tasks within one pool from the fullest nodes to the least full one, while the
+        fuller node stays at least as full as the other becomes."""
         pool = self.index.capacity.pool(labels)
         if self._is_held_up(pool):
             return
@@ -122,7 +116,7 @@ class _Round:
             self._move(*found, target)
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
-        """Move tasks of the flow from the zone that has most of them to the one with fewest."""
+        """Moves tasks of the flow from the zone with most of them to the one with fewest."""
         place, capacity = builder.flow.collect_place, self.index.capacity
         if self._is_held_up(capacity.pool(place.labels)):
             return
@@ -195,7 +189,7 @@ class _Round:
     def _movable(
         self, node: str, members: Drafts
     ) -> Iterator[tuple[PlanBuilder, str, PlannedTask]]:
-        """The tasks of these flows that run there and could begin to move now."""
+        """The tasks of these flows on the node that could begin to move now."""
         limit = self.snapshot.cluster.throttles.get("balance_per_flow")
         if not self._free(node):
             return
@@ -216,7 +210,6 @@ class _Round:
         return not crowded and self.index.capacity.fits(target, weight)
 
     def _keeps_spread(self, builder: PlanBuilder, source: str, target: str) -> bool:
-        """Whether the flow is spread over the zones no worse after the move."""
         if builder.flow.collect_place.spread != "zone":
             return True
         capacity, counts = self.index.capacity, builder.flow_index.nodes
@@ -238,6 +231,5 @@ class _Round:
 
 
 def _lightest(flow: FlowView) -> Amounts:
-    """The least that a task of the flow can weigh."""
     own = [thousandths(weight) for weight in flow.weights.values() if weight]
     return min([flow.weight(()), *own], key=lambda weight: sum(amount for _, amount in weight))

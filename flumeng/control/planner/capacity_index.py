@@ -1,8 +1,7 @@
-"""How full the nodes are with collect tasks, over all flows, and where there is room.
+"""How full the nodes are with collect tasks of all flows, and where there is room.
 
-A node's *fullness* is the largest share that it gives of any of its capacities (the dominant share
-of Ghodsi et al., NSDI 2011). A capacity that a node declares is a limit. One that does not declare
-``slots`` counts as if it had eight, and takes any number.
+A node's *fullness* is its dominant share (Ghodsi et al., NSDI 2011). A declared capacity is a
+limit; a node without ``slots`` counts as having eight and takes any number.
 """
 
 from __future__ import annotations
@@ -19,21 +18,19 @@ PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class CapacityIndex:
-    """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any. Pools
-    of nodes come into being when asked for."""
+    """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
         self._limited: set[str] = set()
         self._cores: dict[str, int] = {}
-        """Of a Spark cluster, in thousandths: how large a node is that declares no slots."""
+        """Cores of a Spark cluster, in thousandths: the size of a node that declares no slots."""
         self._nodes: dict[str, NodeView] = {}
         self._pools: dict[PoolKey, IndexedHeap[float]] = {}
         self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
 
     def put_node(self, name: str, view: NodeView | None) -> None:
-        """The node as it is now; None when it is gone."""
         if view is None:
             self._nodes.pop(name, None)
             self._limits.pop(name, None)
@@ -50,7 +47,6 @@ class CapacityIndex:
         return node in self._nodes
 
     def add(self, node: str, weight: Amounts, count: int = 1) -> None:
-        """Count so many tasks of this weight on a node; fewer, when negative."""
         used = self._used.get(node)
         if used is None:
             used = self._used[node] = {}
@@ -84,7 +80,6 @@ class CapacityIndex:
         return cores or SLOTS_UNDECLARED.get(dimension)
 
     def fits(self, node: str, weight: Amounts) -> bool:
-        """Whether what the node declares allows for a task of this weight on top."""
         limits = self._limits.get(node)
         if not limits:
             return True
@@ -106,7 +101,6 @@ class CapacityIndex:
         return pool
 
     def zones(self, labels: Mapping[str, str]) -> set[str]:
-        """The zones that have a node of that pool."""
         return {self._nodes[name].record.zone for name in self.pool(labels).ranks}
 
     def zone(self, node: str) -> str | None:
@@ -119,7 +113,6 @@ class CapacityIndex:
         weight: Amounts,
         accepts: Callable[[str], bool] | None = None,
     ) -> str | None:
-        """The least full node of the pool that has room for the weight and is accepted."""
         if not self._limited:
             return pool.first(accepts)
         return pool.first(
@@ -127,8 +120,8 @@ class CapacityIndex:
         )
 
     def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
-        """As ``least_full`` so many times, each with the one before counted; None when there are
-        limits to be looked at each time, or no nodes. Nothing is counted yet."""
+        """``count`` nodes as ``least_full`` would give them one by one; None when limits need a
+        look each time, or there are no nodes. Counts nothing."""
         if self._limited or not pool.ranks or any(self._cores.values()):
             return None
         names = sorted(pool.ranks)

@@ -30,8 +30,7 @@ from zkschema.records import COPY, Journal
 
 
 class Copies:
-    """One round of choosing for the journals that are open in ``index``, which is in line with the
-    snapshot."""
+    """One round of choosing for the open journals of ``index``."""
 
     def __init__(self, snapshot: Snapshot, index: CopyIndex) -> None:
         self._snapshot = snapshot
@@ -42,8 +41,8 @@ class Copies:
         self._lacking: set[str] = set()
 
     def changes(self) -> list[Replicate]:
-        """The changes to journals of this master's flows. In maintenance mode no copy moves, but a
-        journal whose primary is lost still gets another one."""
+        """Changes to journals of this master's flows. In maintenance mode no copy moves, but a lost
+        primary is still replaced."""
         snapshot = self._snapshot
         if not snapshot.cluster_known:
             return []
@@ -67,7 +66,7 @@ class Copies:
         return found
 
     def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
-        """With a primary whose node is not lost, if one of those in sync has such a node."""
+        """With another primary in sync whose node is not lost, if there is one."""
         if not is_lost(self._nodes.get(journal.primary)):
             return journal, ()
         copies = {node_of(copy): copy for copy in journal.in_sync if self._is_live(node_of(copy))}
@@ -125,7 +124,7 @@ class Copies:
         )
 
     def _takes(self, journal: Journal, wanted: Replicas) -> bool:
-        """Whether enough copies in sync are on live nodes, so that it takes events."""
+        """Whether enough copies in sync are on live nodes to take events."""
         live = [copy for copy in journal.in_sync if self._is_live(node_of(copy))]
         return len(live) >= wanted.min_in_sync
 
@@ -138,8 +137,8 @@ class Copies:
         return not view.set_aside and (node in journal.leaving or not view.eligible(COPY, {}))
 
     def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
-        """The node that holds the fewest copies, of the zones that count first; ``beside`` begins
-        with the primary."""
+        """The node with the fewest copies, in preferred zones first; ``beside`` begins with the
+        primary."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools
@@ -157,7 +156,6 @@ class Copies:
         return found
 
     def _made_pools(self) -> dict[str, IndexedHeap[int]]:
-        """Zone -> the nodes that may get a copy."""
         self._held = self._index.held.copy()
         pools: dict[str, IndexedHeap[int]] = {}
         for name, view in self._nodes.items():
@@ -167,22 +165,20 @@ class Copies:
         return pools
 
     def _rank(self, node: str) -> int:
-        """By the number of copies, then in another order for each number, so that the journals of
-        one node do not all have their copies on the same other one."""
+        """By number of copies, then in a different order for each number, so that copies of one
+        node's journals spread over several nodes."""
         count = self._held[node]
         order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
         return (count << 32) + int.from_bytes(order)
 
 
 def is_lost(node: NodeView | None) -> bool:
-    """Whether the node is missed for the whole grace period, or was removed."""
     return node is None or (node.lost and not node.live)
 
 
 def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
-    """The journals of which the node is to be told: those of this master's flows among ``held``,
-    and as the assignment has them those of other masters' flows, and of records that cannot be
-    read."""
+    """The journals that the node's assignment lists: of this master's flows those ``held``, of
+    others as it has them."""
     journals, mine = snapshot.journals, snapshot.mine
     own = {name: version for name, version in held.items() if journals[name].flow in mine}
     kept = {

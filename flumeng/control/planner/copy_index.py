@@ -1,8 +1,6 @@
 """Which replicated journals may need a change, and which nodes are told of them.
 
-A journal is looked at again when its record, its flow, or the standing of a node that holds it has
-changed, and at each round while it lacks a copy. The index only saves work: an empty one looks at
-all journals, and comes to the same.
+Only a cache: an empty index looks at all journals and decides the same.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ Standing = tuple[bool, bool, bool, bool, str, str]
 
 @dataclass
 class CopyIndex:
-    """``open``: the journals to look at. ``held``: node -> how many copies it is to hold.
-
-    ``_told``: node -> the journals that it is told of, with the versions of their records.
-    ``_on``: node -> the journals on whose copies its standing has an effect.
-    """
+    """``open``: journals to look at. ``held``: node -> number of copies. ``_told``: node ->
+    journals with record versions. ``_on``: node -> journals that its standing affects."""
 
     open: set[str] = field(default_factory=set)
     held: Counter[str] = field(default_factory=Counter)
@@ -43,11 +38,10 @@ class CopyIndex:
     _mine: frozenset[str] = frozenset()
 
     def told(self, node: str) -> Mapping[str, int]:
-        """The replicated journals that the node holds, is to hold or has made, of all flows."""
         return self._told.get(node, {})
 
     def follow(self, snapshot: Snapshot) -> set[str]:
-        """Bring the index in line. Returns the nodes that are to be told something else."""
+        """Updates the index; returns the nodes whose assignments change."""
         touched = self._follow_journals(snapshot)
         self._follow_nodes(snapshot.nodes)
         self._follow_flows(snapshot)
@@ -116,7 +110,6 @@ class CopyIndex:
         self._nodes = nodes
 
     def _follow_flows(self, snapshot: Snapshot) -> None:
-        """Only the journals of this master's flows are looked at."""
         self._open_all_of(self._mine ^ snapshot.mine)
         self._mine = snapshot.mine
         if snapshot.flows is self._flows:
@@ -143,7 +136,7 @@ def _holders(journal: Journal) -> set[str]:
 
 
 def _standing(view: NodeView) -> Standing:
-    """All of a node on which the choice of copies and primaries depends."""
+    """The part of a node on which the choice of copies and primaries depends."""
     return (
         view.live,
         view.lost,

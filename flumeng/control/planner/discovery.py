@@ -1,8 +1,7 @@
-"""Where the discovery task of a flow runs: one node, of those that may run its collect tasks.
+"""Places a flow's discovery task on one of the nodes that may run its collect tasks.
 
-It stays there as long as it may. Another node gets it at once, with a higher epoch, and its owner
-is not waited for: what a discovery task writes is refused once a higher epoch has written. Nodes
-that come change nothing. It costs next to nothing, so no capacity is counted for it.
+It stays there while it may. A new owner gets a higher epoch at once, without a handoff: writes
+under a lower epoch are refused. It counts against no capacity.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ NOWHERE = "no live node may run it"
 
 
 def place_discovery(builder: PlanBuilder) -> None:
-    """Bring the flow's discovery task in line; one that needs none ends its own."""
     flow = builder.flow
     if not _is_needed(builder):
         end_discovery(builder)
@@ -34,9 +32,8 @@ def place_discovery(builder: PlanBuilder) -> None:
 
 
 def _is_needed(builder: PlanBuilder) -> bool:
-    """A flow that is stopped keeps it while more may come to a partition of it: only its discovery
-    task knows how far that reaches, and from where it can be read again. So does an isolated part
-    of a flow that ends: where the journals end it finds out."""
+    """A stopped flow keeps it while more may come to a partition, whose end only it knows; an
+    ending isolated part keeps it to learn where its journals end."""
     flow = builder.flow
     waits = flow.record.state == "stopped" and len(flow.ending) < len(flow.partitions)
     ends = is_part(flow.name) and not flow.record.discard and builder.snapshot.owes(flow.name)
@@ -65,7 +62,6 @@ def _wanted(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None)
 
 
 def _kept(builder: PlanBuilder, place: CollectPlace, task: PlannedTask) -> PlannedTask:
-    """The task, which stays with its owner."""
     kept = builder.renewed(NAME, task)
     owner = builder.snapshot.nodes[task.node or ""]
     if not owner.eligible(COLLECT, place.labels) or builder.snapshot.cluster.maintenance:
@@ -75,7 +71,7 @@ def _kept(builder: PlanBuilder, place: CollectPlace, task: PlannedTask) -> Plann
 
 
 def _must_leave(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> str:
-    """Why somebody is to get the task now; empty when its owner keeps it."""
+    """Why the task needs another owner; empty when it stays."""
     if task is None or task.node is None:
         return "nobody runs it"
     owner = builder.snapshot.nodes.get(task.node)
@@ -91,8 +87,7 @@ def _must_leave(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | N
 
 
 def _choose(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> str | None:
-    """The node that it is to go to, else one by rendezvous hashing, so that the tasks of many flows
-    are spread."""
+    """Its target, else a node by rendezvous hashing, so that tasks of many flows spread."""
     nodes = builder.index.capacity.pool(place.labels).ranks
     if task is not None and task.target in nodes:
         return task.target

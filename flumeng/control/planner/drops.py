@@ -1,4 +1,4 @@
-"""When a deleted flow goes for good, and for which nodes it waits."""
+"""When a deleted flow is removed, and for which nodes it waits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from zkschema.records import INGEST
 
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """The end of a deleted flow; its isolated parts, which read its journals, go before it. Without
-    ``discard`` nodes that are away are waited for as well: one of them may hold a journal that it
-    could not tell of."""
+    """Removal of a deleted flow, after its isolated parts. Without ``discard`` it also waits for
+    nodes that are away: they may hold a journal that is not registered."""
     if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard
@@ -29,8 +28,7 @@ def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
 
 
 def _may_hold(node: NodeView, flow: FlowView) -> bool:
-    """Whether the node may have run sources of the deleted flow, and has not said since that it has
-    heard of their end, and what they left."""
+    """Whether the node may have run sources of the flow and has not confirmed their end."""
     if node.mute or node.set_aside:
         return True
     version = node.assignment_version
@@ -47,7 +45,7 @@ def _matches(node: NodeView, flow: FlowView) -> bool:
 
 
 def says_it_runs(node: NodeView, flow: FlowView) -> bool:
-    """Whether the node says that it runs a task of the flow; who cannot be read may."""
+    """Whether the node reports a task of the flow; an unreadable node may run one."""
     if node.mute or node.set_aside:
         return True
     said = node.status.tasks if node.status else {}

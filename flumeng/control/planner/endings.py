@@ -27,8 +27,7 @@ SUCCEEDED, SUPERSEDED, STOPPED, FAILED = "succeeded", "superseded", "stopped", "
 
 
 def endings(builder: PlanBuilder) -> list[EndedTask]:
-    """Those of the plan in the making, in the order of the tasks' numbers; the last, when they are
-    very many."""
+    """How tasks of the plan in the making end, in order; only the last when very many."""
     found = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
     return [_entry(builder, *change) for change in found[-MOST:]]
 
@@ -77,7 +76,6 @@ def _judge(
 
 
 def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
-    """Of a task that nobody gets any more."""
     record = builder.flow.record
     if record.state == "suspended":
         return STOPPED, "the flow is suspended"
@@ -89,25 +87,23 @@ def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
 
 
 def _said(builder: PlanBuilder, name: str, task: PlannedTask) -> TaskStatus | None:
-    """What its owner says of it."""
     owner = builder.snapshot.nodes.get(task.node or "")
     said = owner.status.tasks.get(f"{builder.flow.name}/{name}") if owner and owner.status else None
     return said if said and said.epoch == task.epoch else None
 
 
 def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
-    """The higher epoch that its owner has found; 0 when it has found none."""
+    """The higher epoch that its owner has found, or 0."""
     said = _said(builder, name, task)
     return said.epoch_seen if said and said.epoch_seen > said.epoch else 0
 
 
 def ended(name: str, task: PlannedTask, how: str, why: str, *, time: float) -> EndedTask:
-    """The entry of a bounded length, of a task that had an owner."""
     assert task.node is not None
     why = cut(why, WHY_CHARACTERS)
     return EndedTask(task=name, node=task.node, epoch=task.epoch, how=how, why=why, time=time)
 
 
 def history(plan: Plan, news: Sequence[EndedTask]) -> tuple[EndedTask, ...]:
-    """The newest entries, the newest of all last."""
+    """The newest entries, newest last."""
     return (*plan.ended, *news)[-MOST:] if news else plan.ended

@@ -1,7 +1,6 @@
-"""Names in the order of a number that keeps changing: a heap with lazy deletion.
+"""A heap of names by a number that keeps changing, with lazy deletion.
 
-A changed number is a new entry; an entry that is not true any more is dropped when it is met. The
-heap comes into being when somebody asks.
+A changed number is a new entry; outdated entries are dropped when met.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ SPARE_ENTRIES = 1024
 
 
 class IndexedHeap(Generic[Rank]):
-    """Smallest first; of equal ones the first by name. ``ranks`` is for others to read only."""
+    """Smallest number first, then by name. ``ranks`` is read-only for others."""
 
     def __init__(self) -> None:
         self.ranks: dict[str, Rank] = {}
@@ -38,12 +37,11 @@ class IndexedHeap(Generic[Rank]):
             self._heap = None
 
     def set_all(self, ranks: Mapping[str, Rank]) -> None:
-        """As ``set``, for very many."""
         self.ranks.update(ranks)
         self._heap = None
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
-        """The smallest, so many times; each grows by ``step`` as it is given."""
+        """The smallest name ``count`` times; its number grows by ``step`` each time."""
         ranks = self.ranks
         for _ in range(count):
             heap = self._entries()
@@ -58,7 +56,7 @@ class IndexedHeap(Generic[Rank]):
         self.ranks.pop(name, None)
 
     def first(self, accepts: Callable[[str], bool] | None = None) -> str | None:
-        """The smallest that is accepted; None when there is none."""
+        """The smallest accepted name, or None."""
         refused: list[tuple[Rank, str]] = []
         found = None
         heap = self._entries()

@@ -22,13 +22,9 @@ from zkschema.records import COLLECT, PlannedTask
 
 
 class PartitionAssigner:
-    """A flow's partitions over its tasks as they are to be; tasks not wanted any more are ended.
-
-    ``fresh`` are the tasks that were not planned before, in order, with what they are to read.
-    ``shares`` has the partitions of those tasks whose partitions change, ``task_of`` the tasks of
-    the partitions that change, ``moved`` those that were taken from a task. ``FlowIndex.sizes`` is
-    brought up to date at once.
-    """
+    """Assigns a flow's partitions to its tasks and ends tasks that are too many. ``fresh`` are new
+    tasks with their partitions, ``shares`` the partitions of tasks that change, ``task_of`` the
+    tasks of partitions that change, ``moved`` partitions taken from a task."""
 
     def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
         self._builder = builder
@@ -50,7 +46,7 @@ class PartitionAssigner:
             self._deal(tasks)
 
     def changed(self) -> dict[str, PlannedTask]:
-        """The tasks that were planned before and read other partitions now."""
+        """Planned tasks that now read other partitions."""
         found = {}
         for name in in_order(self._shares):
             task = self._builder.task(name)
@@ -70,7 +66,7 @@ class PartitionAssigner:
         return replace(task, partitions=partitions)
 
     def _deal(self, tasks: int) -> None:
-        """The partitions of a flow that has no tasks yet, or whose plan was lost."""
+        """For a flow that has no tasks, or lost its plan."""
         builder = self._builder
         if builder.flow.epoch_floor and builder.decides and builder.intents is None:
             builder.held.update(_names(tasks))
@@ -87,7 +83,7 @@ class PartitionAssigner:
         )
 
     def _decided(self) -> dict[str, list[str]]:
-        """What the tasks read that have to repeat a batch."""
+        """Partitions of tasks that have to repeat a batch."""
         builder = self._builder
         return {
             name: [one for one in intent.record.ranges if is_open(builder, one)]
@@ -96,7 +92,7 @@ class PartitionAssigner:
         }
 
     def _resize(self, tasks: int) -> list[str]:
-        """End the tasks that are too many; those that lack, with the others evened out for them."""
+        """Ends surplus tasks; adds missing ones and evens out the others for them."""
         wanted = _names(tasks)
         old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
         for name in in_order(old.keys() - set(wanted)):
@@ -118,7 +114,7 @@ class PartitionAssigner:
         return fresh
 
     def _follow(self, partitions: Collection[str]) -> None:
-        """Drop the partitions that are not open, take in those that are and are in no task."""
+        """Drops closed partitions and assigns open ones that no task has."""
         unplaced = []
         known, moved = self._flow_index.task_of, self._task_of
         for name in partitions:
@@ -137,8 +133,8 @@ class PartitionAssigner:
             self._task_of[name] = home
 
     def _may_drop(self, home: str, name: str) -> bool:
-        """Whether the task may stop to read the partition, of which all is acked. A journal ends
-        where its node says; what was discovered may end amid what its task is about to decide."""
+        """Whether the task may drop the partition, which is fully acked. A journal ends where its
+        node says; a discovered partition may end inside an undecided batch."""
         builder = self._builder
         if not builder.decides or name not in builder.flow.partitions:
             return True
@@ -149,7 +145,7 @@ class PartitionAssigner:
         return True
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
-        """The tasks that have more partitions than their part, and how many they keep."""
+        """Tasks with more partitions than their share, and how many they keep."""
         ranks = self._flow_index.sizes.ranks
         counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
@@ -158,7 +154,7 @@ class PartitionAssigner:
         return {name: most for name, most in parts.items() if counts[name] > most}
 
     def _even_out(self, keep: Mapping[str, int]) -> None:
-        """Take from each all but so many of its partitions; ``follow`` shares them out."""
+        """Takes from each task all but the given number; ``follow`` reassigns them."""
         for name, most in keep.items():
             share = self._share(name)
             self._builder.lost(name)
@@ -182,12 +178,11 @@ class PartitionAssigner:
 
 
 def is_open(builder: PlanBuilder, name: str) -> bool:
-    """Whether the partition is the flow's, and is still to be read."""
     return builder.snapshot.is_open(builder.flow.name, name)
 
 
 def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """How many of the flow's partitions are open; what has not changed is counted in the index."""
+    """How many of the flow's partitions are open; unchanged ones are counted in the index."""
     known = builder.flow_index.task_of
     if changes.everything:
         return len(builder.snapshot.open_of(builder.flow.name))
@@ -201,6 +196,5 @@ def _names(tasks: int) -> list[str]:
 
 
 def _own_partitions(builder: PlanBuilder) -> Collection[str]:
-    """All that are the flow's, and all that its tasks read."""
     own = builder.snapshot.partitions_of(builder.flow.name)
     return {*own, *builder.flow_index.task_of} if builder.flow_index.task_of else own

@@ -34,11 +34,11 @@ from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 NOBODY = "nobody runs it"
 REASONS = 1000
-"""So many new tasks are named one by one; nobody reads more, and a plan may have very many."""
+"""At most so many new tasks are named one by one."""
 
 
 def place(builder: PlanBuilder, changes: ChangeSet) -> None:
-    """Bring the flow's plan in line with its place, its partitions and the nodes."""
+    """Brings the flow's plan in line with its place, its partitions and the nodes."""
     if builder.flow.place is None:
         _end_unreadable(builder)
         return
@@ -51,7 +51,6 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
 
 
 def may_collect(node: NodeView, place: CollectPlace) -> bool:
-    """Whether a collect task may be given to the node now."""
     return node.live and node.eligible(COLLECT, place.labels)
 
 
@@ -77,7 +76,7 @@ def _pin(builder: PlanBuilder, place: IngestPlace, changes: ChangeSet) -> None:
 
 
 def _end_unreadable(builder: PlanBuilder) -> None:
-    """A revision that cannot be read changes nothing; but what is to end ends."""
+    """An unreadable revision changes nothing, but ending tasks end."""
     if not builder.receives:
         for name in in_order(n for n, t in builder.tasks.items() if t.kind == INGEST):
             builder.end(name)
@@ -87,13 +86,13 @@ def _end_unreadable(builder: PlanBuilder) -> None:
 
 
 def _wind_down(builder: PlanBuilder) -> None:
-    """Nothing more is to be collected; what is decided is finished."""
+    """Collects nothing more and finishes decided batches."""
     _end_collecting(builder)
     _settle(builder, in_order(builder.held), {}, {})
 
 
 def _end_collecting(builder: PlanBuilder) -> None:
-    """End the collect tasks that may end; the others are held."""
+    """Ends the collect tasks that may end and holds the others."""
     for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
         if builder.may_lose(name):
             builder.end(name)
@@ -102,7 +101,7 @@ def _end_collecting(builder: PlanBuilder) -> None:
 
 
 def _collects(builder: PlanBuilder) -> bool:
-    """A flow that ends is collected to the end of what it owes, and of its sink commits."""
+    """An ending flow is collected until its journals and sink commits are finished."""
     record, snapshot = builder.flow.record, builder.snapshot
     if record.state in ("running", "suspended"):
         return record.state == "running"
@@ -112,8 +111,8 @@ def _collects(builder: PlanBuilder) -> bool:
 
 
 class _Unplaced(NamedTuple):
-    """A task to be given away; ``task`` is what it was, None when it was not planned before, and
-    ``lost`` whether its node is."""
+    """A task without an owner. ``task`` is as it was planned before, if it was; ``lost``: its node
+    is."""
 
     name: str
     partitions: tuple[str, ...]
@@ -123,10 +122,7 @@ class _Unplaced(NamedTuple):
 
 
 def _spread(builder: PlanBuilder, changes: ChangeSet) -> None:
-    """The flow's partitions over its tasks, and those over the nodes.
-
-    First every task that can stays where it is; then the others go to the least full nodes.
-    """
+    """Assigns partitions to tasks and tasks to nodes; tasks that can stay are kept first."""
     tasks = _count_tasks(builder, changes)
     if tasks != len(builder.flow_index.sizes.ranks):
         changes = replace(changes, everything=True)
@@ -141,8 +137,8 @@ def _settle(
     changed: Mapping[str, PlannedTask],
     fresh: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Of the ``suspects``, some as ``changed``, those stay that can; the others and the ``fresh``
-    ones go to nodes."""
+    """Keeps those of the ``suspects`` that can stay, some as ``changed``; places the others and the
+    ``fresh`` ones."""
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
     for name in suspects:
@@ -166,7 +162,7 @@ def _settle(
 
 
 def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """How many the flow is to have; the number stays while nothing moves."""
+    """How many tasks the flow should have; the number stays in maintenance mode."""
     place, planned = builder.flow.collect_place, _planned(builder)
     by_hand = isinstance(place.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
@@ -186,7 +182,7 @@ def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
 
 
 def _planned(builder: PlanBuilder) -> int:
-    """How many tasks the flow has, but for those that are to end and are held."""
+    """How many tasks the flow has, without held ones that are to end."""
     ranks = builder.flow_index.sizes.ranks
     if not builder.decides:
         return len(ranks)
@@ -194,8 +190,7 @@ def _planned(builder: PlanBuilder) -> int:
 
 
 def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
-    """How many tasks without a gap are left of ``tasks`` and those after them that may not end
-    yet; a number that is near enough is kept."""
+    """``tasks`` and the tasks after them that may not end yet; a number near enough is kept."""
     names = (f"{COLLECT}.{n}" for n in count(tasks))
     ranks = builder.flow_index.sizes.ranks
     held = takewhile(lambda name: name in ranks and not builder.may_lose(name), names)
@@ -203,8 +198,7 @@ def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
 
 
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
-    """Those that have an owner stay with it for now; one that it may not keep is looked at again
-    each time, until there is room for it elsewhere."""
+    """Keeps tasks with their owners; one whose owner may not keep it is retried each round."""
     labels, selector = builder.flow.collect_place.labels, NodeSelector(builder)
     for name, task in placed:
         kept = _keep(builder, name, task, selector)
@@ -235,7 +229,7 @@ def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) 
 
 
 def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:
-    """Why the task is to be given to someone now; None when it is not."""
+    """Why the task needs a new owner now; None when it does not."""
     if task.node is None:
         return NOBODY
     owner = builder.snapshot.nodes.get(task.node)
@@ -254,13 +248,13 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
 
 
 def _waits_for_others(builder: PlanBuilder, name: str, late: bool) -> bool:
-    """Whether nobody runs the task, which has let go, until others may give partitions away too."""
+    """Whether a released task waits until others may give partitions away too."""
     intent = builder.intent(name)
     return name in builder.held and not late and not (intent and intent.open)
 
 
 def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
-    """Whether the batch that is under way was decided by the task's owner itself."""
+    """Whether the open batch was decided by the task's current owner."""
     intent = builder.intent(name)
     return bool(intent and intent.record and intent.open and intent.record.epoch == task.epoch)
 
@@ -268,11 +262,8 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _keep(
     builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
-    """It stays with its owner for now; when that may not keep it, it drains towards another, where
-    it counts from now on.
-
-    While no other may, the owner goes on, so that what it reads is read to the end.
-    """
+    """The task with its owner for now; one that the owner may not keep drains towards another, and
+    stays while there is none."""
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
@@ -306,7 +297,7 @@ def _keep(
 
 
 def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -> bool:
-    """New tasks to the least full nodes, when all weigh the same and any node may have each."""
+    """Gives new tasks of equal weight to the least full nodes, where any may have each."""
     weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
@@ -337,7 +328,7 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
 
 
 def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
-    """Each task to the node that it was to go to, else the least full one, the heaviest first."""
+    """Gives each task to its target, else to the least full node, the heaviest first."""
     flow = builder.flow
     weighed = [(flow.weight(one.partitions), one) for one in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
@@ -382,10 +373,8 @@ def _waiting(
     before: PlannedTask | None,
     selector: NodeSelector,
 ) -> PlannedTask:
-    """The task, for which no node has room: with its old owner for now, or with nobody.
-
-    An owner that has let it go gets it back, while there is something to read.
-    """
+    """A task for which no node has room: with its old owner for now, even when that has released
+    it, or with nobody."""
     why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
         builder.why.append(f"{builder.flow.name}/{name} waits: {why}")

@@ -1,7 +1,4 @@
-"""Who has what: an index over the plans of all flows, kept up to date by differences.
-
-It holds nothing that the plans do not say; a new index that is told all of them says the same.
-"""
+"""An index over the plans of all flows, kept up to date by differences; only a cache."""
 
 from __future__ import annotations
 
@@ -22,14 +19,10 @@ ONE_MORE = 1000
 
 
 class FlowIndex:
-    """One flow's share of the index, of its collect tasks.
-
-    ``unsettled``: those that are not simply assigned. ``task_of``: partition -> task. ``sizes``:
-    the tasks by number of partitions, then by number. ``nodes``: how many tasks each node has.
-    ``replicated``: those with standbys; ``unprotected``: those that should have more of them, or in
-    another zone than their own; ``zones`` and ``place``: those under which the standbys were
-    chosen.
-    """
+    """One flow's collect tasks. ``unsettled``: not simply assigned. ``sizes``: tasks by number of
+    partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
+    ``unprotected``: lacking standbys, or one in another zone; ``zones`` and ``place``: those for
+    which standbys were chosen."""
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
@@ -43,10 +36,8 @@ class FlowIndex:
 
 
 class PlacementIndex:
-    """All flow_indexes, what each node has of every kind, and how full it is.
-
-    ``active`` nodes are to work, and are not away for long; those in ``away`` are not live, or gone
-    with tasks planned on them. A node that is gone leaves nothing behind.
+    """What each node runs, of all flows and kinds, and how full it is. ``active`` nodes should work
+    and are not away for long; nodes in ``away`` are not live, or gone with tasks planned on them.
     """
 
     def __init__(self) -> None:
@@ -64,15 +55,14 @@ class PlacementIndex:
         return found
 
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> what is planned on the node now, of every kind."""
+        """(flow, task) -> what is planned on the node, of every kind."""
         return self._of_node.get(node, {})
 
     def standing_by(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> the tasks for which the node stands by."""
+        """(flow, task) -> tasks for which the node stands by."""
         return self._standing_by.get(node, {})
 
     def put_node(self, name: str, view: NodeView | None) -> None:
-        """The node as it is now; None when it is gone."""
         self.capacity.put_node(name, view)
         self.active.discard(name)
         self.away.discard(name)
@@ -82,14 +72,13 @@ class PlacementIndex:
             self.away.add(name)
 
     def unowned(self) -> Iterator[tuple[tuple[str, str], PlannedTask]]:
-        """The collect tasks on nodes that are not live, with (flow, task)."""
         for node in self.away:
             for key, task in self.of_node(node).items():
                 if task.kind == COLLECT:
                     yield key, task
 
     def enter(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """Tasks that the index does not have."""
+        """Adds tasks that the index does not have."""
         entered = list(tasks)
         for _, task in entered:
             place = counted_on(task)
@@ -98,7 +87,6 @@ class PlacementIndex:
         self.enter_counted(flow, entered)
 
     def count_on(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
-        """Count so many tasks of this weight on the node."""
         nodes = self.flow_index(flow.name).nodes
         nodes[node] += count
         if not nodes[node]:
@@ -106,7 +94,7 @@ class PlacementIndex:
         self.capacity.add(node, weight, count)
 
     def enter_counted(self, flow: FlowView, tasks: Iterable[tuple[str, PlannedTask]]) -> None:
-        """As ``enter``, of tasks that are counted on their nodes."""
+        """As ``enter``, for tasks already counted on their nodes."""
         flow_index, of_node = self.flow_index(flow.name), self._of_node
         task_of, sizes = flow_index.task_of, flow_index.sizes.ranks
         for name, task in tasks:
@@ -128,7 +116,6 @@ class PlacementIndex:
                 flow_index.unsettled.add(name)
 
     def leave(self, flow: FlowView, name: str, task: PlannedTask) -> None:
-        """A task that the index has is not so any more."""
         if task.node is not None:
             held = self._of_node[task.node]
             del held[flow.name, name]
@@ -149,7 +136,6 @@ class PlacementIndex:
         flow_index.unsettled.discard(name)
 
     def _let_go(self, node: str) -> None:
-        """Nothing is planned on the node any more."""
         del self._of_node[node]
         if not self.capacity.knows(node):
             self.away.discard(node)
@@ -172,7 +158,7 @@ class PlacementIndex:
                 del self._standing_by[node]
 
     def stand_by(self, flow: str, name: str, before: PlannedTask, after: PlannedTask) -> None:
-        """Other nodes stand by for a task that has a node; all else of it is as it was."""
+        """Changes only the standbys of a task."""
         flow_index, key = self.flow_index(flow), (flow, name)
         self._leave_standbys(flow_index, key, before)
         if after.standbys:
@@ -183,37 +169,31 @@ class PlacementIndex:
     def put(
         self, flow: FlowView, name: str, before: PlannedTask | None, after: PlannedTask | None
     ) -> None:
-        """A task of the flow is not ``before`` any more but ``after``."""
         if before is not None:
             self.leave(flow, name, before)
         if after is not None:
             self.enter(flow, [(name, after)])
 
     def remove_flow(self, flow: FlowView) -> None:
-        """All that it has goes, as it was put in."""
         for name, task in flow.tasks.items():
             self.leave(flow, name, task)
         self._flow_indexes.pop(flow.name, None)
 
 
 def counted_on(task: PlannedTask) -> str | None:
-    """The node on which it counts: what drains counts where it goes."""
+    """The node on which it counts: for a draining task its target."""
     return task.target or task.node
 
 
 def size_rank(name: str, partitions: int) -> int:
-    """Smaller tasks first, of equal ones those with the shorter name: by name that is by number.
-
-    A task with one more partition ranks ``ONE_MORE`` higher.
-    """
+    """Smaller tasks first, then by number. One more partition adds ``ONE_MORE``."""
     return partitions * ONE_MORE + len(name)
 
 
 def partitions_of(rank: int) -> int:
-    """How many partitions the task with this ``size_rank`` has."""
+    """The number of partitions of the task with this ``size_rank``."""
     return rank // ONE_MORE
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Task names in the order of their numbers."""
     return sorted(sorted(names), key=len)

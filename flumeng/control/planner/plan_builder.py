@@ -1,4 +1,4 @@
-"""A flow's plan in the making: what has changed of it so far, and why."""
+"""A flow's plan in the making."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from zkschema.records import COLLECT, Plan, PlannedTask
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """What is to be looked at: ``everything``, or what has changed since everything was in order.
-
-    ``partitions`` and ``tasks`` are those of the flow; ``nodes`` in the order of their names.
-    """
+    """What to look at: ``everything``, or what changed since everything was in order; ``nodes`` are
+    sorted."""
 
     everything: bool = True
     nodes: tuple[str, ...] = ()
@@ -29,12 +27,11 @@ class ChangeSet:
 
 @dataclass
 class Recovery:
-    """How many lost tasks may still be given away; None: any number."""
+    """How many lost tasks may still be reassigned; None: any number."""
 
     left: int | None = None
 
     def begin(self) -> bool:
-        """Whether one more may be; it counts."""
         if self.left is None:
             return True
         self.left -= 1
@@ -43,13 +40,12 @@ class Recovery:
 
 @dataclass
 class PlanBuilder:
-    """The index is brought up to date with each change. ``epoch`` is the highest given so far,
-    ``revision`` the last that every task has run.
+    """The index is updated with each change. ``epoch`` is the highest so far, ``revision`` the last
+    that every task has run.
 
-    A batch that a task has decided is repeated exactly until it is acked. So partitions leave a
-    task only while it has no such batch: those that are to end or to read less, and wait for that,
-    are ``held``. Those in ``fenced`` have lost partitions here. ``throttled``: moves begin here
-    that a throttle of the cluster bounds.
+    A decided batch is repeated exactly until it is acked, so partitions leave a task only without
+    one: tasks that wait for that are ``held``, those that lost partitions ``fenced``.
+    ``throttled``: moves begin that a cluster throttle bounds.
     """
 
     flow: FlowView
@@ -69,16 +65,14 @@ class PlanBuilder:
         return self.index.flow_index(self.flow.name)
 
     def task(self, name: str) -> PlannedTask | None:
-        """The task as it is now."""
         return self.changes[name] if name in self.changes else self.flow.tasks.find(name)
 
     def become(self, name: str, task: PlannedTask | None) -> None:
-        """The task becomes this; None ends it."""
+        """Replaces the task; None ends it."""
         self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
 
     def stand_by(self, name: str, task: PlannedTask, nodes: tuple[str, ...]) -> None:
-        """These nodes stand by for the task, which is as it is now."""
         after = replace(task, standbys=nodes)
         self.index.stand_by(self.flow.name, name, task, after)
         self.changes[name] = after
@@ -92,17 +86,16 @@ class PlanBuilder:
 
     @property
     def decides(self) -> bool:
-        """Whether what its tasks have decided is of any account."""
+        """Whether decided batches have to be respected."""
         record = self.flow.record
         return self.flow.by_batch and not (record.state == "deleted" and record.discard)
 
     @property
     def intents(self) -> Mapping[str, IntentView] | None:
-        """What the flow's tasks have decided last; None when nobody has looked."""
+        """The last decisions of the flow's tasks; None when they were not read."""
         return self.snapshot.intents.get(self.flow.name)
 
     def intent(self, name: str) -> IntentView | None:
-        """What the task has decided last; None when nobody has looked."""
         return None if self.intents is None else self.intents.get(name, UNDECIDED)
 
     def may_lose(self, name: str) -> bool:
@@ -113,13 +106,13 @@ class PlanBuilder:
         return intent is not None and not intent.open
 
     def begins_recovery(self) -> bool:
-        """Whether one more lost task may be given away; it counts."""
+        """Counts one more reassigned lost task, if the throttle allows it."""
         begins = self.recovery.begin()
         self.throttled = self.throttled or (begins and self.recovery.left is not None)
         return begins
 
     def lost(self, name: str) -> None:
-        """Partitions leave the task, or it ends: no owner of before decides anything any more."""
+        """Fences the task: partitions leave it, or it ends."""
         if self.decides:
             self.fenced.add(name)
             task = self.task(name)
@@ -142,7 +135,7 @@ class PlanBuilder:
         revision: int = 0,
         standbys: tuple[str, ...] = (),
     ) -> PlannedTask:
-        """The task as the node gets it, under a new epoch; it stands by for it no more."""
+        """The task with a new owner under a new epoch."""
         self.epoch += 1
         self.why.append(f"{self.flow.name}/{name} goes to {node}: {reason}")
         return PlannedTask(
@@ -156,8 +149,8 @@ class PlanBuilder:
         )
 
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
-        """The task under a new epoch, when its owner has met a higher one than its own: the plan is
-        older than what the owner writes."""
+        """The task under a new epoch when its owner met a higher one: the plan is older than the
+        acks."""
         owner = self.snapshot.nodes.get(task.node or "")
         said = (
             owner.status.tasks.get(f"{self.flow.name}/{name}") if owner and owner.status else None
@@ -170,15 +163,14 @@ class PlanBuilder:
         return replace(task, epoch=self.epoch)
 
     def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:
-        """The task, which its owner is to let go."""
         after = leaving(task, target, why, self.epoch + 1)
         self.epoch = max(self.epoch, after.mark)
         return after
 
     @property
     def begun_moves(self) -> int:
-        """How many more tasks drain now than before. Plans that begin fewest are written first, so
-        that at no moment more moves are under way than at the end."""
+        """How many more tasks drain than before. Plans that begin fewest are written first, so that
+        there are never more moves under way than at the end."""
         return sum(
             (task is not None and task.state == DRAINING)
             - (before is not None and before.state == DRAINING)
@@ -188,7 +180,6 @@ class PlanBuilder:
 
     @property
     def touched(self) -> set[str]:
-        """The nodes that had or get a task that changes."""
         before = map(self.flow.tasks.find, self.changes) if self.flow.tasks else ()
         both = [task for task in (*self.changes.values(), *before) if task is not None]
         owners = {task.node for task in both if task.node is not None}
@@ -200,7 +191,6 @@ class PlanBuilder:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it is to be written."""
         return replace(
             self.flow.plan,
             epoch=self.epoch,

@@ -1,8 +1,4 @@
-"""Planning from the differences: what has not changed since everything was in order still is.
-
-The memory only saves work. A planner that has just been made looks at everything, and comes to the
-same actions.
-"""
+"""Re-plans only what changed since the last tick; the memory is a cache."""
 
 from __future__ import annotations
 
@@ -40,8 +36,7 @@ MARK_BYTES = 64
 
 @dataclass
 class _Seen:
-    """The last snapshot, with the tasks of each flow as they were planned then, which is what the
-    index says; and the nodes whose assignments were not in line with it."""
+    """The last snapshot with tasks as planned then, and nodes with outdated assignments."""
 
     flows: Mapping[str, FlowView] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
@@ -58,8 +53,8 @@ class _Seen:
 
 @dataclass
 class _Round:
-    """One round of planning in the making. ``first`` are the actions that come before all plans;
-    ``back`` are the flows that go back to an earlier revision, which are not planned now."""
+    """One round of planning. ``first`` come before all plans; flows in ``back`` return to an
+    earlier revision and are not planned."""
 
     snapshot: Snapshot
     builders: Mapping[str, PlanBuilder]
@@ -70,11 +65,8 @@ class _Round:
 
 
 class Planner:
-    """Pure but for its memory: no I/O, clock, randomness or logging.
-
-    ``held``: flow -> the tasks that are to end or to read less, and wait for batches to be
-    finished. The next snapshot should have the intents of these flows, and of no others.
-    """
+    """Pure but for its memory. ``held``: flow -> tasks that wait for batches to finish; the next
+    snapshot should have the intents of exactly these flows."""
 
     def __init__(self) -> None:
         self._index = PlacementIndex()
@@ -84,7 +76,6 @@ class Planner:
         self.held: Mapping[str, frozenset[str]] = {}
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
-        """What to do now so that every flow in ``snapshot.mine`` runs as it should."""
         round_ = self._reconcile(snapshot)
         self._place(round_)
         self._roll_out(round_)
@@ -93,7 +84,7 @@ class Planner:
         return self._project(round_)
 
     def _reconcile(self, snapshot: Snapshot) -> _Round:
-        """Bring the index in line with the snapshot, and find what has to be looked at."""
+        """Updates the index from the snapshot and finds what to look at."""
         behind = set(self._seen.behind)
         nodes = changed_names(self._seen.nodes, snapshot.nodes)
         for name in nodes:
@@ -133,7 +124,7 @@ class Planner:
             roll(builder)
 
     def _balance(self, round_: _Round) -> None:
-        """Nothing is worth moving as long as nothing has changed since that was found."""
+        """Without a change since the last round no move is worth it."""
         snapshot, builders = round_.snapshot, round_.builders.values()
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
         moves = snapshot.throttled_moves and snapshot.balance_moves
@@ -145,7 +136,7 @@ class Planner:
             self._balanced = None if begun else limits
 
     def _project(self, round_: _Round) -> list[Action]:
-        """The actions: the new plans, then what the nodes are told of them."""
+        """The new plans, then the assignments that derive from them."""
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
         replans = [action for builder in in_order for action in _replans(builder)]
@@ -175,7 +166,7 @@ class Planner:
         ]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
-        """How many lost tasks may be given away now."""
+        """How many lost tasks may be reassigned now."""
         limit = snapshot.cluster.throttles.get("recovery")
         if limit is None or not any(node.lost for node in snapshot.nodes.values()):
             return None
@@ -193,10 +184,8 @@ class Planner:
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
     ) -> dict[str, ChangeSet]:
-        """Bring the index up to date; what is to be looked at of each flow of this master's.
-
-        The nodes whose assignments may be out of line are added to ``behind``.
-        """
+        """Updates the index; returns what to look at in each flow, and adds nodes with outdated
+        assignments to ``behind``."""
         seen = self._seen
         partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():
@@ -225,7 +214,6 @@ class Planner:
         return change_sets
 
     def _changes_of(self, flow: FlowView, behind: set[str]) -> ChangeSet:
-        """The differences of one flow: its tasks, and whether all of it is to be looked at."""
         before = self._seen.flows.get(flow.name)
         if before is None:
             self._index.enter(flow, flow.tasks.items())
@@ -244,7 +232,7 @@ class Planner:
         return _scope_of(differences, everything=not self._is_followed(before, flow))
 
     def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
-        """Whether what has changed of the flow is all that needs a look."""
+        """Whether the differences cover all that changed of the flow."""
         return (
             flow.name in self._seen.mine
             and flow.record == before.record
@@ -256,7 +244,7 @@ class Planner:
         )
 
     def _remember(self, after: Snapshot, behind: set[str]) -> None:
-        """The flows as planned: what is not written of it shows as a difference next time."""
+        """Remembers flows as planned: what is not written shows as a difference next time."""
         self._seen = _Seen(
             flows=after.flows,
             nodes=after.nodes,
@@ -273,7 +261,7 @@ class Planner:
 
 
 def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
-    """The highest epoch that nodes were told of each flow that has no plan, or not any more."""
+    """The highest epoch in assignments, of each flow without a plan."""
     highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
     for node in snapshot.nodes.values() if highest else ():
         for task in node.assignment.tasks:
@@ -287,7 +275,7 @@ def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
 
 
 def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
-    """What a flow whose tasks are not as they were planned needs a look at."""
+    """What to look at in a flow whose tasks are not as planned."""
     nodes, partitions = set(), set()
     for _, old, new in differences:
         task = old or new
@@ -309,7 +297,7 @@ def _nodes_of(flow: FlowView) -> Iterator[str]:
 
 
 def _touched(before: FlowView, after: FlowView) -> set[str]:
-    """The nodes that may have to be told of the difference."""
+    """The nodes whose assignments may change."""
     if _told(before) != _told(after):
         return {*_nodes_of(before), *_nodes_of(after)}
     return {
@@ -323,7 +311,7 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
 
 
 def _told(flow: FlowView) -> tuple[int, int, int]:
-    """What nodes are told of its tasks beside the plan: revisions derive from it, and handoffs."""
+    """What assignments contain beside the plan."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
 
@@ -357,13 +345,12 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
 
 
 def _changes_hands(name: str, before: Tasks, after: Tasks) -> bool:
-    """Whether the task, which has an owner, ends with this step, or begins anew."""
     old, new = before.find(name), after.find(name)
     return old is not None and (new is None or new.epoch != old.epoch)
 
 
 def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:
-    """Those of the tasks that lose partitions with this step."""
+    """For tasks that lose partitions with this step."""
     for name, old, new in after.differences(before):
         if name in builder.fenced and old is not None and _loses(old, new):
             final = builder.task(name)
@@ -377,7 +364,6 @@ def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
 
 
 def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:
-    """The tasks after each step that fits into one transaction."""
     flow, scale = builder.flow, builder.snapshot.scale
     rest = replace(plan, tasks={}, ended=history(plan, over))
     used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes(ANY))
@@ -396,7 +382,7 @@ def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[
 def _told_losers(
     builder: PlanBuilder, before: Tasks, after: Tasks
 ) -> tuple[tuple[str, Version], ...]:
-    """The versions of the assignments of the nodes that lose a task to another one."""
+    """Assignment versions of the nodes that lose a task to another one."""
     losers = {
         old.node
         for _, old, new in (after.differences(before) if before else ())
@@ -411,7 +397,6 @@ def _told_losers(
 
 
 def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
-    """The snapshot as it is when the plans are written."""
     flows = dict(snapshot.flows)
     for action in replans:
         flows[action.flow] = replace(

@@ -1,8 +1,7 @@
-"""What each node is told: the projection of all plans onto the nodes.
+"""Assignments: the projection of all plans onto the nodes.
 
-All that take a task away come before those that give one, so no two nodes are ever told to run the
-same task, also when two nodes exchange tasks. A standby does not run its task, and to become its
-owner is to be given it.
+Those that take a task away come before those that give one, so no two nodes ever run the same task,
+also when they exchange tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, Planned
 ITEM_BYTES = 1000
 """No task or partition of an assignment takes more, with the check of its flow's plan."""
 NAMED = 5
-"""So many changes of a node's tasks are named one by one."""
+"""At most so many task changes of a node are named one by one."""
 
 Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
@@ -34,8 +33,7 @@ def assign(
     nodes: Iterable[str],
     copies: CopyIndex,
 ) -> list[Assign]:
-    """Bring the assignments of these nodes in line with the plans, which ``index`` indexes, and
-    with the records of replicated journals, which ``copies`` indexes."""
+    """Brings the assignments of these nodes in line with the plans and the replicated journals."""
     takes: list[Assign] = []
     gives: list[Assign] = []
     for node in nodes:
@@ -71,7 +69,7 @@ def assign(
 def _wanted(
     view: NodeView, current: Tasks, snapshot: Snapshot, index: PlacementIndex
 ) -> dict[Key, AssignedTask]:
-    """What the node is to run; tasks of other masters' flows stay as they are."""
+    """What the node should run; tasks of other masters' flows stay as they are."""
     wanted = {
         key: task
         for key, task in current.items()
@@ -90,8 +88,7 @@ def _wanted(
 
 
 def _kept(current: Tasks, wanted: Tasks) -> dict[Key, AssignedTask]:
-    """What the node has now and is to have: as it is to be, but for a standby that is given its
-    task."""
+    """Updated tasks that the node has and keeps, without standbys that become owners."""
     return {
         key: known if known.state == STANDBY != task.state else task
         for key, task in wanted.items()
@@ -107,7 +104,7 @@ def _assigned(
     *,
     standby: bool = False,
 ) -> AssignedTask:
-    """The task as a node is told of it: ``known`` itself when that says the same already."""
+    """The assigned task; ``known`` itself when nothing changes."""
     revision = flow.revision_of(task) if flow.rolling else flow.record.revision
     state, epoch = (DRAINING if task.state == DRAINING else "running"), task.epoch
     handoff = flow.record.handoff if task.kind == COLLECT else 0
@@ -136,7 +133,7 @@ def _assigned(
 
 
 def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, float]:
-    """Flow -> bytes per second that the node may accept of it; what is set for the node counts."""
+    """Flow -> bytes per second; a limit of the node overrides that of the cluster."""
     if not snapshot.cluster_known:
         return view.assignment.chokes
     node, limits = view.name, snapshot.cluster.chokes
@@ -148,7 +145,6 @@ def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, f
 
 
 def _spark(view: NodeView, snapshot: Snapshot) -> Mapping[str, str]:
-    """What holds for the node: its own settings before those of the cluster."""
     if not snapshot.cluster_known:
         return view.assignment.spark
     return {**snapshot.cluster.spark, **view.record.spark}
@@ -157,7 +153,7 @@ def _spark(view: NodeView, snapshot: Snapshot) -> Mapping[str, str]:
 def _steps(
     node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
 ) -> Iterator[Assign]:
-    """What brings the node's assignment there, in as many steps as it needs; mostly in one."""
+    """The changes of the node's assignment, mostly in one step."""
     keys = sorted(before.keys() | after.keys()) if before else sorted(after)
     changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
     why = _reasons(node.name, before, after, changed)
@@ -182,14 +178,13 @@ def _steps(
 
 
 def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
-    """The flows of tasks that are not as they were."""
     old = {(task.flow, task.task): task for task in before.tasks}
     new = {(task.flow, task.task): task for task in after.tasks}
     return {key[0] for key in old.keys() | new.keys() if old.get(key) is not new.get(key)}
 
 
 def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:
-    """The versions of the plans that a change derives from; a flow that is gone has none."""
+    """The versions of the plans that a change derives from; none for a removed flow."""
     known = ((name, snapshot.flows[name]) for name in sorted(flows) if name in snapshot.flows)
     return tuple(
         (name, flow.plan_version) for name, flow in known if isinstance(flow.plan_version, Version)
@@ -197,7 +192,6 @@ def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version
 
 
 def _reasons(node: str, before: Tasks, after: Tasks, changed: Sequence[Key]) -> tuple[str, ...]:
-    """One for each task while they are few."""
     if not changed:
         return (f"{node}: its assignment is brought up to date",)
     named = [_difference(before.get(key), after.get(key)) for key in changed[:NAMED]]

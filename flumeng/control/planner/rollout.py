@@ -1,14 +1,10 @@
-"""How a new revision reaches a flow's tasks: at once, or behind a canary and in waves.
+"""Rolls a new revision out over a flow's tasks: at once, or behind a canary and in waves.
 
-A task that has been *promoted* runs the flow's current revision, the others the one that all ran
-before. First ``canary`` tasks of each kind are promoted; when they have run it for the settling
-time, the others follow, at most ``max_parallel`` under way at once. When a task that was promoted
-fails, or none makes progress for too long, the flow goes back by itself. Tasks on nodes that are
-away or of which a record cannot be read, and those that nobody may run, are not waited for and come
-last; but as long as no task of a kind that the flow has could run the new revision, or the flow
-does not run, nobody has proven it.
-
-A changed place is no part of it: that holds at once.
+A *promoted* task runs the flow's current revision, others the one before. First ``canary`` tasks of
+each kind are promoted; once they have run it for the settling time the others follow, at most
+``max_parallel`` at once. When a promoted task fails, or none makes progress, the flow goes back.
+Tasks on nodes that are away or unreadable come last and are not waited for, but a revision that no
+task could run is not proven. A changed place is not rolled out: it holds at once.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ NAMED = 3
 
 
 def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
-    """The end of a rollout of which a task says that it failed, or that gets no further."""
+    """Ends a rollout in which a task failed or none makes progress."""
     if not flow.rolling:
         return None
     current, before = flow.record.revision, flow.plan.revision
@@ -74,7 +70,7 @@ def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> 
 
 
 def roll(builder: PlanBuilder) -> None:
-    """Promote tasks, as many as may be now; when none is left, the rollout is over."""
+    """Promotes as many tasks as may be now; ends the rollout after the last."""
     flow = builder.flow
     if flow.place is None:
         return
@@ -96,8 +92,7 @@ def roll(builder: PlanBuilder) -> None:
 
 
 class _Wave:
-    """The tasks of one kind that a live node may run: which run the new revision, which are on the
-    way to it, and which wait for their turn."""
+    """The tasks of one kind that a live node may run, by their progress."""
 
     def __init__(self, builder: PlanBuilder, kind: str) -> None:
         self._builder = builder
@@ -127,7 +122,7 @@ class _Wave:
             self.under_way.append(name)
 
     def canary_runs(self, rollout: Rollout) -> bool:
-        """Promote the canary; gives whether enough tasks have proven the revision by now."""
+        """Promotes the canary; returns whether enough tasks have proven the revision."""
         if not self._is_planned:
             return True
         there = len(self.runs) + len(self.under_way) + len(self.waiting)
@@ -136,7 +131,7 @@ class _Wave:
         return len(self.runs) >= canary
 
     def promote(self, count: int) -> int:
-        """The next tasks take the current revision; gives how many."""
+        """Gives the next tasks the current revision; returns how many."""
         chosen = self.waiting[: max(0, count)]
         builder = self._builder
         current = builder.flow.record.revision
@@ -153,7 +148,7 @@ class _Wave:
 def _said(
     flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
 ) -> TaskStatus | None:
-    """What its owner says of the task; nothing while it is not the owner's any more."""
+    """The status from the task's current owner."""
     node = nodes.get(task.node or "")
     if node is None or node.status is None or task.state == DRAINING:
         return None

@@ -30,22 +30,21 @@ from math import ceil
 from zkschema.records import PROBLEM_CHARACTERS, Scaling, ScalingDecision, cut
 
 SAMPLE_SECONDS = 15.0
-"""Samples are that far apart."""
+"""Time between samples."""
 LATE_SECONDS = 60.0
-"""So long events have to be late before tasks are added, and twice ``batch_seconds`` at least."""
+"""Events must be late for this long, and for twice ``batch_seconds``, before tasks are added."""
 CALM_SECONDS = 900.0
 CATCH_UP_SECONDS = 600.0
 PATIENCE_SECONDS = 900.0
-"""Tasks that will have caught up within this are left to it."""
+"""A backlog that will be gone within this adds no task."""
 RATE_SECONDS = 6 * 3600.0
 GAIN_SECONDS = 1800.0
-"""After so long it is tried again whether more tasks take more."""
+"""After this time adding tasks that brought no gain is tried again."""
 GAIN = 1.1
 SPARE_OUT, SPARE_IN = 1.1, 1.25
-"""So much more than what comes must the tasks be able to take, after each step. What is between the
-two keeps a number from going to and fro."""
+"""Spare share of throughput after each step; the gap between them prevents flapping."""
 GAP_SECONDS = 60.0
-"""A longer pause between two samples is a hole: nothing is known of what was in it."""
+"""A longer pause between two samples is a hole in the window."""
 KEPT = {
     "unsettled": "a task is not owned, starts or has failed, or a partition is unknown",
     "watching": "too little was seen since the beginning, or since the last change",
@@ -57,18 +56,17 @@ KEPT = {
     "at least": "there are as few tasks as there may be",
     "needed": "fewer tasks could not take what comes",
 }
-"""The kinds of decision that leave the number as it is, and what each means."""
+"""Kinds of decisions that leave the number as it is, and their meaning."""
 KEPT_CHANGES = 10
 KEPT_OTHERS = 10
 WRITE_SECONDS = 60.0
-"""Decisions that leave the number are written this far apart, and only when their kind is new."""
+"""Such decisions are written this far apart, and only when their kind is new."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at ``time``, and how many events per second arrived and were acked since the
-    sample before it. ``behind`` are the events that wait, ``seconds`` the age of the oldest of
-    them. ``unsettled`` says why nothing may be concluded from it."""
+    """Events per second that arrived and were acked since the sample before; ``behind`` events
+    wait, the oldest for ``seconds``. ``unsettled`` says why the sample proves nothing."""
 
     time: float
     behind: int
@@ -81,7 +79,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limits:
-    """``partitions`` are those that are still to be read."""
+    """``partitions`` counts those still to be read."""
 
     min: int
     max: int
@@ -91,7 +89,6 @@ class Limits:
 
     @property
     def late_seconds(self) -> float:
-        """So long may an event wait beyond ``batch_seconds``."""
         return max(self.lag_seconds, 3 * self.batch_seconds)
 
     @property
@@ -102,12 +99,11 @@ class Limits:
         return max(self.min, min(tasks, self.max))
 
     def worth(self, tasks: int) -> float:
-        """How many tasks they do the work of, for the fullest of them sets the pace."""
+        """How many tasks' work they do: the fullest sets the pace."""
         return self.partitions / ceil(self.partitions / tasks) if self.partitions else 1.0
 
     def enough(self, worth: float, least: int) -> int:
-        """The smallest number of tasks, ``least`` or more, that do the work of so many, or the
-        most."""
+        """The smallest number of tasks, at least ``least``, that do so much work, or the most."""
         able = (tasks for tasks in range(least, self.most) if self.worth(tasks) >= worth)
         return next(able, self.most)
 
@@ -121,10 +117,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Standing:
-    """The number that was decided on last, and since when it holds; a process that begins counts
-    from its beginning. ``rate``: how many events per second a task was seen to take while it had
-    more than it could do, last at ``rate_at``; 0 when unknown. ``total_before``: what all tasks
-    took when some were added last; 0 when that is of no account."""
+    """The number decided last and since when it holds. ``rate``: events per second of a busy task,
+    last seen at ``rate_at``; 0 when unknown. ``total_before``: the throughput when tasks were added
+    last, or 0."""
 
     tasks: int
     since: float
@@ -135,8 +130,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """``kind`` names the rule: ``out``, ``in``, ``probe`` (one task less is tried), ``limits`` (the
-    number was not allowed any more) change the number. All others leave it: see ``KEPT``."""
+    """``kind`` names the rule. ``out``, ``in``, ``probe`` (tries one task less) and ``limits``
+    change the number, others leave it: see ``KEPT``."""
 
     kind: str
     tasks: int
@@ -145,7 +140,7 @@ class Decision:
 
 
 def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
-    """About the moment of the last of the ``samples``, which are in order, oldest first."""
+    """Decides at the last of the ``samples``, oldest first."""
     tasks = standing.tasks
     allowed = limits.clamp(tasks)
     now = samples[-1]
@@ -164,7 +159,6 @@ def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Dec
 
 
 def _out(recent: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
-    """Throughout, the tasks had more than they could do."""
     now, tasks = recent[-1], standing.tasks
     arriving, acked = _mean(recent)
     rate = acked / limits.worth(tasks)
@@ -226,8 +220,8 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 
 
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
-    """The samples of the last ``seconds``. None, unless they reach that far back without a hole,
-    all are settled, and the number has not changed meanwhile."""
+    """The samples of the last ``seconds``; None unless they are complete, settled and of one
+    number."""
     now = samples[-1].time
     found = _since(samples, now - seconds)
     pairs = itertools.pairwise(found)
@@ -242,7 +236,7 @@ def _since(samples: Sequence[Sample], time: float) -> Sequence[Sample]:
 
 
 def _mean(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Of what arrived and what was acked, in events per second."""
+    """Mean rates of arrived and acked events, per second."""
     count = len(samples)
     return sum(s.arriving for s in samples) / count, sum(s.acked for s in samples) / count
 
@@ -252,8 +246,7 @@ def _count(tasks: int) -> str:
 
 
 def standing(record: Scaling | None, planned: int, now: float) -> Standing:
-    """Where a process begins at ``now`` of its own clock: with the number that was decided on last,
-    or that of the tasks that are ``planned``. What was known before is as if it were new."""
+    """The state of a process that begins at ``now``, with the last decision or ``planned``."""
     if record is None:
         return Standing(planned, now)
     return Standing(record.tasks, now, record.rate, now)
@@ -262,11 +255,8 @@ def standing(record: Scaling | None, planned: int, now: float) -> Standing:
 def recorded(
     record: Scaling | None, decision: Decision, before: int, time: float, quiet_seconds: float
 ) -> Scaling | None:
-    """The record with the decision in it; None when there is nothing to be written.
-
-    ``before`` is the number until now, ``time`` seconds since the epoch, and ``quiet_seconds`` for
-    how long nothing was written, by a clock that only ever grows.
-    """
+    """The record with the decision; None when nothing is to be written. ``before`` is the number
+    until now, ``time`` seconds since the epoch; nothing was written for ``quiet_seconds``."""
     known = record.decisions if record else ()
     changes = decision.tasks != before or record is None
     is_new = not known or known[-1].kind != decision.kind
@@ -285,7 +275,7 @@ def recorded(
 
 
 def _latest(decisions: tuple[ScalingDecision, ...]) -> tuple[ScalingDecision, ...]:
-    """The last of both sorts, so that many quiet days push no change out of sight."""
+    """The last of both sorts, so that quiet days push no change out of sight."""
     changes = [n for n, one in enumerate(decisions) if one.before != one.tasks]
     others = [n for n, one in enumerate(decisions) if one.before == one.tasks]
     kept = chain(changes[-KEPT_CHANGES:], others[-KEPT_OTHERS:])

@@ -1,10 +1,8 @@
-"""Which nodes stand by for which tasks, so that a task whose node is lost goes on at once.
+"""Chooses warm standbys of tasks, so that a task of a lost node goes on at once.
 
-A standby is never on the node of the task's owner, and in another zone as long as one has a node
-for it. It stays where it is as long as it may; only from the owner's zone it goes to another one.
-It counts against no capacity: it reads nothing, and takes the task over only where there is room.
-So each goes to the node that has the fewest; of equal ones to another each time, so that not all
-tasks of a node have the same one. Where too few nodes may collect, a task has fewer.
+A standby is never on its owner's node, in another zone if one has a node for it, and stays while it
+may. It counts against no capacity. Each goes to the node with the fewest standbys, ties broken
+differently each time, so that the tasks of one node have different ones.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ class Standbys:
         self._pools: dict[tuple[Labels, str], IndexedHeap[int]] = {}
 
     def choose(self, builder: PlanBuilder, changes: ChangeSet) -> None:
-        """Bring the standbys of the flow's tasks in line with its place and the nodes."""
         place, flow_index = builder.flow.collect_place, builder.flow_index
         if builder.flow.place is None or builder.snapshot.cluster.maintenance:
             return
@@ -51,7 +48,6 @@ class Standbys:
                 self._choose(builder, name, task)
 
     def _suspects(self, builder: PlanBuilder, changes: ChangeSet) -> set[str]:
-        """The tasks whose standbys may have to be others."""
         names = {*builder.flow_index.unprotected, *builder.changes, *changes.tasks}
         for node in changes.nodes:
             for held in (self._index.of_node(node), self._index.standing_by(node)):
@@ -95,8 +91,8 @@ class Standbys:
     def _least(
         self, place: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
     ) -> str | None:
-        """The node of these zones with the fewest standbys; in a zone that has none of those
-        ``beside`` it when there is one."""
+        """The node of these zones with the fewest standbys, if possible in a zone without one
+        ``beside`` it."""
         used = {self._index.capacity.zone(node) for node in beside}
         found = [
             (zone in used, pool.ranks[node], node)
@@ -130,7 +126,7 @@ class Standbys:
 
 
 def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) -> bool:
-    """Whether a standby of the task may stay on the node: also while it is only just missed."""
+    """Whether a standby may stay on the node; a node missed for less than grace keeps it."""
     if node is None or node.name == task.node or (not node.live and node.lost):
         return False
     return node.set_aside or node.eligible(COLLECT, place.labels)
@@ -139,7 +135,6 @@ def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) 
 def choose_standbys(
     builders: Mapping[str, PlanBuilder], changes: Mapping[str, ChangeSet], index: PlacementIndex
 ) -> None:
-    """Of all flows of this round."""
     standbys = Standbys(index)
     for name, builder in builders.items():
         standbys.choose(builder, changes[name])

@@ -13,13 +13,13 @@ from flumeng.control.snapshot.task_map import Bucket, Tasks
 from zkschema.records import PlannedTask
 
 ITEM_BYTES = 1000
-"""No task or partition of a plan takes more in a transaction, with all that is checked for it."""
+"""The most that a task or partition of a plan takes in a transaction, with its checks."""
 Cost = Callable[[int, Bucket, Bucket], int]
-"""Bytes that a transaction needs for a bucket: its number, its tasks before and after."""
+"""Bytes of a bucket's transaction: its number, its tasks before and after."""
 
 
 def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Tasks]:
-    """The tasks after each step; the last is ``after``. One step, when all of it fits."""
+    """The tasks after each step; the last is ``after``."""
     if len(after.buckets) == 1:
         small = _items(after) * ITEM_BYTES <= room_bytes
         if small or cost(0, dict(before.items()), after.buckets[0]) <= room_bytes:
@@ -43,8 +43,7 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
 
 
 def _remembered(cost: Cost) -> Cost:
-    """Caches the cost of each bucket, since encoding a bucket is slow. The key is the buckets'
-    ``id``, so the caller has to keep all of them until it is done."""
+    """Caches the cost of each bucket by ``id``: the caller keeps all buckets alive meanwhile."""
     known: dict[tuple[int, int, int], int] = {}
 
     def weigh(number: int, old: Bucket, new: Bucket) -> int:

@@ -1,12 +1,8 @@
-"""How many collect tasks a flow has: as many as its author says, as its discovery task proposes, or
-as its partitions and nodes ask for.
+"""How many collect tasks a flow has: as given by its author or its discovery task, else by its
+partitions and nodes.
 
-A lane of objects is much more work than an idle journal, and counts as several partitions, so that
-by default a task has two; what nodes have room for is counted without that.
-
-A number that nobody gave is kept until it is far off, so that partitions that come and go do not
-shuffle all others each time; nodes that go never make it smaller. The number that is kept is that
-of the planned tasks: nothing else is remembered.
+A lane of objects counts as several partitions. A number that nobody gave is kept until it is far
+off, so that partitions are not shuffled all the time; leaving nodes never lower it.
 """
 
 from __future__ import annotations
@@ -15,26 +11,22 @@ from flumeng.config import TaskRange
 
 SLOTS_A_TASK = 16
 PARTITIONS_A_LANE = 8
-"""So many partitions a lane of objects counts as."""
+"""A lane of objects counts as so many partitions."""
 PARTITIONS_AT_MOST = 5_000
-"""A task acks all of its partitions in one transaction, and ZooKeeper takes 1 MiB at most."""
+"""A task acks all its partitions in one transaction of at most 1 MiB."""
 
 
 def given_tasks(wanted: int | TaskRange | None, proposed: int, planned: int) -> int | None:
-    """The number that is given: by the flow's author, or within a range by its discovery task.
-
-    Until that has proposed one, the ``planned`` tasks stay as far as the range allows.
-    """
+    """The number from the flow's author or, within a range, its discovery task; before that the
+    ``planned`` one within the range."""
     if isinstance(wanted, TaskRange):
         return wanted.clamp(proposed or planned)
     return wanted
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
-    """How many tasks are to read the flow's ``partitions``, of which ``planned`` are there now.
-
-    ``slots`` is what the partitions weigh together; ``nodes`` is how many live nodes may collect.
-    """
+    """How many tasks read the flow's ``partitions``. ``slots`` is their weight; ``nodes`` counts
+    live nodes that may collect."""
     least = max(1, -(-partitions // PARTITIONS_AT_MOST))
     if given is not None:
         return max(given, _kept(planned, least, partitions))
@@ -46,7 +38,7 @@ def task_count(given: int | None, planned: int, partitions: int, slots: float, n
 
 
 def _kept(planned: int, least: int, partitions: int) -> int:
-    """The least number of tasks; a larger one stays while the tasks are at least half full."""
+    """At least ``tasks``; a larger number stays while tasks are at least half full."""
     return (
         least
         if least >= planned

@@ -1,7 +1,6 @@
-"""A node's assignment, as one value and as it lies in ZooKeeper: in one znode while it is small,
-else in pages below it (see ``shards``).
+"""A node's assignment: in one znode while small, else in pages below it (see ``shards``).
 
-A large change is written in steps: each node may learn of its tasks bit by bit.
+A large change is written in steps.
 """
 
 from __future__ import annotations
@@ -17,18 +16,15 @@ from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
 INLINE_ITEMS = 12_000
-"""Tasks and partitions that one znode holds, also when UUIDs are the names of hosts."""
+"""Tasks and partitions that one znode holds, also when host names are UUIDs."""
 PAGES = 64
 
 Fits = Callable[[Assignment, Assignment], bool]
-"""Whether one transaction makes the second assignment of the first."""
+"""Whether one transaction changes the first assignment into the second."""
 
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
-    """What the node should run, with the version of the assignment's own znode.
-
-    Pages that were written while they were read are read again. Raises as ``Store.read``.
-    """
+    """The assignment with the version of its own znode. Pages written meanwhile are read again."""
     found = store.read(paths.assignment(node))
     while found is not None and found.value.pages:
         numbers = range(found.value.pages)
@@ -41,7 +37,6 @@ def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
 
 
 def whole(assignment: Assignment, pages: Sequence[Versioned[Assignment] | None]) -> Assignment:
-    """The assignment with the tasks of its pages, in order."""
     if not assignment.pages:
         return assignment
     tasks = (task for page in pages if page for task in page.value.tasks)
@@ -51,8 +46,7 @@ def whole(assignment: Assignment, pages: Sequence[Versioned[Assignment] | None])
 def assignment_writes(
     node: str, after: Assignment, before: Assignment, expect: Expected
 ) -> list[Write]:
-    """What replaces the whole assignment ``before``, read at ``expect``, by another one: a step of
-    ``assignment_steps``."""
+    """Writes one step of ``assignment_steps``, from ``before`` at version ``expect``."""
     if not after.pages:
         return [Put(paths.assignment(node), after, expect)]
     old, new = _pages(before.tasks) if before.pages else (), _pages(after.tasks)
@@ -68,9 +62,7 @@ def assignment_writes(
 
 
 def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
-    """The assignments on the way, of which each is written in one transaction; ``after`` is last.
-    One that is paged stays so.
-    """
+    """The assignments on the way, each written in one transaction; ``after`` is last."""
     if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
         yield after
         return
@@ -94,12 +86,11 @@ def _fitting(current: Assignment, after: Assignment, fits: Fits) -> Callable[[Se
 
 
 def items(tasks: Sequence[AssignedTask]) -> int:
-    """What counts for the size of an assignment: its tasks and all that they read."""
+    """The size of an assignment: its tasks and their partitions."""
     return len(tasks) + sum(len(task.partitions) for task in tasks)
 
 
 def _with_pages(current: Assignment, after: Assignment, numbers: Sequence[int]) -> Assignment:
-    """The current tasks, with those pages as they are to be."""
     pages, target = _pages(current.tasks), _pages(after.tasks)
     for number in numbers:
         pages[number] = target[number]

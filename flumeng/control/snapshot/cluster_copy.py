@@ -1,7 +1,6 @@
-"""The cluster in memory: read once, then looked at as often as one likes.
+"""The cluster in memory.
 
-A master keeps its copy fresh by what watches name, a query reads into its copy what it asks for,
-and a push reads a site whole.
+A master updates its copy by watches, a query reads what it asks for, and a push reads a site whole.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
 SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
-"""The rest of such a record may lie in buckets or pages."""
+"""Records whose rest may lie in buckets or pages."""
 
 
 class ClusterCopy:
-    """Reads as a ``Store`` does, from memory. ``znodes`` are as they were when they were last read,
-    ``folders`` as they were last listed, ``unreadable`` those that are there and cannot be read.
-    What was never read is a fault of ours: it raises ``KeyError``, and is not taken for absent."""
+    """Reads as a ``Store`` does, from memory. A path that was never read raises ``KeyError``: it is
+    not absent."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -59,26 +57,23 @@ class ClusterCopy:
         return self.read_each([path])[0] is not None
 
     def found(self, path: Path) -> Versioned[Any] | None:
-        """The znode, if it was read and can be."""
         found = self.znodes.get(str(path))
         return found if isinstance(found, Versioned) else None
 
     def unreadable_of(self, *wanted: Path) -> tuple[Unreadable, ...]:
-        """Those of these paths that are there and cannot be read."""
         if not self.unreadable:
             return ()
         found = (self.unreadable.get(str(path)) for path in wanted)
         return tuple(one for one in found if one is not None)
 
     def lacks(self, path: Path) -> bool:
-        """Whether it was not read, since a folder that was listed does not have it."""
+        """Whether it was not read because a listed folder does not have it."""
         return str(path) not in self.znodes and self._is_absent(str(path))
 
     def _is_unlisted(self, path: Path) -> bool:
         return str(path) not in self.folders and self._is_absent(str(path))
 
     def _is_absent(self, path: str) -> bool:
-        """Whether it, or what it lies below, is not among the names that were listed."""
         while "/" in path[1:]:
             parent, _, name = path.rpartition("/")
             if parent in self.folders and name not in self.folders[parent]:
@@ -87,8 +82,7 @@ class ClusterCopy:
         return False
 
     def rest_of(self, wanted: Iterable[Path]) -> list[Path]:
-        """The buckets and pages in which the rest of these records lies, as far as they were
-        read."""
+        """The buckets and pages of these records that were read."""
         return [
             rest for path in wanted if path.row.pattern in SHARDED for rest in self._rest_of(path)
         ]
@@ -107,6 +101,6 @@ class ClusterCopy:
 
 
 def first_name(path: Path) -> str:
-    """The flow, node or journal that a path belongs to; empty when it has no name in it."""
+    """The flow, node or journal of a path, or ""."""
     names = path.row.matches(str(path))
     return names[0] if names else ""

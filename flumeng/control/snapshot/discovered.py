@@ -1,9 +1,8 @@
-"""The record of a flow's discovered partitions, which lies in buckets when they are many.
+"""The record of a flow's discovered partitions, in buckets when they are many.
 
-Buckets that change are written with the record itself in one transaction, so the record's version
-says whether anything of it has changed. More of them than a transaction takes are written in steps;
-what the record says beside the partitions comes with the last one. Only the flow's discovery task
-writes it, but for what an operator accepts.
+Changed buckets are written with the record in one transaction, so its version stands for all. A
+larger change takes several steps; fields beside the partitions come with the last one. Only the
+flow's discovery task writes it, except what an operator accepts.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ INLINE = 2_000
 
 
 def read(source: Source, flows: Iterable[str]) -> list[Found[Partitions]]:
-    """The records of these flows, whole. One is as readable as the least readable of its buckets.
-    Raises UnavailableError."""
+    """The whole records of these flows, each as readable as its least readable bucket."""
     names = list(flows)
     records = source.read_each([paths.partitions(name) for name in names])
     wanted = [
@@ -63,7 +61,6 @@ def buckets_of(flow: str, record: Partitions) -> list[Path]:
 def whole(
     record: Versioned[Partitions], buckets: Sequence[Found[Partitions]]
 ) -> Versioned[Partitions] | Unreadable:
-    """The record with what its buckets hold."""
     if not buckets:
         return record
     together: dict[str, Partition] = {}
@@ -77,11 +74,8 @@ def whole(
 def transactions(
     flow: str, before: Partitions, after: Partitions, expect: Expected, scale: Scale
 ) -> Iterator[list[Write]]:
-    """As ``writes``, in as few transactions as fit, in order. After each of them the record is
-    whole: every partition is as it was before or as it is after. The first one fences others.
-
-    Raises TooLargeError or UserError for what never fits.
-    """
+    """As ``writes``, in as few transactions as fit, each of which leaves a whole record. The first
+    one fences other writers. Raises TooLargeError or UserError for what never fits."""
     at_once = writes(flow, before, after, expect)
     if not _buckets(before, after) or scale.fits(at_once):
         yield at_once
@@ -101,7 +95,7 @@ def transactions(
 
 
 def writes(flow: str, before: Partitions, after: Partitions, expect: Expected) -> list[Write]:
-    """What makes the record that was read at ``expect`` another one, both whole."""
+    """Writes that replace the whole record read at ``expect``."""
     return _written(flow, before, after, expect, _buckets(before, after))
 
 
@@ -113,7 +107,6 @@ def _buckets(before: Partitions, after: Partitions) -> int:
 def _written(
     flow: str, before: Partitions, after: Partitions, expect: Expected, buckets: int
 ) -> list[Write]:
-    """As ``writes``, into so many buckets."""
     inline = {} if buckets else dict(after.partitions)
     pointer = replace(after, partitions=inline, buckets=buckets)
     old = shards.split(before.partitions, before.buckets) if before.buckets else []

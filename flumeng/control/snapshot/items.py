@@ -1,8 +1,7 @@
-"""Items of a lane, and where something is in them: an offset is an item's number and a position.
+"""Items of a lane. An offset is an item's number and a position in it.
 
-A position is how many bytes, once decompressed, lie before the first byte of a line; in a format
-that has rows it is the number of the row. So offsets of a lane grow in the order in which it is
-read, one number says how far it is acked, and an event keeps its identity for good.
+A position counts decompressed bytes before a line, or rows. So offsets of a lane grow in reading
+order, one number says how far it is acked, and an event keeps its identity.
 """
 
 from __future__ import annotations
@@ -18,18 +17,13 @@ from zkschema.records import QueueSegment
 MOST_POSITION = (1 << POSITION_BITS) - 1
 """An item with more bytes or rows than this (256 GiB) cannot be read."""
 MOST_ITEMS = 1 << (63 - POSITION_BITS)
-"""So many items has a lane at most; then another one goes on."""
+"""The most items of a lane; then another one goes on."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An object to be read: the ``number`` in its lane, and what it was when it was listed.
-
-    ``modified_us``: microseconds since the epoch. ``tag``: what its store calls this content of it,
-    an ETag or a generation; empty where the store has none. What lies below the position ``first``
-    was read before, as another item. Nothing is read from the position ``until`` on, if there is
-    one.
-    """
+    """An object to read, as it was listed. ``modified_us``: microseconds since the epoch. ``tag``:
+    an ETag or generation, or "". Only positions from ``first`` to before ``until`` are read."""
 
     number: int
     location: str
@@ -45,7 +39,7 @@ class Item:
 
     @property
     def begin(self) -> int:
-        """The first offset that is read of it."""
+        """The first offset to read."""
         return offset_of(self.number, self.first)
 
     @property
@@ -58,7 +52,6 @@ def offset_of(number: int, position: int = 0) -> int:
 
 
 def number_of(offset: int) -> int:
-    """The item in which the offset lies."""
     return offset >> POSITION_BITS
 
 
@@ -67,8 +60,7 @@ def position_of(offset: int) -> int:
 
 
 def bytes_from(lane: Iterable[Item], offset: int) -> int:
-    """How many bytes of these items are to be read behind the offset. A position in an item counts
-    in bytes, which it is in lines that are not compressed; others are read at once."""
+    """Bytes of these items behind the offset; positions count in uncompressed lines only."""
     number, position = number_of(offset), position_of(offset)
     wanted = (one for one in lane if one.number >= number)
     return sum(
@@ -107,7 +99,7 @@ def of_segment(segment: QueueSegment) -> list[Item]:
 
 
 def segment_of(found: Sequence[Item]) -> QueueSegment:
-    """Of items that follow each other."""
+    """From consecutive items."""
     return QueueSegment(
         first=found[0].number,
         locations=tuple(one.location for one in found),

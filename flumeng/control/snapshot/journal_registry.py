@@ -1,4 +1,4 @@
-"""The journals that are registered."""
+"""Registered journals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Source(Protocol):
-    """What a store, or a look at one, can list and read."""
+    """A store or a copy of one."""
 
     def children(self, path: Path) -> list[str]: ...
 
@@ -22,8 +22,7 @@ class Source(Protocol):
 
 
 def journals(store: Source) -> dict[str, Journal]:
-    """All of them by name, in order, but for those that are gone. One that cannot be read is what
-    its name says of it."""
+    """All journals by name that are not gone; one that cannot be read is derived from its name."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
     found = store.read_each(listed)
     known = {
@@ -35,14 +34,12 @@ def journals(store: Source) -> dict[str, Journal]:
 
 
 def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
-    """The registration; when it cannot be read, what its name says: so it is neither drained nor
-    forgotten."""
+    """The record, else one derived from its name, which is neither drained nor forgotten."""
     return as_named(path.name) if isinstance(found, Unreadable) else found.value
 
 
 def as_named(name: str) -> Journal:
-    """That of an open journal of the flow and the node in the name (see
-    ``flumeng.events.journal_names``)."""
+    """An open journal of the flow and node in the name."""
     flow, _, rest = name.partition(".")
     node = rest.rsplit(".", 2)[0]
     return Journal(flow=flow, node=node, primary=node, term=0, in_sync=())

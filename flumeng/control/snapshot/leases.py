@@ -1,5 +1,5 @@
-"""The cursors of readers that are no flows: a cursor ``C`` at flow ``F`` has a lease
-``/leases/F@C``, and what it has not read is kept until the lease has run out."""
+"""Leases of readers that are no flows: cursor ``C`` at flow ``F`` has ``/leases/F@C``; what it has
+not read is kept until the lease expires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class RunOut:
-    """A lease that was not renewed in time, as it was seen at ``version``."""
+    """An expired lease, as seen at ``version``."""
 
     flow: str
     cursor: str
@@ -24,7 +24,7 @@ class RunOut:
 
 
 def names(store: ReadableStore) -> list[tuple[str, str]]:
-    """Flow and cursor of every lease. Raises UnavailableError."""
+    """Flow and cursor of every lease."""
     folder = paths.leases()
     found = (table.lease.matches(f"{folder}/{name}") for name in store.children(folder))
     return [(flow, cursor) for flow, cursor in filter(None, found)]
@@ -36,8 +36,8 @@ def until(lease: Versioned[Lease]) -> float:
 
 
 class ServerClock:
-    """ZooKeeper's time, never ahead of it: from when a znode of this process was last written.
-    ``clock`` gives seconds that only grow."""
+    """ZooKeeper's time, never ahead of it, from the last write of a znode of this process.
+    ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -45,15 +45,14 @@ class ServerClock:
         self._seen_at = 0.0
 
     def now(self, written: float) -> float:
-        """Seconds since the epoch. ``written``: when that znode was written, by ZooKeeper."""
+        """Seconds since the epoch. ``written``: ZooKeeper's time of that write."""
         if written != self._written:
             self._written, self._seen_at = written, self._clock()
         return written + self._clock() - self._seen_at
 
 
 class Leases:
-    """Expired leases, as a master sees them. Leases are renewed all the time, so they are not
-    watched, and read once in ``LOOK_SECONDS``. ``clock`` gives seconds that only grow."""
+    """Expired leases, as a master sees them: unwatched, and read once in ``LOOK_SECONDS``."""
 
     def __init__(self, store: ReadableStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -61,12 +60,9 @@ class Leases:
         self._look_at = float("-inf")
 
     def run_out(self, now: float) -> tuple[RunOut, ...]:
-        """Those not renewed for as long as they are kept, at ``now`` by ZooKeeper's clock.
-
-        ZooKeeper says when they were renewed: the clocks of readers do not count. Nothing is read
-        before the next look is due; expired leases are read at each call until they are removed.
-        A lease that cannot be read has not run out.
-        """
+        """Leases not renewed in time at ``now`` by ZooKeeper's clock; readers' clocks do not count.
+        Expired ones are read at each call until they are removed. An unreadable lease has not
+        expired."""
         if self._clock() < self._look_at:
             return ()
         known = names(self._store)

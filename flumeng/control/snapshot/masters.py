@@ -1,4 +1,4 @@
-"""How the live masters share the flows among them."""
+"""How live masters share the flows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ MISSED_RENEWALS = 3
 def silent(
     me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], moments: Moments
 ) -> frozenset[str]:
-    """The masters other than ``me`` whose sessions live and which plan nothing any more: the loop
-    hangs. They have not renewed their records ``MISSED_RENEWALS`` times."""
+    """Other live masters that missed ``MISSED_RENEWALS`` renewals of their records: they hang."""
     found = set()
     for name, live in live_masters.items():
         if name == me or isinstance(live, Unreadable) or not live.value.renew_seconds:
@@ -32,8 +31,7 @@ def shares(
     live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
     silent: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
-    """The masters that take their share, and the flows that each cannot plan; all live ones
-    when none says that it does. The ``silent`` have none."""
+    """The planning masters with the flows that each cannot plan; all live ones when none plans."""
     planning: dict[str, frozenset[str]] = {}
     idle: dict[str, frozenset[str]] = {}
     for name, live in live_masters.items():
@@ -51,8 +49,7 @@ def shares(
 def looked_after(
     me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
-    """Those of the flows that the master ``me`` looks after. What every master has trouble with,
-    each does as far as it can."""
+    """The flows that the master ``me`` plans; a flow that is trouble for all, everyone plans."""
     hard = frozenset().union(*masters.values())
     mine = set()
     for name in flows:
@@ -65,8 +62,6 @@ def looked_after(
 
 
 def looks_after(flow: str, masters: Collection[str]) -> str | None:
-    """Which of the live masters plans ``flow``, by rendezvous hashing.
-
-    It spreads the work and is no lock: two masters that disagree only lose a compare-and-set.
-    """
+    """The master that plans ``flow``, by rendezvous hashing. No lock: two masters that disagree
+    only lose a compare-and-set."""
     return chosen(flow, masters)

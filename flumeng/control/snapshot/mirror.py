@@ -1,4 +1,4 @@
-"""A master's copy of the cluster: what is read again is compared with what was known."""
+"""A master's copy of the cluster, which reports what changed when it is read again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from zkschema import paths
 
 V = TypeVar("V")
 IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
-"""Whether a node's live znode says that this node is live."""
+"""Whether a node's live znode proves that the node is live."""
 
 
 class Mirror(ClusterCopy):
-    """What is absent is not kept. A live znode of which ``is_live`` says that it does not count is
-    as if it were not there."""
+    """Absent znodes are not kept, nor live znodes that ``is_live`` rejects."""
 
     def __init__(self, store: ReadableStore, is_live: IsLive) -> None:
         super().__init__(store.scale)
@@ -39,13 +38,12 @@ class Mirror(ClusterCopy):
         self.znodes, self.unreadable = {}, {}
 
     def refresh(self, wanted: list[Path]) -> list[Path]:
-        """Read these, and what lies in buckets below them; gives those that have changed."""
+        """Reads these and their buckets; returns what changed."""
         changed = self._refresh_these(wanted)
         missing = [path for path in self.rest_of(wanted) if str(path) not in self.znodes]
         return [*changed, *self._refresh_these(missing)]
 
     def _refresh_these(self, wanted: list[Path]) -> list[Path]:
-        """Gives those that are not as they were."""
         changed = []
         for path, read in zip(wanted, self._store.read_each(wanted), strict=True):
             found = read
@@ -68,7 +66,7 @@ class Mirror(ClusterCopy):
 
 
 def changed_in(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
-    """The same mapping when nothing changed, else a sorted copy; None stands for gone."""
+    """The same mapping when nothing changed, else a sorted copy; None removes."""
     if not changed and isinstance(known, dict):
         return known
     together = {**known, **changed}

@@ -1,4 +1,4 @@
-"""Which partitions are not as they were between two looks at a cluster. Pure."""
+"""Partitions that changed between two snapshots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from zkschema.records import Journal
 
 
 class Look(Protocol):
-    """What of a ``Snapshot`` says which partitions there are."""
-
     @property
     def flows(self) -> Mapping[str, FlowView]: ...
     @property
@@ -41,7 +39,6 @@ def changed_partitions(before: Look, after: Look) -> dict[str, set[str]]:
 
 
 def changed_names(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    """The names of what is not as it was, sorted."""
     if before is after:
         return ()
     changed = [

@@ -1,8 +1,8 @@
-"""The partitions of flows, of whatever input: journals, and what discovery tasks have found.
+"""The partitions of flows: journals, and those found by discovery.
 
-A journal is registered by the node that makes it, in a znode of its own. All other partitions are
-found by the flow's discovery task, which alone writes ``/flows/F/partitions``. Nobody else needs to
-know which of the two a partition is.
+A node registers each of its journals in a znode of its own. All others are found by the flow's
+discovery task, which alone writes ``/flows/F/partitions``. Users of this module need not tell the
+two apart.
 """
 
 from __future__ import annotations
@@ -23,53 +23,47 @@ FLOW = "flow"
 """The input of flows that read other flows: ``J@flow`` is the journal ``J`` of another flow."""
 
 OBJECTS = "objects"
-"""The input of flows that read objects: their partitions are the lanes of a work queue."""
+"""The input of flows that read objects: partitions are lanes of a work queue."""
 POLLS = "polls"
-"""The input of flows that poll: their one partition is the lane of a queue of due times."""
+"""The input of flows that poll: one partition, the lane of a queue of due times."""
 QUEUED = (OBJECTS, POLLS)
 POSITION_BITS = 38
-"""An offset of a lane is the number of an item, and a position of so many bits in it."""
+"""A lane's offset is an item's number and a position of so many bits."""
 
 
 def input_of(partition: str) -> str:
-    """Which input it is of: what follows the ``@`` in its name, as in ``orders.3@kafka``.
-
-    The id of a journal has no ``@``. What stands before it is the input's own affair.
-    """
+    """What follows the ``@`` in a name like ``orders.3@kafka``; a journal has none."""
     before, _, name = partition.rpartition("@")
     return name if before else JOURNAL
 
 
 def step_of(partition: str) -> int:
-    """How many offsets has what is counted there: an event, or an item of a lane."""
+    """How many offsets one event, or one item of a lane, has."""
     return 1 << POSITION_BITS if input_of(partition) in QUEUED else 1
 
 
 def distance(partition: str, start: int, end: int) -> int:
-    """How many events lie between two of its offsets, or items of a lane; one of which a part
-    lies there counts whole."""
+    """How many events or items lie between two offsets; a partial item counts whole."""
     return -(-(end - start) // step_of(partition))
 
 
 def key(flow: str, partition: str) -> str:
-    """What the partition is called among those of all flows: a journal is of one flow."""
+    """The partition's name among those of all flows: a journal is of one flow."""
     return partition if input_of(partition) == JOURNAL else f"{flow}/{partition}"
 
 
 def journal_of(partition: str) -> str:
-    """The journal that it is, its flow's own or another's."""
     return partition.removesuffix(f"@{FLOW}")
 
 
 def subscribed(journal: str) -> str:
-    """What a journal is called among the partitions of a flow that reads its flow."""
+    """The name of a journal among the partitions of a flow that reads its flow."""
     return f"{journal}@{FLOW}"
 
 
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
-    """Where the flow's ack of the partition is: a flow that reads another one's journals has a
-    cursor of its own there, which keeps what it has not read. A journal's name begins with its
-    flow's (see ``flumeng.events.journal_names``)."""
+    """The flow's ack of the partition: a flow that reads another one's journals has its own cursor
+    there."""
     if input_of(partition) == FLOW:
         journal = journal_of(partition)
         return paths.ack(journal.partition(".")[0], flow, journal)
@@ -77,8 +71,7 @@ def ack_path(flow: str, partition: str) -> ZPath[Ack]:
 
 
 def label_of(partition: str) -> str:
-    """As its users call it: ``orders.3`` of ``orders.3.MkTRfQ2n@kafka``. What stands between the
-    last dot and the ``@`` tells it from one of the same label; a journal has only its id."""
+    """The name for users: ``orders.3`` of ``orders.3.MkTRfQ2n@kafka``; a journal's own id."""
     before, at, _ = partition.rpartition("@")
     if not at:
         return partition
@@ -88,9 +81,8 @@ def label_of(partition: str) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A partition that is registered. Cursors that never acked begin at ``start``. ``end`` is set
-    once nothing more comes, and only ``node`` knows how far it reaches until then, if it is any's.
-    """
+    """A registered partition. Cursors that never acked begin at ``start``; ``end`` is set once
+    nothing more comes; ``node``, if any, knows its extent until then."""
 
     start: int = 0
     end: int | None = None
@@ -106,7 +98,7 @@ class Registered:
 
 
 def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]]:
-    """Flow -> its registered partitions by name. What cannot be read of it is left out."""
+    """Flow -> its registered partitions by name, without what cannot be read."""
     found: dict[str, dict[str, Known]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
         if journal.flow in found:
@@ -126,15 +118,14 @@ def of_discovered(partition: Partition) -> Known:
 
 
 def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions]:
-    """The znode in which the partition of the flow is registered."""
+    """The znode that registers the partition."""
     if input_of(partition) == JOURNAL:
         return paths.journal(partition)
     return paths.partitions(flow)
 
 
 def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
-    """Those of these partitions that are registered. Raises CorruptError when the discovered ones
-    cannot be read, UnavailableError."""
+    """Those of these partitions that are registered. Raises CorruptError, UnavailableError."""
     found: dict[str, Registered] = {}
     journals = [name for name in names if input_of(name) == JOURNAL]
     read = store.read_each([paths.journal(name) for name in journals])
@@ -155,8 +146,7 @@ def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Regis
 
 
 def is_drained(known: Known, ack: Found[Ack]) -> bool:
-    """Whether it takes no more events, and all that it has are acked. Where the ack cannot be read,
-    nobody knows."""
+    """Whether it is closed and fully acked; an unreadable ack proves nothing."""
     if isinstance(ack, Unreadable):
         return False
     return known.end is not None and (ack.value.offset if ack else known.start) >= known.end

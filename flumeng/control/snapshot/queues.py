@@ -1,8 +1,7 @@
-"""Work queues as they lie in ZooKeeper: a head, and segments of items for each lane.
+"""Work queues in ZooKeeper: a head, and segments of items for each lane.
 
-A queue is a log. Items are appended to lanes in one transaction with the head, by the flow's
-discovery task alone; whoever lost the head to somebody else has appended nothing. A segment never
-changes, and goes when all of its items are acked.
+Only the flow's discovery task appends, in one transaction with the head; a segment never changes
+and goes when all its items are acked.
 """
 
 from __future__ import annotations
@@ -20,32 +19,31 @@ _LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@(?:{'|'.join(QUEUED)})", re.AS
 SCHEDULE = "schedule"
 """The rules of a queue whose items are due times: see ``Queue``."""
 FAILURES_READ = 1000
-"""Of so many failed items of a flow is looked at whether an operator has decided."""
+"""Decisions about at most so many failed items of a flow are read."""
 NUMBER_DIGITS = 10
-"""Names of segments sort as the numbers of their first items do."""
+"""Segment names sort as their first item numbers do."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The kept segments of a lane, by the number of their first item, and the next number."""
+    """The kept segments of a lane, by first item number, and the next number."""
 
     next: int
     segments: Sequence[int]
 
 
 def lane_partition(lane: str, queue: str, input_: str = OBJECTS) -> str:
-    """What a lane is called as a partition: ``lane.3.5f2a90c1@objects``. The queue's id is in it,
-    so an ack never speaks about another queue of the same flow."""
+    """``lane.3.5f2a90c1@objects``: with the queue's id, so that an ack never speaks about another
+    queue."""
     return f"lane.{lane}.{queue}@{input_}"
 
 
 def partition_of(lane: str, queue: Queue) -> str:
-    """The same of a lane of this queue, which is of due times or of objects."""
     return lane_partition(lane, queue.id, POLLS if queue.rules == SCHEDULE else OBJECTS)
 
 
 def lane_of(partition: str) -> tuple[str, str] | None:
-    """The lane and the queue's id; None for a name that is not one of these."""
+    """The lane and the queue's id, or None."""
     found = _LANE.fullmatch(partition)
     return (found[1], found[2]) if found else None
 
@@ -60,7 +58,6 @@ def head(store: ReadableStore, flow: str) -> Versioned[Queue] | None:
 
 
 def lanes(store: ReadableStore, flow: str, queue: Queue, names: Iterable[str]) -> dict[str, Lane]:
-    """The lanes of these names. Raises UnavailableError."""
     wanted = sorted(names)
     found = store.children_many([paths.queue_lane(flow, name) for name in wanted])
     return {
@@ -72,7 +69,7 @@ def lanes(store: ReadableStore, flow: str, queue: Queue, names: Iterable[str]) -
 def segments(
     store: ReadableStore, flow: str, lane: str, firsts: Sequence[int]
 ) -> list[Found[QueueSegment]]:
-    """Those that begin with these numbers; None for one that is gone."""
+    """Segments by first number; None for removed ones."""
     return store.read_each(
         [paths.queue_segment(flow, lane, segment_name(first)) for first in firsts]
     )

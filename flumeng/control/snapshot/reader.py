@@ -1,12 +1,8 @@
-"""From the store to a snapshot: what a watch has named is read anew, and in rounds everything.
+"""Reads snapshots: what a watch named is read again, and everything in rounds.
 
-A watch only says where to look again. After a reconnect and after a failure nothing that was read
-before counts. Each minute a round begins in which all is read once more, a part with each look, so
-that a large cluster keeps nobody waiting. A view is made anew only when something in it changed.
-
-A record that cannot be read is set aside: its flow is planned by nobody, its node keeps what it
-has, its partition is not drained, and without the cluster's settings nothing moves. It is looked at
-again when it changes.
+After a reconnect or failure nothing read before counts. Each minute a round reads everything once
+more, a part with each look. An unreadable record is set aside: its flow is not planned, its node
+keeps what it has, its partition is not drained, and without the cluster's settings nothing moves.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ READ = frozenset(
 
 
 class Round:
-    """Of the master ``me``, the first at once; ``clock`` gives seconds that only ever grow."""
+    """``clock`` is monotonic; the master ``me`` begins its first round at once."""
 
     def __init__(self, me: str, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -70,7 +66,6 @@ class Round:
 
     @property
     def seconds_left(self) -> float:
-        """Until the next one is due."""
         return self._at - self._clock()
 
     @property
@@ -82,25 +77,23 @@ class Round:
         self._left = wanted
 
     def take(self) -> list[Path]:
-        """What is to be read with this look."""
+        """What to read with this look."""
         part, self._left = self._left[:LOOK_ZNODES], self._left[LOOK_ZNODES:]
         return part
 
     def end(self) -> None:
-        """All has just been read."""
         self._left = []
         self._at = self._clock() + self._seconds
 
 
 def _jitter(name: str) -> float:
-    """0.8 to 1.2, another for each master, so that they do not read everything together."""
+    """0.8 to 1.2 by master, so that they do not read everything together."""
     return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000
 
 
 class Reader:
-    """``clock`` gives seconds that only ever grow, ``wall`` those since the epoch; ``me`` is this
-    master's name. ``is_live`` says which live znodes of nodes count: without it all do.
-    ``on_watch`` may be called from any thread, all else from one."""
+    """``clock`` is monotonic, ``wall`` since the epoch; ``is_live`` says which live znodes count.
+    Only ``on_watch`` may be called from any thread."""
 
     def __init__(
         self,
@@ -133,20 +126,20 @@ class Reader:
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
-        """Something at ``path`` has changed; the path of a watch itself stands for all below."""
+        """Something at or below ``path`` has changed."""
         self._heard.put(path)
 
     def invalidate(self) -> None:
-        """A write may or may not have been carried out: look at everything, and soon."""
+        """After a write with unknown outcome: read everything, soon."""
         self._stale = True
 
     def note(self, flows: Iterable[str]) -> None:
-        """From now on look at what the tasks of these flows have decided, and of no others."""
+        """Reads intents of exactly these flows from now on."""
         self._noted = frozenset(flows)
 
     @property
     def look_again_seconds(self) -> float:
-        """When to take the next snapshot although nothing was heard."""
+        """When to take the next snapshot without a watch event."""
         if self._stale:
             return RETRY_SECONDS
         soonest = self._moments.soonest
@@ -154,12 +147,8 @@ class Reader:
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
-        """The cluster as it was at one moment, unless it never holds still.
-
-        A watch tells before a read shows what it tells of. So when nothing was heard while reading,
-        all that was read is of one moment: no node seems to be gone that has only just joined when
-        the plan was read that gives it a task. Raises UnavailableError.
-        """
+        """The cluster as it was at one moment, unless it never holds still: without an event while
+        reading, all that was read is of one moment. Raises UnavailableError."""
         moves = self._mirror.get(paths.moves())
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
@@ -190,8 +179,7 @@ class Reader:
         return snapshot
 
     def _look_at_buckets(self) -> None:
-        """None may be older than its plan: what is planned for the plan's version would undo what
-        was written with it. What is newer than its plan loses."""
+        """No bucket may be older than its plan, else a plan would undo what was written with it."""
         heard = self._take_heard()
         buckets = {path for path in heard if any(_is(path, row) for row in SHARES)}
         self._read_again(_paths_of(buckets))
@@ -199,7 +187,6 @@ class Reader:
             self._heard.put(path)
 
     def _next_of_round(self) -> list[Path]:
-        """What to read anew although nothing was heard of it."""
         if not self._round.under_way and self._round.seconds_left <= 0:
             listed = self._list()
             known = self._mirror.paths - set(map(str, listed))
@@ -222,7 +209,7 @@ class Reader:
         return heard
 
     def _read_everything(self) -> None:
-        """Watches may not have reported all that changed since the last look."""
+        """Watches may have missed changes since the last look."""
         self._moments.miss_changes()
         self._mirror.forget()
         self._flows, self._nodes, self._masters = {}, {}, {}
@@ -231,7 +218,7 @@ class Reader:
         self._read_again(self._list())
 
     def _list(self) -> list[Path]:
-        """All that there is to read, but for the buckets of plans."""
+        """All paths to read, but for the buckets of plans."""
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
         wanted: list[Path] = [paths.cluster(), paths.moves()]
@@ -244,7 +231,6 @@ class Reader:
         return wanted
 
     def _read_again(self, wanted: list[Path]) -> None:
-        """Only these, and the views of which something has changed or could not be read."""
         flows = {name for name, flow in self._flows.items() if lacks_a_text(flow)}
         nodes, journals, masters = set(), set(), set()
         for path in self._mirror.refresh(wanted):
@@ -313,14 +299,14 @@ class Reader:
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
 
     def _run_out(self) -> tuple[RunOut, ...]:
-        """Without a live znode of this master nothing says how late it is."""
+        """Without a live znode of this master ZooKeeper's time is unknown."""
         own = self._masters.get(self._me)
         if not isinstance(own, Versioned):
             return ()
         return self._leases.run_out(self._server_clock.now(own.written))
 
     def _slow(self, snapshot: Snapshot) -> frozenset[str]:
-        """Asked for only while lost tasks are given away a few at a time."""
+        """Read only while the recovery throttle is set."""
         waiting = any(node.lost for node in snapshot.nodes.values())
         if not waiting or "recovery" not in snapshot.cluster.throttles:
             return frozenset()
@@ -331,14 +317,12 @@ class Reader:
     def _overdue(
         self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
     ) -> frozenset[str]:
-        """Each time that it is to let a task go an owner has its own time for it."""
         keys = [f"{flow.name}/{name}/{flow.tasks[name].mark}" for flow, name in draining]
         late = self._moments.lasting("draining", keys, limit_seconds)
         return frozenset(key.rpartition("/")[0] for key in late)
 
 
 def _paths_of(texts: Iterable[str]) -> list[Path]:
-    """Those that a master reads, in order."""
     found: list[Path] = []
     for text in sorted(texts):
         row = table.find(text)
@@ -350,7 +334,7 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
 
 
 def _everywhere(heard: set[str]) -> bool:
-    """Whether anything may have changed: a folder is named when all below it is meant."""
+    """Whether an event names a folder, that is all below it."""
     return any(str(top) in heard for top in WATCHED if top.row.record is None)
 
 

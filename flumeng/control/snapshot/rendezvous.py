@@ -1,7 +1,6 @@
-"""Rendezvous hashing (Thaler and Ravishankar): who of several does something, without asking them.
+"""Rendezvous hashing (Thaler and Ravishankar): agree on one of several names without asking.
 
-Everyone who sees the same names comes to the same one. A name that comes or goes changes only what
-falls to it.
+A name that comes or goes changes only what falls to it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 
 
 def chosen(key: str, names: Iterable[str]) -> str | None:
-    """The one of the names to which the key falls; None when there are none."""
+    """The name to which the key falls, or None."""
     return max(
         names,
         key=lambda name: hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest(),

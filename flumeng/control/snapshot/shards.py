@@ -1,8 +1,7 @@
-"""Large records lie in shards: znodes below the record's own, which says how many there are.
+"""Large records in shards: znodes below the record's own, which counts them.
 
-The record itself is written in every transaction that changes a shard, so that its version stands
-for the whole. A change that does not fit into one transaction is written in steps of some shards
-each. An item's shard follows from its key alone.
+Each transaction that changes a shard also writes the record, so its version stands for all. A
+larger change takes several steps. An item's shard follows from its key.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ T = TypeVar("T")
 
 
 def shard_of(key: str, count: int) -> int:
-    """The number of the shard that has the item, of so many."""
     return zlib.crc32(key.encode()) % count
 
 
 def split(items: Mapping[str, T], count: int) -> list[dict[str, T]]:
-    """The items in so many shards."""
     shards: list[dict[str, T]] = [{} for _ in range(count)]
     for key, item in items.items():
         shards[shard_of(key, count)][key] = item
@@ -32,7 +29,7 @@ def split(items: Mapping[str, T], count: int) -> list[dict[str, T]]:
 
 
 def changed(before: Sequence[T], after: Sequence[T]) -> list[int]:
-    """The numbers of the shards that are not as they were."""
+    """The numbers of changed shards."""
     pairs = enumerate(zip(before, after, strict=True))
     return [number for number, (old, new) in pairs if old is not new and old != new]
 
@@ -43,10 +40,7 @@ def shard_writes(
     before: Sequence[T],
     after: Sequence[T],
 ) -> list[Write]:
-    """Writes the shards that are not as they were. All are created when there were none ``before``.
-
-    ``path`` gives a shard's znode by its number, ``record`` its record.
-    """
+    """Writes the changed shards, or creates all. ``path`` gives a shard's znode by number."""
     if not before:
         return [Put(path(str(n)), record(shard), ABSENT) for n, shard in enumerate(after)]
     return [Put(path(str(n)), record(after[n]), ANY) for n in changed(before, after)]
@@ -55,7 +49,7 @@ def shard_writes(
 def portions(
     numbers: Iterable[int], cost: Callable[[int], int], room_bytes: int
 ) -> Iterator[list[int]]:
-    """The shards in order, in portions that cost at most ``room_bytes``; each has one at least."""
+    """The shards in order, in portions of at most ``room_bytes`` and at least one shard."""
     portion: list[int] = []
     left = room_bytes
     for number in numbers:

@@ -1,9 +1,7 @@
-"""What a master sees at one moment: a frozen picture of the cluster, and nothing it remembers.
+"""A frozen picture of the cluster at one moment, for the planner.
 
-Pure, and without a clock: what depends on time (a node is given up, a task drains for too long) is
-in the picture as a fact. The versions in it are those that the writes of a plan expect. A view is
-the same object in the next picture when nothing in it changed, so that planning can start from the
-differences.
+Pure and without a clock: facts of time (a node is lost, a task is overdue) are fields. Versions are
+those that the writes of a plan expect. An unchanged view is the same object in the next snapshot.
 """
 
 from __future__ import annotations
@@ -41,21 +39,14 @@ Amounts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class FlowView:
-    """One flow. ``place`` is None when its current revision does not parse: see ``problem``.
+    """One flow. ``place`` is None when its current revision does not parse (``problem``).
+    ``weights`` are partition weights that differ from the place's. With something ``unreadable``
+    the flow is set aside: not planned, and its tasks stay as they are.
 
-    ``weights`` are those of the partitions that do not weigh what the flow's place says. ``record``
-    and ``plan`` say nothing when they are among the ``unreadable``: such a flow is *set aside*,
-    nobody plans it, and its tasks stay as their nodes were told.
-
-    During a rollout the revision that all tasks ran before is among the ``unreadable`` when it
-    cannot be read. ``epoch_floor`` is the highest epoch among the flow's acks when it has no plan.
-    ``by_batch``: its tasks may decide batches before they write them, by what is known of its
-    revisions and of what was decided.
-    ``partitions`` are those that its discovery has found; it reads its journals beside them.
-    ``pins``: it has sources that run on nodes, ``discovers``: partitions that are to be found, or
-    were; during a rollout, by one of the two revisions.
-    ``proposed_tasks`` is how many collect tasks its discovery task wants, 0 when it never said.
-    ``replicas`` says how its journals are kept on several nodes, when they are.
+    ``epoch_floor``: highest epoch of acks when there is no plan. ``by_batch``: tasks may decide
+    batches before writing. ``partitions``: discovered ones. ``pins``: has sources that run on
+    nodes; ``discovers``: has partitions to find; both by either revision of a rollout.
+    ``proposed_tasks``: collect tasks that discovery wants, or 0.
     """
 
     name: str
@@ -78,32 +69,28 @@ class FlowView:
 
     @property
     def set_aside(self) -> bool:
-        """Whether a record is unreadable without which nothing can be planned."""
         return bool(self.unreadable)
 
     @cached_property
     def tasks(self) -> Tasks:
-        """The planned tasks."""
         return Tasks.of(self.plan.tasks)
 
     @cached_property
     def ending(self) -> tuple[str, ...]:
-        """The discovered partitions to which nothing more comes."""
+        """Discovered partitions to which nothing more comes."""
         return tuple(name for name, one in self.partitions.items() if one.end is not None)
 
     @cached_property
     def lanes(self) -> int:
-        """How many of its partitions are lanes of objects."""
         return sum(input_of(name) == OBJECTS for name in self.partitions)
 
     @cached_property
     def draining(self) -> tuple[str, ...]:
-        """The tasks that their owners are to let go."""
         return tuple(name for name, task in self.tasks.items() if task.state == "draining")
 
     @cached_property
     def rolling(self) -> bool:
-        """Whether a rollout is under way: some tasks still run the revision before."""
+        """Whether a rollout is under way."""
         return (
             self.rollout is not None
             and self.plan.revision not in (0, self.record.revision)
@@ -111,7 +98,7 @@ class FlowView:
         )
 
     def has_taken(self, task: PlannedTask) -> bool:
-        """Whether the task runs the revision that is being rolled out."""
+        """Whether the task runs the revision that is rolled out."""
         return task.revision == self.record.revision
 
     @property
@@ -120,12 +107,11 @@ class FlowView:
         return (self.place or Place()).collect
 
     def revision_of(self, task: PlannedTask) -> int:
-        """The revision that the task is to run now."""
         current = self.record.revision
         return current if not self.rolling or task.revision == current else self.plan.revision
 
     def weight(self, partitions: tuple[str, ...]) -> Amounts:
-        """What a task that reads these costs; without any it costs as much as with one."""
+        """The cost of a task that reads these; without any it costs as with one."""
         if not self.weights:
             return self._weight_of(max(1, len(partitions)))
         total: dict[str, int] = {}
@@ -136,13 +122,12 @@ class FlowView:
         return tuple(sorted(total.items())) or self._weight_of(1)
 
     def distinct_weights(self, groups: Iterable[tuple[str, ...]]) -> set[Amounts]:
-        """The weights of tasks that read these, each once."""
         if not self.weights:
             return {self._weight_of(max(1, count)) for count in set(map(len, groups))}
         return set(map(self.weight, groups))
 
     def slots_beyond(self, unit: float) -> float:
-        """The slots of the partitions that have weights of their own beyond ``unit`` for each."""
+        """Slots of partitions with own weights beyond ``unit`` for each."""
         return sum(own.get("slots", unit) - unit for own in self.weights.values())
 
     def _weight_of(self, count: int) -> Amounts:
@@ -160,32 +145,28 @@ class FlowView:
 
 @dataclass(frozen=True)
 class IntentView:
-    """What a task has decided last; ``record`` is None when that cannot be read."""
+    """A task's last decision; ``record`` is None when unreadable."""
 
     record: Intent | None
     version: Expected
 
     @property
     def open(self) -> bool:
-        """Whether a batch may be decided that is not acked."""
+        """Whether a decided batch may be unacked."""
         return self.record is None or bool(self.record.ranges)
 
 
 UNDECIDED = IntentView(
     Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={}), ABSENT
 )
-"""Of a task that has never decided anything."""
+"""Of a task that never decided anything."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``lost``: not live for the whole grace period. ``unmarked``: what its
-    record says of since when it is away is to be written anew. ``long_gone``: away for so long that
-    it is not missing any more; ``expired``: for so long that it may be forgotten.
-    ``status_version`` is another one whenever the node has reported something.
-
-    What is among the ``unreadable`` says nothing here: its record is an empty one.
-    """
+    """One registered node. ``lost``: not live for the grace period. ``unmarked``: its record's
+    ``away_since`` is outdated. ``long_gone``: not counted as missing any more; ``expired``: may be
+    forgotten. ``status_version`` changes with each report. Unreadable parts are empty."""
 
     name: str
     record: Node
@@ -203,20 +184,20 @@ class NodeView:
 
     @property
     def spark_cores(self) -> int:
-        """How many cores of a Spark cluster the node takes; 0 when that is not said."""
+        """Cores of a Spark cluster that the node takes, or 0."""
         told = self.assignment.spark
         cores, master = told.get("cores", ""), told.get("master", "local")
         return int(cores) if cores.isdigit() and not master.startswith("local") else 0
 
     @property
     def set_aside(self) -> bool:
-        """Whether it is unknown what the node may run, or was told. Then it is told nothing, gets
-        nothing new, and keeps what it has while it is live."""
+        """Whether its record or assignment is unreadable: it is told nothing, gets nothing new, and
+        keeps what it has while it is live."""
         return any(one.path.row is not paths.status for one in self.unreadable)
 
     @property
     def mute(self) -> bool:
-        """Whether what the node says of itself cannot be read: it may run anything."""
+        """Whether its status is unreadable: it may run anything."""
         return any(one.path.row is paths.status for one in self.unreadable)
 
     def eligible(self, role: str, labels: Mapping[str, str]) -> bool:
@@ -230,7 +211,7 @@ class NodeView:
         )
 
     def has_let_go(self, flow: str, task: str) -> bool:
-        """Whether the node was told to drain the task, knows it, and does not have it any more."""
+        """Whether the node knows that it should drain the task and does not run it any more."""
         if self.status is None or not isinstance(self.assignment_version, Version):
             return False
         told = any(
@@ -243,26 +224,17 @@ class NodeView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``drained`` names the partitions that take no more, with every event acked: a journal by its
-    name, which is of one flow, any other as ``flow/partition``.
+    """``drained``: closed, fully acked partitions, a journal by name, others as ``flow/partition``.
+    ``committing``: ending flows with unfinished sink commits. ``intents``: those of the flows asked
+    for, by task. ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` ones
+    drained too long, ``settled`` ones ran their revision for the settling time, ``slow`` ones start
+    for so long that nothing waits for them. ``stalled``: flows whose rollout makes no progress.
 
-    ``committing`` names the flows that are to end but have sink commits in progress: their acks are
-    ahead of what is visible. ``intents`` are those of the flows of which somebody wants to know, by
-    task; nothing is known of the others'. ``mine`` names the flows that this master looks after;
-    the others' tasks are left as they are. ``overdue`` names the tasks (``flow/task``) that have
-    drained for longer than they may, ``settled`` those that have run their flow's current revision
-    for as long as its rollout asks. ``stalled`` names the flows whose rollout has made no progress
-    for as long as it may, ``slow`` the tasks (``flow/task``) that are starting for so long that
-    nobody waits for them. ``balance_moves`` may be under way at once. ``leads`` is set for the one
-    master that decides about the whole cluster. ``now`` is for people to read, in records.
-    ``run_out`` are leases of cursors whose readers were not heard of in time.
-    ``journal_versions`` are those of the records of replicated journals. ``unreadable`` are all
-    records that were set aside. While that of the cluster is, ``cluster`` is
-    in maintenance mode and ``cluster_known`` is not set. ``silent_masters`` are live and have no
-    share, since they plan nothing. ``moves`` is the version of ``/moves``, no newer than any plan;
-    None in a tree that has none. While it cannot be read, ``throttled_moves`` is not set: none
-    begin.
-    ``scale`` weighs what is planned.
+    ``leads``: this master decides about the whole cluster. ``now`` is for records only.
+    ``run_out``: expired leases. ``unreadable``: records set aside; while that of the cluster is,
+    maintenance holds and ``cluster_known`` is not set. ``silent_masters`` live and plan nothing.
+    ``moves``: version of ``/moves``, no newer than any plan; without it ``throttled_moves`` is not
+    set and none begin.
     """
 
     flows: Mapping[str, FlowView]
@@ -292,11 +264,10 @@ class Snapshot:
 
     @property
     def plannable(self) -> frozenset[str]:
-        """The flows that are not set aside."""
         return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
 
     def starting(self) -> list[tuple[str, PlannedTask]]:
-        """The collect tasks (``flow/task``) that live nodes were given and do not run yet."""
+        """Collect tasks (``flow/task``) that live nodes were given and do not run yet."""
         return [
             (f"{flow.name}/{name}", task)
             for flow in self.flows.values()
@@ -312,13 +283,12 @@ class Snapshot:
         return said is None or said.epoch != task.epoch or said.state == "starting"
 
     def partitions_of(self, flow: str) -> list[str]:
-        """All that are registered for the flow."""
         own = self._journals_by_flow.get(flow, [])
         view = self.flows.get(flow)
         return [*own, *view.partitions] if view and view.partitions else own
 
     def is_open(self, flow: str, partition: str) -> bool:
-        """Whether the partition is the flow's, and is still to be read."""
+        """Whether the partition is the flow's and still to be read."""
         journal = self.journals.get(partition)
         if journal is not None:
             return journal.flow == flow and partition not in self.drained
@@ -330,9 +300,8 @@ class Snapshot:
         )
 
     def owes(self, flow: str) -> bool:
-        """Whether the flow has accepted what it has not delivered yet: that is in its journals, and
-        lost with them. What others keep is not, and may never end. An isolated part of a flow that
-        ends has to read that one's journals to their end."""
+        """Whether accepted events in the flow's journals are undelivered. Other inputs do not
+        count; an isolated part reads an ending flow's journals to their end."""
         own = self._journals_by_flow.get(flow, ())
         if any(name not in self.drained for name in own):
             return True
@@ -343,7 +312,6 @@ class Snapshot:
         return any(key(flow, subscribed(name)) not in self.drained for name in read)
 
     def open_of(self, flow: str) -> list[str]:
-        """The flow's partitions that are still to be read."""
         own = self.partitions_of(flow)
         return [name for name in own if self.is_open(flow, name)] if self.drained else own
 
@@ -356,5 +324,4 @@ class Snapshot:
 
 
 def thousandths(amounts: Mapping[str, float]) -> Amounts:
-    """Amounts as whole numbers, sorted by dimension."""
     return tuple(sorted((name, round(value * 1000)) for name, value in amounts.items()))

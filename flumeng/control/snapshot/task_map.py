@@ -1,8 +1,7 @@
-"""A flow's planned tasks, as one value and as they lie in ZooKeeper: in the plan's own znode while
-they are few, else in buckets below it.
+"""A flow's planned tasks: in the plan's own znode while few, else in buckets below it.
 
-Whatever changes a bucket writes the plan's own znode in the same transaction, with the version that
-it read there. A reader who sees a bucket newer than the plan loses with what he decided on it.
+A change of a bucket writes the plan's own znode in the same transaction, at the version that was
+read.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ Change = tuple[str, PlannedTask | None, PlannedTask | None]
 
 
 def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> PlannedTask:
-    """The task, which its owner is to let go; its mark is ``epoch`` if that begins now."""
+    """The draining task; its mark is ``epoch`` if that begins now."""
     mark = task.mark if task.state == "draining" else epoch
     return replace(task, state="draining", target=target, mark=mark, why=why)
 
 
 class Source(Protocol):
-    """What a store, or a look at one, can read."""
+    """A store or a copy of one."""
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
 
 
 class Tasks(Mapping[str, PlannedTask]):
-    """Immutable. A changed copy shares each bucket without a change with the original, and that is
-    how the differences of two large plans are found in little time."""
+    """Immutable. A changed copy shares unchanged buckets, so that differences of large plans are
+    found quickly."""
 
     __slots__ = ("buckets",)
 
@@ -63,7 +62,7 @@ class Tasks(Mapping[str, PlannedTask]):
 
     @classmethod
     def of(cls, tasks: Mapping[str, PlannedTask]) -> Tasks:
-        """The same tasks, in as many buckets as they need."""
+        """The tasks in as many buckets as they need."""
         return tasks if isinstance(tasks, Tasks) else cls((dict(tasks),)).changed({})
 
     def __getitem__(self, name: str) -> PlannedTask:
@@ -80,7 +79,6 @@ class Tasks(Mapping[str, PlannedTask]):
         return sum(map(len, self.buckets))
 
     def spread(self) -> Tasks:
-        """The same tasks in buckets, however few."""
         return self if len(self.buckets) > 1 else Tasks(_spread(self.buckets[0]))
 
     def items(self) -> ItemsView[str, PlannedTask]:
@@ -94,7 +92,7 @@ class Tasks(Mapping[str, PlannedTask]):
         return dict(chain.from_iterable(bucket.items() for bucket in self.buckets)).values()
 
     def changed(self, changes: Mapping[str, PlannedTask | None]) -> Tasks:
-        """A copy with these tasks set, or removed where they are None."""
+        """A copy with these tasks set, or removed where None."""
         buckets = list(self.buckets)
         if len(buckets) == 1 and not _is_small(buckets[0], changes):
             buckets = _spread(buckets[0])
@@ -114,7 +112,6 @@ class Tasks(Mapping[str, PlannedTask]):
         return Tasks(buckets)
 
     def differences(self, before: Tasks) -> Iterator[Change]:
-        """What is not as it was, bucket by bucket."""
         if len(before.buckets) < len(self.buckets):
             before = before.spread()
         elif len(before.buckets) > len(self.buckets):
@@ -129,28 +126,24 @@ class Tasks(Mapping[str, PlannedTask]):
 
 
 def bucket_of(name: str) -> int:
-    """The bucket of a task, in a plan that has buckets."""
     return shards.shard_of(name, BUCKETS)
 
 
 def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
-    """The whole plan of a flow, with the version of its own znode; None when there is none.
-
-    Raises as ``Store.read``.
-    """
+    """The whole plan with the version of its own znode, or None."""
     (found,) = _whole(store, [flow])
     return readable(found)
 
 
 def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
-    """The plans of those flows that have one that can be read. Raises UnavailableError."""
+    """The readable plans of these flows."""
     names = list(flows)
     whole = zip(names, _whole(store, names), strict=True)
     return {name: plan for name, plan in whole if isinstance(plan, Versioned)}
 
 
 def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
-    """With the tasks of their buckets. A plan is as readable as the least readable of those."""
+    """A plan is as readable as its least readable bucket."""
     plans = store.read_each([paths.plan(name) for name in flows])
     wanted = [
         paths.plan_bucket(name, str(number))
@@ -178,7 +171,7 @@ def _with_buckets(plan: Versioned[Plan], buckets: Sequence[Found[Plan]]) -> Foun
 
 
 def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:
-    """What replaces the plan with the tasks ``before``, read at ``expect``."""
+    """Writes that replace the plan with the tasks ``before``, read at ``expect``."""
     after = Tasks.of(plan.tasks)
     if len(after.buckets) == 1:
         return [Put(paths.plan(flow), replace(plan, tasks=dict(after), buckets=0), expect)]
@@ -197,7 +190,6 @@ def next_version(expect: Expected) -> Version:
 
 
 def _is_small(tasks: Bucket, changes: Mapping[str, PlannedTask | None]) -> bool:
-    """Whether a plan of these tasks, with the changes, certainly fits into one znode."""
     if len(tasks) + len(changes) > INLINE_TASKS:
         return False
     both = chain(tasks.values(), filter(None, changes.values()))

@@ -32,11 +32,8 @@ class _Moment(NamedTuple):
 
 
 class Moments:
-    """Each look is between ``begin`` and ``end``; one that fails has no ``end``.
-
-    ``soonest`` is the time until the next fact comes true of those asked for since ``begin``; None
-    when none will by itself.
-    """
+    """Each look is between ``begin`` and ``end``; a failed one has no ``end``. ``soonest``: seconds
+    until the next fact comes true, of those asked for since ``begin``."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -50,22 +47,18 @@ class Moments:
         self.soonest = None
 
     def miss_changes(self) -> None:
-        """Changes since the last complete look may not have been seen."""
+        """Changes since the last complete look may have been missed."""
         self._missed_changes = True
 
     def end(self) -> None:
-        """The look is complete: facts that it did not ask for are forgotten."""
+        """Completes the look; facts that it did not ask for are forgotten."""
         self._before, self._missed_changes = self._asked, False
 
     def lasting(
         self, what: str, keys: Collection[str] | Mapping[str, object], seconds: float
     ) -> frozenset[str]:
-        """Those of ``keys`` that have been among the keys of ``what`` for so long.
-
-        The caller asks once in each look, and gives all keys; a key that was left out starts at
-        zero. A mapping gives the witness of each key: one that is another after missed changes
-        starts the key at zero.
-        """
+        """Those of ``keys`` that have lasted for so long, asked once a look with all keys. A
+        mapping gives each key's witness: another one after missed changes restarts the key."""
         now = self._clock()
         before = self._before.get(what, {})
         witnesses = keys if isinstance(keys, Mapping) else dict.fromkeys(keys)
@@ -81,14 +74,12 @@ class Moments:
         return frozenset(key for key, rest in left.items() if rest <= 0)
 
     def look_in(self, seconds: float) -> None:
-        """Something may have changed after so long."""
         if self.soonest is None or seconds < self.soonest:
             self.soonest = seconds
 
 
 class Pauses:
-    """Between rounds of moves: the pause doubles with each round, up to five minutes, and starts
-    anew when it was quiet for ten times as long."""
+    """Pauses between rounds of moves: doubled up to five minutes, and reset after quiet."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -97,10 +88,7 @@ class Pauses:
         self._ended = float("-inf")
 
     def left(self, moving: bool) -> float:
-        """Seconds until a round may begin; 0 while one is under way.
-
-        Called at each look with whether anything moves now.
-        """
+        """Seconds until a round may begin; 0 while one is under way. Called at each look."""
         now = self._clock()
         if moving and not self._moving:
             quiet = now - self._ended > QUIET_PAUSES * self._pause
@@ -119,7 +107,7 @@ class Absences:
         self._moments = moments
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
-        """The nodes, each with how long it is away; the same mapping when nothing has changed."""
+        """The nodes with how long each is away; the same mapping when nothing changed."""
         missed = {name: node.status_version for name, node in nodes.items() if not node.live}
         lost = self._moments.lasting("missed", missed, cluster.grace_seconds)
         new = {name: at for name, at in missed.items() if not nodes[name].record.away_since}
@@ -160,7 +148,7 @@ class Rollouts:
     def settled(
         self, flows: Mapping[str, FlowView], nodes: Mapping[str, NodeView]
     ) -> frozenset[str]:
-        """The tasks (``flow/task``) that have run it as long as the rollout asks."""
+        """Tasks (``flow/task``) that ran the revision for the settling time."""
         found: set[str] = set()
         for flow in flows.values():
             if not flow.rolling or flow.rollout is None:
@@ -176,7 +164,7 @@ class Rollouts:
         return frozenset(found)
 
     def stalled(self, snapshot: Snapshot) -> frozenset[str]:
-        """The flows of which no task takes the revision, begins to run it or proves it."""
+        """Flows in which no task takes, starts or proves the revision."""
         found = set()
         for flow in snapshot.flows.values():
             if not flow.rolling or flow.rollout is None or not _is_waited_for(flow, snapshot):
@@ -192,7 +180,6 @@ class Rollouts:
 
 
 def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
-    """Whether the rollout should get further by itself."""
     assert flow.rollout is not None
     if flow.rollout.deadline_seconds == 0 or snapshot.cluster.maintenance:
         return False
@@ -203,7 +190,6 @@ def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
 
 
 def _runs(flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]) -> bool:
-    """Whether the task's owner says that it runs the flow's current revision."""
     node = nodes.get(task.node or "")
     said = node.status.tasks.get(f"{flow.name}/{name}") if node and node.status else None
     return said is not None and (said.state, said.revision, said.epoch) == (

@@ -1,7 +1,6 @@
-"""What no watch tells of, since it changes with each batch: it is looked at while it matters.
+"""Records that change with each batch, and so are read only while they matter.
 
-Partitions that take no more, until all of them is acked; flows that stop, until their last commits
-are finished; and what the tasks have decided that a plan would take partitions from.
+These are acks of closed partitions, commits of stopping flows, and intents of held tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Unwatched:
     def drained(
         self, flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
     ) -> frozenset[str]:
-        """The partitions that take no more and of which everything is acked; acks never go back."""
+        """Closed partitions that are fully acked; acks never go back."""
         ending = _ending(flows, journals)
         left = [key for key in ending if key not in self._drained]
         wanted = [ack_path(flow, name) for flow, name, _ in (ending[key] for key in left)]
@@ -47,10 +46,8 @@ class Unwatched:
         return self._drained
 
     def committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
-        """Read after the acks: a commit that they have moved for is then listed or finished.
-
-        A flow that has no collect task and had no commit begins none.
-        """
+        """Read after the acks: a commit that moved them is then listed or finished. A flow without
+        collect tasks and commits begins none."""
         ending = {
             name: flow
             for name, flow in flows.items()
@@ -70,7 +67,6 @@ class Unwatched:
         return frozenset(found)
 
     def intents(self, flows: Iterable[str]) -> dict[str, dict[str, IntentView]]:
-        """By flow and task."""
         flows = sorted(flows)
         tasks = self._store.children_many([paths.intents(flow) for flow in flows])
         names = [(flow, task) for flow, some in zip(flows, tasks, strict=True) for task in some]
@@ -88,7 +84,7 @@ class Unwatched:
 def _ending(
     flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
 ) -> dict[str, tuple[str, str, Known]]:
-    """Those that take no more, as ``Snapshot.drained`` names them: flow, name, and its end."""
+    """Closed partitions, as ``Snapshot.drained`` names them: flow, name, end."""
     found = {
         name: (journal.flow, name, partitions.of_journal(journal))
         for name, journal in journals.items()

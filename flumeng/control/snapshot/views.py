@@ -1,4 +1,4 @@
-"""What is known of each flow and node, made of the znodes of both kinds as they were read."""
+"""Views of flows and nodes, from their znodes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from zkschema.records import (
 
 
 class Views:
-    """Of ``mirror``; the texts of flows, which never change, are read from ``store`` once."""
+    """Flow texts never change: they are read from ``store`` once."""
 
     def __init__(self, store: ReadableStore, mirror: Mirror) -> None:
         self._store = store
         self._mirror = mirror
         self._specs: dict[str, dict[tuple[int, int], tuple[FlowSpec | None, str]]] = {}
         self._by_batch: set[str] = set()
-        """The flows of which a revision was seen that decides batches, or such a decision."""
+        """Flows with a revision that decides batches, or with such a decision."""
 
     def restart(self, flows: Collection[str]) -> None:
         """These are all flows that there are."""
@@ -44,7 +44,7 @@ class Views:
         self._specs = {name: self._specs[name] for name in flows if name in self._specs}
 
     def cluster(self) -> Cluster:
-        """While the settings cannot be read, nothing may move."""
+        """While the settings are unreadable, nothing may move."""
         found = self._mirror.get(paths.cluster())
         if isinstance(found, Unreadable):
             return Cluster(maintenance=Maintenance(who="flumeng", why=str(found), since=0.0))
@@ -56,7 +56,6 @@ class Views:
         return journal_registry.as_known(path, found) if found else None
 
     def journal_version(self, name: str) -> Version | None:
-        """Of the record of a replicated journal; None for others."""
         found = self._mirror.found(paths.journal(name))
         return found.version if found is not None and found.value.lineage else None
 
@@ -133,8 +132,7 @@ class Views:
         )
 
     def _highest_epoch(self, flow: str, of_discovery: int, known: Iterable[str]) -> int:
-        """Read when there is no plan, or not any more: the acks refuse whoever has a lower one, and
-        so does the record of its discovery."""
+        """For a flow without a plan: acks and its discovery record refuse lower epochs."""
         cursors = self._store.children(paths.acks(flow))
         acked = self._store.children_many([paths.cursor(flow, cursor) for cursor in cursors])
         wanted = [
@@ -148,7 +146,6 @@ class Views:
         return max([of_discovery, *epochs])
 
     def _whole(self, plan: Plan, buckets: Sequence[Path]) -> Plan:
-        """The plan with the tasks of its buckets."""
         if not plan.buckets:
             return plan
         found = map(self._mirror.found, buckets)
@@ -159,7 +156,6 @@ class Views:
     def _discovered(
         self, record: Versioned[Partitions] | None, shares: Sequence[Path]
     ) -> Mapping[str, Partition]:
-        """The partitions of the record, with those of its buckets that can be read."""
         if record is None:
             return {}
         found = discovered.whole(record, [self._mirror.found(share) for share in shares])
@@ -173,10 +169,8 @@ class Views:
         revision: int,
         known: Mapping[tuple[int, int], tuple[FlowSpec | None, str]],
     ) -> tuple[FlowSpec | None, str]:
-        """What the revision says, or why it cannot be read; a text never changes. A flow that was
-        removed and made again begins with another revision 1.
-
-        Of the texts that were ``known``, those that are asked for stay known.
+        """The parsed revision, or why it cannot be read. A text never changes, but a flow made
+        again begins with another revision 1. ``known`` texts that are not asked for are forgotten.
         """
         key = (created, revision)
         kept = self._specs.setdefault(flow, {})
@@ -196,5 +190,5 @@ class Views:
 
 
 def lacks_a_text(flow: FlowView) -> bool:
-    """Whether a revision of it could not be read; of those no watch tells."""
+    """Whether a revision could not be read; no watch reports those."""
     return bool(flow.problem) or any(one.path.row is paths.revision for one in flow.unreadable)

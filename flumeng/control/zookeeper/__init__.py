@@ -1,10 +1,9 @@
-"""The one adapter to ZooKeeper: typed reads, and writes that are all compare-and-set.
+"""The one adapter to ZooKeeper: typed reads, and compare-and-set writes.
 
-A store translates types and errors and decides nothing. Everyone else sees paths and records of
-``zkschema`` and never kazoo. A write names what it expects to find (``Version``, ``ABSENT`` or
-``ANY``), and loses with ConflictError when that does not hold. A watch only says "look again":
-whoever is told reads anew. No call blocks past its time limit, and while there is no connection
-every call raises UnavailableError at once; the outcome of a write that raised it is unknown.
+A store translates types and errors and decides nothing; only it knows kazoo. A write expects a
+``Version``, ``ABSENT`` or ``ANY``, and else raises ConflictError. A watch only says "look again".
+No call blocks past its time limit, and without a connection each raises UnavailableError at once;
+the outcome of a write that raised it is unknown.
 """
 
 from __future__ import annotations
@@ -37,14 +36,12 @@ WIRE_LIMIT_BYTES = 512 * 1024
 
 @dataclass(frozen=True)
 class Version:
-    """The number of a znode's data version. Never a bare int, since 0 is a version."""
+    """A znode's data version. Never a bare int, since 0 is a version."""
 
     number: int
 
 
 class Expect(Enum):
-    """What a write expects when it is not one version."""
-
     ABSENT = "absent"
     ANY = "any"
 
@@ -56,13 +53,9 @@ Expected = Version | Expect
 
 @dataclass(frozen=True)
 class Versioned(Generic[R_co]):
-    """A record as read. ``session`` is the session that owns an ephemeral znode, else 0.
-
-    ``created``: the transaction that made the znode, another one after it was removed and made
-    again. Versions and whatever else is numbered in it begin anew then. ``written``: when, in
-    seconds since the epoch by ZooKeeper's clock. That is for people, and decides nothing but which
-    certificates held then.
-    """
+    """A record as read. ``session`` owns an ephemeral znode, else 0. ``created``: the transaction
+    that made the znode; a removed and remade one has another. ``written``: seconds since the epoch
+    by ZooKeeper's clock, for people and the validity of certificates."""
 
     value: R_co
     version: Version
@@ -73,12 +66,8 @@ class Versioned(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A znode that is there, but whose data this process cannot read as the record of its row.
-
-    ``newer``: a newer flumeng wrote it. ``hidden``: its access list keeps others of the cluster
-    from reading it, and nothing else is known of it. Who reads many records sets it aside, says so,
-    and goes on.
-    """
+    """A znode whose data this process cannot read. ``newer``: a newer flumeng wrote it. ``hidden``:
+    its access list forbids it. Readers of many records set it aside and go on."""
 
     path: Path
     why: str
@@ -90,7 +79,7 @@ class Unreadable:
 
     @property
     def error(self) -> FlumengError:
-        """What a reader of this one record raises."""
+        """The error for a reader of this one record."""
         if self.hidden:
             return ForbiddenError(str(self))
         return (UserError if self.newer else CorruptError)(str(self))
@@ -100,12 +89,12 @@ class Unreadable:
 
 
 Found = Versioned[R] | Unreadable | None
-"""What is at a path: a record, data that is none, or no znode."""
+"""A record, unreadable data, or no znode."""
 
 
 @dataclass(frozen=True)
 class Put:
-    """Create (ABSENT) or overwrite (a version, or ANY that exists); ``value`` None is a folder."""
+    """Create (ABSENT) or overwrite (a version or ANY); ``value`` None is a folder."""
 
     path: Path
     value: Record | None
@@ -114,7 +103,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Remove:
-    """Delete a znode without children at a version, or at ANY."""
+    """Delete a znode without children."""
 
     path: Path
     expect: Version | Expect
@@ -122,7 +111,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Check:
-    """Let the commit fail unless the znode has this version."""
+    """Fail the commit unless the znode has this version."""
 
     path: Path
     version: Version
@@ -134,36 +123,24 @@ Refused = ConflictError | UserError | ForbiddenError | None
 
 
 class ReadableStore(Protocol):
-    """A cluster that can be looked at: a store, or a copy of what one held."""
+    """A store, or a copy of what one held."""
 
     @property
     def scale(self) -> Scale:
-        """Sizes of transactions in this store; see ``flumeng.control.zookeeper.transaction``."""
+        """Sizes of transactions in this store; see ``transaction``."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
-        """The record at ``path``, or None when there is no such znode.
-
-        Raises CorruptError when the data is not such a record, UserError when a newer flumeng wrote
-        it, UnavailableError.
-        """
+        """The record at ``path``, or None. Raises CorruptError for damaged data, UserError for a
+        newer flumeng's, UnavailableError."""
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        """As ``read``, for many paths with one wait: requests are sent together.
-
-        One record that cannot be read fails all: whoever looks at many takes ``read_each``.
-        """
+        """As ``read``, for many paths with one wait; one unreadable record fails all."""
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        """As ``read_many``, but a record that cannot be read is given as ``Unreadable``.
-
-        Raises UnavailableError only.
-        """
+        """As ``read_many``, with ``Unreadable`` for such records. Raises UnavailableError only."""
 
     def children(self, path: Path) -> list[str]:
-        """Sorted names below ``path``; empty when there is no such znode.
-
-        A name that no path of the table can have is left out: ``schema verify`` tells of it.
-        """
+        """Sorted names below ``path`` that the table can have; empty when absent."""
 
     def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
         """As ``children``, for many paths with one wait."""
@@ -173,19 +150,16 @@ class ReadableStore(Protocol):
 
 
 class Store(ReadableStore, Protocol):
-    """One session. Ephemeral znodes are those whose row in the table says so."""
+    """One session. Rows of the table say which znodes are ephemeral."""
 
     @property
     def connected(self) -> bool:
-        """Whether the session certainly lives: there is a connection, and ZooKeeper has answered
-        something that was asked within the last two thirds of the session's timeout.
-
-        Owned work begins nothing while this is False, and no call has a chance.
-        """
+        """Whether the session certainly lives: there is a connection, and ZooKeeper answered within
+        two thirds of the session's timeout. Owned work begins nothing while it is False."""
 
     @property
     def session(self) -> int:
-        """Id of the session; another number after an expiry, 0 before the first connection."""
+        """Id of the session; another one after an expiry, 0 before the first connection."""
 
     def look(
         self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
@@ -193,43 +167,32 @@ class Store(ReadableStore, Protocol):
         """As ``read_each`` and ``children_many``, with one wait for both."""
 
     def make_root(self) -> None:
-        """Create the chroot, with what is above it, when it is not there."""
+        """Create the chroot and its parents."""
 
     def write(self, path: Path, value: Record | None, expect: Expected) -> Version:
-        """One Put; gives the new version. Raises ConflictError, UnavailableError."""
+        """One Put; returns the new version. Raises ConflictError, UnavailableError."""
 
     def remove(self, path: Path, expect: Expected) -> None:
         """One Remove. Raises ConflictError, UnavailableError."""
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
-        """All writes or none, in one transaction; gives each Put's new version, in order.
-
-        Raises ConflictError that names the first path whose expectation failed, TooLargeError
-        before anything is sent that no server takes, UnavailableError.
-        """
+        """One transaction; returns each Put's new version. Raises ConflictError naming the first
+        failed path, TooLargeError before sending, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
-        """Many transactions with one wait. They are sent together and carried out in this order;
-        one that fails does not keep the next ones from being done.
-
-        Gives for each the ConflictError, the UserError of a value over its bound or of a
-        transaction that is too large, or the ForbiddenError that it was refused with, or None.
-        Raises UnavailableError as soon as one is not answered.
-        """
+        """Many transactions with one wait, carried out in order and independently. Returns for each
+        its ConflictError, UserError (too large) or ForbiddenError, or None. Raises UnavailableError
+        as soon as one is not answered."""
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
-        """Call ``notify(changed path)`` after changes at or below ``path``.
-
-        After each reconnect it is called with ``path`` itself: anything may have changed.
-        ``notify`` runs on the store's thread: it may only enqueue, and never call the store.
-        """
+        """Calls ``notify(path)`` after changes at or below ``path``, and with ``path`` itself after
+        each reconnect. ``notify`` may only enqueue: it runs on the store's thread."""
 
     def on_session(self, notify: Callable[[bool], None]) -> None:
-        """Call ``notify(connected)`` when the connection comes or goes; same rule as ``watch``."""
+        """Calls ``notify(connected)`` when the connection changes; same rule as ``watch``."""
 
     def dump(self) -> Mapping[str, bytes]:
-        """Every znode below the chroot: path -> raw data. For verification and export. What others
-        may not read is left out."""
+        """Every readable znode below the chroot: path -> raw data."""
 
     def close(self) -> None:
         """End the session; its ephemeral znodes go."""
@@ -241,18 +204,17 @@ AccessList = tuple[tuple[str, str], ...]
 
 @runtime_checkable
 class AccessStore(Store, Protocol):
-    """A store whose znodes have access lists. It gives each that it creates the list that its path
-    is to have, as soon as the tree says that the cluster is secured."""
+    """A store whose znodes have access lists. Once the cluster is secured, each znode that it
+    creates gets the list of its path."""
 
     def znodes(self) -> list[str]:
-        """Every path below the chroot, without what is there. Raises UnavailableError."""
+        """Every path below the chroot. Raises UnavailableError."""
 
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
-        """What each has, None for what is not there; with few waits for many. Raises
-        UnavailableError."""
+        """The list of each, None for absent ones, with few waits."""
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
-        """Give each its list, with few waits for many; gives how many were there still. Raises
+        """Sets each list, with few waits; returns how many znodes were there. Raises
         ForbiddenError, UnavailableError."""
 
 
@@ -265,7 +227,6 @@ def decoded(
     *,
     written: float = 0.0,
 ) -> Versioned[R] | Unreadable:
-    """The record that a znode's data is, or why it is none."""
     assert path.row.record is not None, f"{path} is a folder"
     try:
         value = codec.decode(path.row.record, data)
@@ -276,14 +237,14 @@ def decoded(
 
 
 def readable(found: Found[R]) -> Versioned[R] | None:
-    """The record, for whom there is no other. Raises CorruptError or UserError when it is none."""
+    """Raises CorruptError or UserError when there is no record."""
     if isinstance(found, Unreadable):
         raise found.error
     return found
 
 
 def possible(names: Iterable[str]) -> list[str]:
-    """Those that a path of the table can have, sorted."""
+    """The names that a path of the table can have, sorted."""
     return sorted(name for name in names if NAME.fullmatch(name))
 
 

@@ -1,4 +1,4 @@
-"""What access lists the znodes of a secured cluster are to have, and what is said of a refusal."""
+"""Access lists of a secured cluster in ZooKeeper's form, and messages about refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
 
 
 def refusal(member: str, secured: Secured | None) -> str:
-    """Why ZooKeeper refuses a change of ``member``, what its role may do, and what helps."""
+    """Why ZooKeeper refuses a change of ``member``, and what helps."""
     if secured is None or not member:
         return OTHER_CREDENTIAL
     role = member.partition(":")[0]
@@ -49,23 +49,22 @@ def _may(role: str) -> str:
 
 
 def wanted(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
-    """The list of the znode at ``path``, relative to the chroot; see ``access.acl``."""
+    """The list of the znode at ``path``; see ``access.acl``."""
     return _named(access.acl(path, secured, journal), secured)
 
 
 def identity(group: str, secret: str) -> str:
-    """How ZooKeeper's scheme ``digest`` names who has the secret of a group."""
+    """How ZooKeeper's scheme ``digest`` names a group's secret."""
     digest = hashlib.sha1(credential(group, secret).encode(), usedforsecurity=False).digest()
     return f"{group}:{base64.b64encode(digest).decode()}"
 
 
 def credential(group: str, secret: str) -> str:
-    """The digest credential of a group."""
     return f"{group}:{secret}"
 
 
 def same(found: AccessList, wanted: AccessList) -> bool:
-    """Whether a list is as it is to be. ZooKeeper hides digests from all but administrators."""
+    """Compares lists; ZooKeeper hides digests from all but administrators."""
     if found == wanted:
         return True
     hidden = tuple(sorted((_hidden(who), may) for who, may in wanted))

@@ -1,7 +1,7 @@
-"""A check that the private parts of kazoo are there which this package replaces and calls.
+"""Checks that the private parts of kazoo are there which this package replaces.
 
-kazoo has no public place for a lease clock, persistent watches and multi-reads. Another version of
-it could rename these parts, and sessions would then be judged by a clock that never runs.
+kazoo has no public place for a lease clock, persistent watches and multi-reads, and another version
+could rename these parts silently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OF_HANDLER = ("select", "create_connection", "async_result", "spawn")
 
 
 def require(client: KazooClient) -> None:
-    """Raises UserError when kazoo is not as this package needs it. Called before any hook."""
+    """Raises UserError when kazoo is not as this package needs it."""
     connection = getattr(client, "_connection", None)
     missing = [
         f"{type(owner).__name__}.{name}({', '.join(parameters)})"
@@ -41,7 +41,6 @@ def require(client: KazooClient) -> None:
 
 
 def why_not_taken() -> str:
-    """A session that began without any hook being called."""
     return f"{_unsupported()}: it opened a session past the clock that says how long it lives"
 
 

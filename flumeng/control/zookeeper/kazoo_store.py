@@ -104,12 +104,12 @@ def connect(
     credential: str = "",
     roles: Sequence[Role] = PEOPLE,
 ) -> Store:
-    """A store for ``hosts``, as in ``host:port[,host:port]/chroot``.
+    """Connects to ``hosts``, as in ``host:port[,host:port]/chroot``, as the first of ``roles`` that
+    this host has a certificate of. ``credential`` is ``user:password`` of ZooKeeper's digest
+    scheme.
 
-    With identities it connects as the first of ``roles`` that this host has a certificate of.
-    ``credential`` is ``user:password`` for ZooKeeper's digest scheme; empty: none. Waits for the
-    first connection at most ``wait_seconds``; then raises UnavailableError. UserError when
-    ``hosts`` does not read as such, the server is too old, or the two do not trust each other.
+    Waits at most ``wait_seconds``. Raises UnavailableError; UserError when ``hosts`` is invalid,
+    the server too old, or TLS fails for good.
     """
     store = ZooKeeperStore(hosts, session_seconds, credential=credential, roles=roles)
     if store.wait_connected(wait_seconds):
@@ -126,18 +126,11 @@ def connect(
 
 
 class ZooKeeperStore:
-    """See ``Store``. kazoo goes on reconnecting by itself until ``close``.
-
-    ``_shown``: the secrets of groups that every connection shows, which kazoo repeats.
-
-    ``_expelled``: when this process was last told who belongs to the cluster, it did not. Of what
-    comes after that it is not told, so it asks before it creates anything.
-
-    ``too_old``: a server of this ensemble was refused; another one may still be new enough.
-
-    ``_connection`` counts what the connection went through, so that whoever brings the watches
-    back knows when it works for a connection that is gone.
-    """
+    """kazoo reconnects by itself until ``close``. ``_shown``: group secrets that kazoo shows on
+    every connection. ``_expelled``: the last member list lacked this process; later changes are not
+    reported to it, so it asks before it creates anything. ``too_old``: a server was refused,
+    another may be new enough. ``_connection`` counts changes of the connection, so that restored
+    watches are known to belong to it."""
 
     def __init__(
         self,
@@ -189,13 +182,12 @@ class ZooKeeperStore:
         self._client.start_async()
 
     def wait_connected(self, seconds: float) -> bool:
-        """Whether there is a connection; waits for one, or until a server is refused."""
         self._greeted.wait(seconds)
         return self._ready.is_set()
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, when it is known, and what to do; else empty."""
+        """Why there is no connection and what to do, or ""."""
         if self._ready.is_set():
             return ""
         if self._client.connected and not self._lease.granted_seconds:
@@ -260,9 +252,8 @@ class ZooKeeperStore:
         return found, [possible(names or []) for names in answers]
 
     def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
-        """The answers in order, to the first ``data`` their data, to the others their children;
-        None for what is not there. Data that may not be read are a NoAuthError: whoever makes a
-        znode chooses its list, and one such znode may not keep all others from view."""
+        """Answers in order: data of the first ``data``, children of the others; None when absent, a
+        NoAuthError for unreadable data, which must not hide the others."""
         names = [str(path) for path in wanted]
         calls = (
             multi_read.read_async(
@@ -290,8 +281,7 @@ class ZooKeeperStore:
             self._make(self._client.chroot)
 
     def _make(self, path: str) -> None:
-        """A znode and all above it, from the top of the servers' tree: kazoo sees no further than
-        the chroot."""
+        """A znode and its parents from the server's root, which kazoo does not see."""
         made = self._client.handler.async_result()
         self._client._call(Create(path, b"", OPEN_ACL_UNSAFE, 0), made)
         try:
@@ -334,7 +324,7 @@ class ZooKeeperStore:
         return outcomes
 
     def _try_to_send(self, writes: Sequence[Write]) -> Any:
-        """The call and when it was made, or why it cannot be made."""
+        """The call and its time, or why it cannot be made."""
         try:
             return self._send(writes), time.perf_counter()
         except UserError as error:
@@ -434,8 +424,7 @@ class ZooKeeperStore:
         return access_lists.refusal(self._member, self._secured)
 
     def _learn_access(self) -> bool:
-        """Read who may do what here, for what is created from now on; whether that was said. Of an
-        open cluster nothing is asked."""
+        """Reads the access lists for znodes created from now on; whether it could."""
         if not self._tls:
             return True
         named = self._member.partition(":")[0] in NAMED
@@ -463,8 +452,7 @@ class ZooKeeperStore:
         return True
 
     def _join_groups(self) -> bool:
-        """Show ZooKeeper the secrets of this member's groups; whether it was admitted. Only it may
-        read its record, and only by its certificate. Raises UnavailableError, DecodeError."""
+        """Shows ZooKeeper the secrets of this member's groups; whether it was admitted."""
         found = _if_there(self._client.get_async(str(paths.member(self._member))))
         if found is None:
             return False
@@ -478,7 +466,7 @@ class ZooKeeperStore:
         return bool(groups)
 
     def _belongs(self) -> bool:
-        """Whether this process has rights in the cluster at all: the schema is for all who do."""
+        """Whether this process has rights in the cluster: every member may read the schema."""
         try:
             return _if_there(self._client.get_async(str(paths.schema()))) is not None
         except ForbiddenError:
@@ -488,7 +476,6 @@ class ZooKeeperStore:
         self._client.handler.spawn(self._learn_access)
 
     def close(self) -> None:
-        """The server is told, and waited for as long as for any call."""
         closing = threading.Thread(target=self._close, name="closing", daemon=True)
         closing.start()
         closing.join(CALL_SECONDS)
@@ -523,7 +510,7 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self, connection: int) -> None:
-        """After each (re)connect: watches, and everyone is told to look again."""
+        """After each (re)connect: adds the watches and tells everyone to look again."""
         while self._connection == connection:
             wanted = [path for path, _ in self._watches]
             if not (self._is_new_enough() and self._add_watches(wanted) and self._learn_access()):
@@ -538,7 +525,7 @@ class ZooKeeperStore:
             listener(True)
 
     def _is_new_enough(self) -> bool:
-        """Whether the server knows what is asked of it; one that does not ends the connection."""
+        """Whether the server is new enough; ends the connection otherwise."""
         try:
             _wait(multi_read.read_async(self._client, ["/"]))
         except UnimplementedError:
@@ -553,7 +540,6 @@ class ZooKeeperStore:
         return True
 
     def _add_watches(self, wanted: Sequence[str]) -> bool:
-        """Whether all of these are there now."""
         try:
             for path in dict.fromkeys(wanted):
                 self._add_watch(path)
@@ -566,7 +552,7 @@ class ZooKeeperStore:
         _wait(recursive_watch.add_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
-        """Whether no watch has come in between; then calls are let through from now on."""
+        """Lets calls through once no watch was added meanwhile."""
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
@@ -582,7 +568,7 @@ class ZooKeeperStore:
 
 
 def _wait(call: Any) -> Any:
-    """The result of one of kazoo's async calls, in bounded time, with our errors."""
+    """The result of an async kazoo call, in bounded time, with our errors."""
     try:
         return call.get(timeout=CALL_SECONDS)
     except (*CONFLICTS, UnimplementedError):
@@ -592,7 +578,7 @@ def _wait(call: Any) -> Any:
 
 
 def _if_there(call: Any) -> Any:
-    """As ``_wait``; None when there is no such znode."""
+    """As ``_wait``; None when absent."""
     try:
         return _wait(call)
     except NoNodeError:
@@ -607,7 +593,7 @@ def _unavailable(error: Exception, path: str = "") -> UnavailableError:
 
 
 def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
-    """The calls in order; each is made as soon as fewer than ``most`` have not been given yet."""
+    """Calls in order, at most ``most`` unanswered at once."""
     made: deque[Any] = deque()
     for call in calls:
         made.append(call)
@@ -617,8 +603,7 @@ def _in_flight(calls: Iterable[Any], most: int) -> Iterator[Any]:
 
 
 def _versions(writes: Sequence[Write], results: Sequence[Any], refusal: str) -> list[Version]:
-    """Each Put's new version, from what a transaction has given. ``refusal`` is said of a write
-    that is forbidden."""
+    """Each Put's new version. ``refusal`` explains a forbidden write."""
     for write, result in zip(writes, results, strict=True):
         if isinstance(result, CONFLICTS):
             raise ConflictError(_conflict(write, result)) from result
@@ -647,7 +632,7 @@ def _decode(path: ZPath[R], answer: Any) -> Found[R]:
 def _add(
     transaction: Any, write: Write, data: bytes, acl: Callable[[Path], list[Any] | None]
 ) -> None:
-    """``acl`` gives the list of what is created; None leaves it open."""
+    """``acl`` gives the list of a created znode, None an open one."""
     if isinstance(write, Check):
         transaction.check(str(write.path), write.version.number)
         return

@@ -26,10 +26,7 @@ SHARE = 2 / 3
 
 
 class Lease:
-    """Written by the connection's thread, read by any.
-
-    ``clock`` gives seconds that only grow. ``_sent``: unanswered requests, oldest first.
-    """
+    """Written by the connection's thread, read by any; ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,27 +37,27 @@ class Lease:
 
     @property
     def granted_seconds(self) -> float:
-        """For how long after its last proof the session is used; 0 before any server granted it."""
+        """How long after its last proof the session is used; 0 before it was granted."""
         return self._seconds
 
     @property
     def left_seconds(self) -> float:
-        """For how long owned work may go on; not positive when it must have stopped."""
+        """How long owned work may go on; not positive once it must have stopped."""
         return self._proven_at + self._seconds - self._clock()
 
     def patience_seconds(self) -> float:
-        """For how long to wait for something on this connection, when something was asked."""
+        """How long to wait on this connection for an answer."""
         if not self._sent or not self._seconds:
             return inf
         since = max(self._heard_at, next(iter(self._sent.values())))
         return since + self._seconds - self._clock()
 
     def connecting(self) -> None:
-        """The session's request to a server is about to be sent, as the first of a connection."""
+        """The session request of a new connection is about to be sent."""
         self._sent = {None: self._clock()}
 
     def granted(self, timeout_seconds: float) -> None:
-        """A server has accepted the session, for as long as it says; 0 when it is over."""
+        """A server accepted the session for so many seconds; 0 when it is over."""
         self._seconds = timeout_seconds * SHARE
         self.answered(None)
 
@@ -69,13 +66,13 @@ class Lease:
         self._sent.setdefault(request, self._clock())
 
     def answered(self, request: int | None) -> None:
-        """Something was read: the reply to ``request``, or an event, which proves nothing."""
+        """The reply to ``request`` was read, or an event, which proves nothing."""
         self._heard_at = self._clock()
         self._proven_at = max(self._proven_at, self._sent.pop(request, self._proven_at))
 
 
 def observe(client: KazooClient, lease: Lease) -> None:
-    """Tell ``lease`` of all that ``client`` sends and reads; drop a connection that is deserted."""
+    """Reports traffic of ``client`` to ``lease``; drops a deserted connection."""
     connection, handler = client._connection, client.handler
     invoke, submit, read_header, select = (
         connection._invoke,

@@ -1,8 +1,7 @@
-"""A ZooKeeper that knows less than it did: it was made anew, or brought back from an older copy.
+"""Detects a ZooKeeper that lost history: made anew, or restored from an older copy.
 
-A server drops whoever has seen later changes than it has, without a word, and kazoo would try for
-ever. A follower may be behind; of a server that stands alone, or leads, it is certain that what was
-seen is lost. The session is over then, and the next one may see what is there.
+A server silently drops clients that saw later changes, and kazoo would retry for ever. When a
+leader or standalone server has less than was seen, the session is ended.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DECIDES = re.compile(rb"^Mode: (standalone|leader)$", re.MULTILINE)
 
 
 def observe(client: KazooClient) -> None:
-    """Look at each server that drops ``client`` instead of accepting its session."""
+    """Checks each server that drops ``client`` instead of accepting its session."""
     connection = client._connection
     invoke = connection._invoke
 
@@ -57,7 +56,6 @@ class _Server(NamedTuple):
 
 
 def _server(connection: socket.socket) -> _Server | None:
-    """The other end; None when it is gone already."""
     try:
         host, port = connection.getpeername()[:2]
     except OSError:
@@ -66,7 +64,7 @@ def _server(connection: socket.socket) -> _Server | None:
 
 
 def _has_lost(client: KazooClient, server: _Server) -> bool:
-    """Whether one that decides what was changed says that it has less than the client saw."""
+    """Whether a leader or standalone server has less than the client saw."""
     until = time.monotonic() + ASK_SECONDS
     try:
         asking: socket.socket = client.handler.create_connection(
@@ -84,8 +82,7 @@ def _has_lost(client: KazooClient, server: _Server) -> bool:
 
 
 def _received(asking: socket.socket, until: float) -> bytes:
-    """All that it says: kazoo's thread waits for it. Raises OSError when that is not all by
-    then."""
+    """All that the server sends in time; raises OSError otherwise."""
     answer = b""
     while True:
         asking.settimeout(max(0.001, until - time.monotonic()))

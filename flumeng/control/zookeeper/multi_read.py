@@ -1,8 +1,6 @@
-"""Many znodes and folders read with one request (ZooKeeper 3.6 and newer); kazoo has none for that.
+"""Reads many znodes and folders with one request (ZooKeeper 3.6), which kazoo cannot.
 
-kazoo is extended by one request: opcode 22, whose body is that of a transaction (``MultiHeader`` of
-ZooKeeper's ``zookeeper.jute``) with reads as its operations. One that fails does not fail the
-others.
+It adds opcode 22, a ``MultiHeader`` of reads; one failed read does not fail the others.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import ZnodeStat
 
 Answer: TypeAlias = tuple[bytes, ZnodeStat] | list[str] | KazooException
-"""Data, or the names in a folder, or why there are none."""
+"""Data, names in a folder, or an error."""
 END = multiheader_struct.pack(-1, True, -1)
 
 
@@ -67,8 +65,8 @@ class MultiRead(NamedTuple):
 
 
 def read_async(client: KazooClient, paths: Sequence[str], folders: Sequence[str] = ()) -> Any:
-    """Ask for the data of all ``paths`` and the names in all ``folders``; kazoo's async result, one
-    ``Answer`` for each, in this order."""
+    """The data of ``paths`` and the names in ``folders``, as an async result of one ``Answer``
+    each."""
     result = client.handler.async_result()
     client._call(MultiRead(_whole(client, paths), _whole(client, folders)), result)
     return result

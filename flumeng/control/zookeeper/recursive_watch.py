@@ -1,9 +1,7 @@
-"""Persistent recursive watches (ZooKeeper 3.6 and newer) for kazoo, which has none.
+"""Persistent recursive watches (ZooKeeper 3.6) for kazoo.
 
-One watch covers a whole subtree and is not used up by firing. kazoo is extended in two places: a
-request with opcode 106 (``AddWatchRequest`` of ZooKeeper's ``zookeeper.jute``), and a look at each
-watch event before kazoo handles it. The server forgets the watch with the connection: whoever
-wants it back adds it again after each reconnect and reads everything anew.
+It adds opcode 106 (``AddWatchRequest``) and sees each watch event before kazoo. The server forgets
+the watch with the connection.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ class AddWatch(NamedTuple):
 
 
 def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
-    """Call ``heard(path)`` for every watch event of ``client``, path relative to the chroot.
-
-    It runs on kazoo's connection thread and must only enqueue.
-    """
+    """Calls ``heard(path)`` for every watch event, relative to the chroot, on kazoo's connection
+    thread: it may only enqueue."""
     connection = client._connection
     original = connection._read_watch_event
 
@@ -50,7 +46,7 @@ def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
 
 
 def add_async(client: KazooClient, path: str) -> Any:
-    """Ask the server to watch ``path`` and everything below; kazoo's async result."""
+    """Asks the server to watch ``path`` and everything below; kazoo's async result."""
     result = client.handler.async_result()
     full = os.path.normpath(client.chroot + path) if client.chroot else path
     client._call(AddWatch(full), result)

@@ -1,9 +1,8 @@
-"""Connections to ZooKeeper's secure port, and what is wrong when there are none.
+"""TLS to ZooKeeper's secure port, and why it fails.
 
-kazoo's own TLS trusts every authority of the system, checks no host names, and takes its files'
-names once: so a connection is made here. The files are read for each connection, so that a
-certificate that was replaced counts from the next one on. kazoo tries again whatever the reason
-was, in silence; ``trouble`` keeps it for those who wait.
+kazoo's own TLS trusts all system authorities and checks no host names. Files are read for each
+connection, so that a replaced certificate counts. kazoo retries silently; ``trouble`` keeps the
+reason.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS when there is a ``keystore``.
-
-    ``trouble`` says why the last attempt failed and what to do; empty when TLS was not the reason.
-    The store empties it once it is connected.
-    """
+    """kazoo's threads, with TLS when there is a ``keystore``. ``trouble`` says why the last attempt
+    failed in TLS and what to do, or ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
@@ -80,7 +76,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
-    """Why there is no TLS with a server, and what to do; empty when it has not answered."""
+    """Why TLS with a server failed and what to do; "" when it has not answered."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
             return f"ZooKeeper at {server} has a certificate that has expired: give it a new one"
@@ -106,7 +102,6 @@ def refused(error: OSError, keystore: Keystore, server: str) -> str:
 
 
 def speaks_tls(host: str, port: int) -> bool:
-    """Whether a server that does not answer in plain text would answer in TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is said to it
@@ -119,8 +114,8 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """``refused`` is told when a connection ends with an error of TLS: a server that wants no part
-    of us says so only after its own handshake."""
+    """``refused`` gets TLS errors at the end of a connection: a server reports a refusal only after
+    its own handshake."""
 
     refused: Callable[[OSError], None]
 
@@ -141,7 +136,7 @@ _Context.sslsocket_class = _Connection
 
 
 def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
-    """Raises UserError when the files cannot be used, OSError when they do not belong together."""
+    """Raises UserError for unusable files, OSError when they do not belong together."""
     credentials = keystore.load()
     _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)

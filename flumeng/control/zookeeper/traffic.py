@@ -1,4 +1,4 @@
-"""What a store's connection carried, counted for the metrics of its process."""
+"""Counters of a store's connection, for metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DONE, CONFLICT, UNAVAILABLE, REFUSED = "done", "conflict", "unavailable", "refus
 
 
 class Traffic:
-    """Any thread may count and ask."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._transactions: Counter[str] = Counter({DONE: 0, CONFLICT: 0, UNAVAILABLE: 0})
@@ -27,7 +27,7 @@ class Traffic:
 
     @contextmanager
     def transaction(self, sent_at: float | None = None) -> Iterator[None]:
-        """Counts one, whatever becomes of it; ``sent_at`` on ``time.perf_counter``, else now."""
+        """Counts one; ``sent_at`` is on ``time.perf_counter``."""
         began = time.perf_counter() if sent_at is None else sent_at
         outcome = REFUSED
         try:

@@ -1,9 +1,7 @@
-"""Transactions are weighed as ZooKeeper's server weighs them, before they are sent.
+"""Weighs transactions as ZooKeeper's server does, before they are sent.
 
-A server that gets a larger request than its ``jute.maxbuffer`` closes the connection: the writer
-sees a lost reply, and repeating never helps. So every writer splits by these weights, and a store
-refuses whatever is still too large. A request is a header and, for each write, a header with the
-path, the data and, where a znode is created, its access list.
+A server closes the connection on a request over its ``jute.maxbuffer``, so every writer splits by
+these weights, and a store refuses what is still too large.
 """
 
 from __future__ import annotations
@@ -23,32 +21,32 @@ T = TypeVar("T")
 LIMIT_BYTES = 0xFFFFF
 """``jute.maxbuffer`` of a server that is not configured otherwise."""
 MOST_WRITES = 1000
-"""A server carries out one transaction at a time: more writes than this keep others waiting."""
+"""A server carries out one transaction at a time: more writes keep others waiting."""
 REQUEST_BYTES = 8 + 9
 """The request's header, and the mark at its end."""
 WRITE_BYTES = 9 + 4 + 4
 """A write's header, the length of its path, and its version or flags."""
 LENGTH_BYTES = 4
 ENTRY_BYTES = 4 + 4 + 4
-"""Of an access list's entry: permissions and two lengths."""
+"""Permissions and two lengths of an access list's entry."""
 OPEN: AccessList = (("world:anyone", "rwcda"),)
 
 
 class TooLargeError(UserError):
-    """A transaction that no server takes. Nothing of it was sent."""
+    """A transaction that no server takes; nothing of it was sent."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Weighs writes for one cluster. ``chroot_bytes`` come before each path; znodes of a
-    ``secured`` cluster are created with its access lists."""
+    """Weighs writes of one cluster. ``chroot_bytes`` precede each path; a ``secured`` cluster adds
+    access lists to created znodes."""
 
     chroot_bytes: int = 0
     secured: Secured | None = None
     limit_bytes: int = LIMIT_BYTES
 
     def weigh(self, write: Write) -> int:
-        """Bytes of one write. A value over the bound of its row weighs more than may be sent."""
+        """Bytes of one write; a value over its row's bound weighs more than any limit."""
         value = write.value if isinstance(write, Put) else None
         data = b"" if value is None else codec.encode(value)
         size = self.weigh_encoded(write, data)
@@ -63,26 +61,24 @@ class Scale:
         return size + self._list_bytes(write.path) if write.expect is ABSENT else size
 
     def most(self, path: Path) -> int:
-        """Bytes that creating the znode takes at most."""
+        """The most bytes that creating the znode takes."""
         size = WRITE_BYTES + self.chroot_bytes + len(str(path).encode())
         return size + LENGTH_BYTES + path.row.size_bytes + self._list_bytes(path)
 
     def total(self, writes: Iterable[Write]) -> int:
-        """Bytes of a transaction of these writes."""
         return REQUEST_BYTES + sum(map(self.weigh, writes))
 
     def fits(self, writes: Iterable[Write], room_bytes: int = 0) -> bool:
-        """Whether a server takes them in one transaction, with ``room_bytes`` for others."""
+        """Whether one transaction takes them, with ``room_bytes`` for others."""
         return self.total(writes) + room_bytes <= self.limit_bytes
 
     def require(self, writes: Sequence[Write], data: Sequence[bytes]) -> None:
-        """Raises TooLargeError for what a server would not take; ``data`` are the values."""
+        """Raises TooLargeError; ``data`` are the values."""
         size = REQUEST_BYTES + sum(map(self.weigh_encoded, writes, data))
         if size > self.limit_bytes:
             raise TooLargeError(self.why_too_large(_named(writes), size))
 
     def why_too_large(self, what: str, size_bytes: int) -> str:
-        """The sentence for a change that cannot be sent."""
         return (
             f"{what} takes {size_bytes} bytes in one transaction, and ZooKeeper takes at most "
             f"{self.limit_bytes} (jute.maxbuffer): nothing was written; change less at once"
@@ -103,14 +99,10 @@ def portions(
     room_bytes: int = 0,
     most: int | None = None,
 ) -> Iterator[list[T]]:
-    """The items in order, in as few portions as fit into a transaction each. The writes of one item
-    are never split.
-
-    ``each`` are written in every transaction, ``room_bytes`` are left for what its sender adds, and
-    a portion has at most so many writes.
-    Raises TooLargeError for an item that does not fit into a transaction of its own, UserError when
-    one of its values is over its bound; the portions before it were given.
-    """
+    """The items in order, in portions that fit into a transaction each. An item's writes are never
+    split; ``each`` are added to every transaction, and ``room_bytes`` left free. Raises
+    TooLargeError for an item that never fits, UserError for a value over its bound, after the
+    portions before it."""
     empty = REQUEST_BYTES + room_bytes + sum(map(scale.weigh, each))
     most = MOST_WRITES if most is None else most
     portion: list[T] = []
@@ -135,13 +127,12 @@ def portions(
 def singly(
     scale: Scale, writes: Iterable[Write], *, each: Sequence[Write] = (), room_bytes: int = 0
 ) -> Iterator[list[Write]]:
-    """As ``portions``, of writes that do not depend on each other."""
+    """As ``portions``, for independent writes."""
     return portions(scale, writes, lambda one: [one], each=each, room_bytes=room_bytes)
 
 
 def first_that_fit(items: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """The longest beginning of ``items`` that fits; the first item alone when not even that does.
-    ``fits`` is asked a logarithmic number of times."""
+    """The longest beginning of ``items`` that fits, at least one, by binary search."""
     least, most = 1, len(items)
     if most <= 1 or fits(items):
         return items

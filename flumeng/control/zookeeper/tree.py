@@ -1,4 +1,4 @@
-"""Whole-tree work on a store: make an empty cluster, and check one against the schema."""
+"""Creates an empty cluster, and checks one against the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkschema.verify import verify as verify_tree
 
 
 def init(store: Store) -> list[str]:
-    """Create what an empty cluster has; gives the paths that were missing. Safe to repeat."""
+    """Creates an empty cluster; returns the missing paths. Safe to repeat."""
     store.make_root()
     created = []
     for path, record in bootstrap.initial(uuid.uuid4().hex):
@@ -26,17 +26,16 @@ def init(store: Store) -> list[str]:
 
 
 def verify(store: Store) -> list[Problem]:
-    """Everything in the cluster that does not keep to the schema."""
     return verify_tree(store.dump())
 
 
 def require(store: ReadableStore) -> Schema:
-    """The cluster's schema; UserError unless it is there, of a version that this code can use."""
+    """The cluster's schema. Raises UserError when it is absent or of an unsupported version."""
     return require_versioned(store).value
 
 
 def require_versioned(store: ReadableStore) -> Versioned[Schema]:
-    """As ``require``, for a write that holds only while the version stays what it is."""
+    """As ``require``, for a write that depends on the version."""
     found = store.read(paths.schema())
     if found is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")

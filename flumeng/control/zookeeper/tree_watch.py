@@ -1,7 +1,7 @@
-"""Which tree the session is in: a wiped ZooKeeper, or an import, puts another one in its place.
+"""Detects that another tree took the place of this one: a wiped ZooKeeper, or an import.
 
-Epochs and offsets of the other tree may equal those that a process knows. So a process that owns
-something claims it again when the tree is another one, and claims nothing where there is none.
+Epochs and offsets may repeat there, so an owner claims again in another tree, and nothing where
+there is none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TreeIdentity(NamedTuple):
 
 
 class TreeWatch:
-    """For any thread. ``changed`` is called when it may be another tree; it may only enqueue."""
+    """Thread-safe. ``changed`` is called when it may be another tree; it may only enqueue."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class TreeWatch:
         store.on_session(lambda _: self._look_soon())
 
     def identity(self) -> TreeIdentity | None:
-        """None where there is no cluster. Reads once after each change. Raises UnavailableError,
+        """None without a cluster. Reads once after each change. Raises UnavailableError,
         CorruptError."""
         with self._lock:
             looks = self._looks
