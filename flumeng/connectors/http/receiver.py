@@ -58,10 +58,6 @@ class Answer:
     after_seconds: float = 0.0
 
 
-def backoff(patience_seconds: float | None) -> Backoff:
-    return Backoff(RETRY_SECONDS, patience_seconds)
-
-
 def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
     """Return once the receiver has accepted it, possibly twice after a lost answer. Raises
     RefusedRequestError, UnavailableError, UserError."""

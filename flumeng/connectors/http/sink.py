@@ -18,10 +18,10 @@ from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.dead_letters import Refuse, schema_around
 from flumeng.connectors.api.sink import Attempt, BatchId, Row, TaskRevision, Written
 from flumeng.connectors.http.receiver import (
+    RETRY_SECONDS,
     Endpoint,
     RefusedRequestError,
     TooLargeError,
-    backoff,
     reach,
     send,
 )
@@ -106,7 +106,7 @@ class SendSplit:
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
         events = 0
-        pauses = backoff(self.patience_seconds)
+        pauses = Backoff(RETRY_SECONDS, self.patience_seconds)
         for request in requests(batches, self.options.request_bytes):
             self._send(request, refuse, pauses)
             events += len(request.texts)

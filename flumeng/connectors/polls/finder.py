@@ -44,14 +44,12 @@ class ScheduleFinder:
         store: Store,
         task: FindingTask,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        most_waiting: int = AHEAD_ITEMS,
     ) -> None:
         self._schedule = poller.schedule
         self._location = poller.answers.location
         self._store = store
         self._task = task
         self._now = now
-        self._most_waiting = most_waiting
         self._log: QueueLog | None = None
         self._looked_at: datetime | None = None
         self._rest_seconds = UNASKED_SECONDS
@@ -141,7 +139,7 @@ class ScheduleFinder:
         if last is None or last <= self._looked_at:
             return False
         if self._schedule.catch_up == "all":
-            room = max(0, self._most_waiting - log.kept_items)
+            room = max(0, AHEAD_ITEMS - log.kept_items)
             following = self._schedule.due_after(self._looked_at, self._task.flow)
             due = list(islice(takewhile(lambda one: one <= now, following), room))
             if due:

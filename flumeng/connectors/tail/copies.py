@@ -20,7 +20,7 @@ from flumeng.connectors.tail.names import (
     has_shape,
     is_numbered,
     originals,
-    successor,
+    regular_files,
 )
 from flumeng.connectors.tail.tailed_file import Following, TailedFile
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
@@ -141,9 +141,11 @@ class Copies:
                 or any(has_shape(name, generation) for generation in generations)
             )
 
+        # A link may lead elsewhere by now: then its former target is a candidate too.
+        beside = copies_beside(newest.cursor) | regular_files([newest.cursor.real_path])
         return {
             key: sight
-            for key, sight in (copies_beside(newest.cursor) | successor(newest.cursor)).items()
+            for key, sight in beside.items()
             if key not in self._files
             and key.device == newest.key.device
             and sight.modified_ns > newest.cursor.modified_ns > 0

@@ -70,11 +70,6 @@ def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey
     )
 
 
-def successor(cursor: FilePosition) -> dict[FileKey, Sight]:
-    """The file at the former target of a link."""
-    return regular_files([cursor.real_path])
-
-
 def base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
