@@ -129,11 +129,6 @@ def _is_json(hint: Any) -> bool:
     return hint in (str, int, float, bool, types.NoneType)
 
 
-@cache
-def _none_by_default(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.default is None)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, int | str):
         return value

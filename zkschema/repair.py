@@ -1,20 +1,21 @@
 """Automatic repairs of a tree. Pure: ``tree -> repairs``.
 
-Removed is what nothing will read again; reset is what its writers derive again, or what has a safe
-value. Identities, journal registrations and acks need a person.
+An *orphan* belongs to something that is gone and is removed. A *dangling* reference names something
+that should be there. Reset is what its writers derive again, or what has a safe value. Identities,
+journal registrations and acks need a person; masters repair plans and assignments themselves.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zkschema import bootstrap, codec, records, references, table
+from zkschema import bootstrap, codec, records, table
 from zkschema.migrations import Change, Delete, Document, Set
 from zkschema.records import Record
-from zkschema.table import ZPath
+from zkschema.table import Row, ZPath
 from zkschema.verify import Problem, tree_version, verify
 
 R = TypeVar("R", bound=Record)
@@ -41,8 +42,8 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
     found = [
         *verify(tree),
-        *references.dangling(tree),
-        *references.orphans(tree),
+        *dangling(tree),
+        *orphans(tree),
         *_stale(without_session),
     ]
     return [
@@ -58,9 +59,9 @@ def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
     if schema is None or schema.version != tree_version(tree):
         return []
     found: dict[str, Repair] = {}
-    for problem in [*references.orphans(tree), *_stale(without_session)]:
+    for problem in [*orphans(tree), *_stale(without_session)]:
         found[problem.path] = _removal(problem, tree)
-    for problem in references.dangling(tree):
+    for problem in dangling(tree):
         repair = _of_dangling(problem, tree)
         if repair is not None:
             found.setdefault(problem.path, repair)
@@ -241,3 +242,100 @@ def _document(record: Record | None) -> Document | None:
         return None
     document: Document = json.loads(codec.text_of(record))
     return document
+
+
+def orphans(tree: Tree) -> list[Problem]:
+    """Znodes of gone flows and journals, and buckets that no plan counts. An ack stays while
+    anything names its partition. A folder stands for all below it."""
+    gone = [
+        Problem(str(row(flow)), f"orphan: flow {flow} is gone")
+        for row in (table.acks, table.commits, table.intents, table.queue)
+        for flow in _names(tree, row)
+        if str(table.flow(flow)) not in tree
+    ]
+    gone += [
+        Problem(str(table.lease(*names)), f"orphan: it has no cursor at flow {names[0]}")
+        for path in tree
+        if (names := table.lease.matches(path)) and str(table.cursor(*names)) not in tree
+    ]
+    plans = dict(_records(tree, table.plan))
+    extra = [
+        Problem(path, "orphan: the plan has no such bucket")
+        for path in tree
+        if (names := table.plan_bucket.matches(path))
+        and (plan := plans.get((names[0],))) is not None
+        and not (names[1].isdecimal() and int(names[1]) < plan.buckets)
+    ]
+    found = [*gone, *extra, *_of_journals(tree)]
+    return sorted(found, key=lambda problem: problem.path)
+
+
+def dangling(tree: Tree) -> list[Problem]:
+    """Flows without their revision's text or a folder, and journals without their node."""
+    version = tree_version(tree)
+    found = [
+        Problem(str(table.flow(name)), f"its revision {flow.revision} is not there")
+        for (name,), flow in _records(tree, table.flow)
+        if str(table.revision(name, str(flow.revision))) not in tree
+    ]
+    found += [
+        Problem(str(folder), f"missing: a folder of flow {name}")
+        for (name,), _ in _records(tree, table.flow)
+        for folder in bootstrap.flow_folders(name, version)
+        if str(folder) not in tree
+    ]
+    found += [
+        Problem(str(table.journal(name)), f"its node {journal.primary} is not there")
+        for (name,), journal in _records(tree, table.journal)
+        if str(table.node(journal.primary)) not in tree
+        and str(table.live_node(journal.primary)) not in tree
+    ]
+    return sorted(found, key=lambda problem: problem.path)
+
+
+def _of_journals(tree: Tree) -> list[Problem]:
+    """Journals of gone flows, and acks of partitions that nothing names."""
+    journals = dict(_records(tree, table.journal))
+    found = [
+        Problem(str(table.journal(name)), f"orphan: flow {journal.flow} is gone")
+        for (name,), journal in journals.items()
+        if str(table.flow(journal.flow)) not in tree
+    ]
+    named = {
+        (names[0], partition)
+        for row in (table.plan, table.plan_bucket)
+        for names, plan in _records(tree, row)
+        for task in plan.tasks.values()
+        for partition in task.partitions
+    } | {
+        (names[0], partition)
+        for row in (table.partitions, table.partitions_bucket)
+        for names, known in _records(tree, row)
+        for partition in known.partitions
+    }
+    registered = set(_names(tree, table.journal))
+    found += [
+        Problem(path, f"orphan: {names[2]} is gone")
+        for path in tree
+        if (names := table.ack.matches(path))
+        and str(table.flow(names[0])) in tree
+        and names[2] not in registered
+        and (names[0], names[2]) not in named
+    ]
+    return found
+
+
+def _names(tree: Tree, row: Row[Record]) -> list[str]:
+    return sorted(names[0] for path in tree if (names := row.matches(path)))
+
+
+def _records(tree: Tree, row: Row[R]) -> Iterator[tuple[tuple[str, ...], R]]:
+    """Names and record of each decodable znode of ``row``."""
+    assert row.record is not None
+    for path, data in tree.items():
+        names = row.matches(path)
+        if names is not None:
+            try:
+                yield names, codec.decode(row.record, data)
+            except codec.DecodeError:
+                continue

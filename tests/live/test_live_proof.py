@@ -22,7 +22,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
-from flumeng.control.zookeeper.kazoo_lists import to_kazoo
+from flumeng.control.zookeeper.access_lists import to_kazoo
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore, connect
 from flumeng.platform.errors import ConflictError, ForbiddenError
 from flumeng.platform.security.roles import DIRECTORY, Role, subject_of

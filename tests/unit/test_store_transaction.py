@@ -20,7 +20,6 @@ from flumeng.control.zookeeper import (
     Write,
     access_lists,
     data_of,
-    kazoo_lists,
 )
 from flumeng.control.zookeeper.transaction import (
     MOST_WRITES,
@@ -64,7 +63,7 @@ def sent(write: Write, scale: Scale, chroot: str) -> object:
         return SetData(path, data, 3)
     secured = scale.secured
     entries = access_lists.wanted(str(write.path), secured) if secured else OPEN
-    return Create(path, data, kazoo_lists.to_kazoo(entries), 0)
+    return Create(path, data, access_lists.to_kazoo(entries), 0)
 
 
 @pytest.mark.parametrize("secured", [None, SECURED])

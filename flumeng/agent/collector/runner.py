@@ -42,7 +42,7 @@ from flumeng.agent.collector.written import BrokenTogetherError, HungError
 from flumeng.connectors.api.ranged import OpenPositions, UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.tree_watch import TreeIdentity, TreeWatch
+from flumeng.control.zookeeper.tree import TreeIdentity, TreeWatch
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.platform.streak import Streak

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flumeng.config.replicas import Replicas
-from flumeng.control.snapshot.partition_changes import changed_names
+from flumeng.control.planner.changes import changed_names
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.journal.replication.membership import node_of

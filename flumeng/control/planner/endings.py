@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from flumeng.control.planner.placement_index import DRAINING
 from flumeng.control.planner.plan_builder import PlanBuilder
-from zkschema.records import COLLECT, INGEST, EndedTask, Plan, PlannedTask, TaskStatus, cut
+from zkschema.records import COLLECT, INGEST, EndedTask, Plan, PlannedTask, cut
 
 Change = tuple[str, PlannedTask, PlannedTask | None]
 MOST = 100
@@ -57,7 +57,7 @@ def _judge(
     if seen:
         return SUPERSEDED, f"its acks are owned under epoch {seen}"
     idle = not any(snapshot.is_open(flow.name, partition) for partition in old.partitions)
-    said = _said(builder, name, old)
+    said = builder.flow.said(name, old, builder.snapshot.nodes)
     failure = said.error or "no reason given" if said and said.state == "failed" else ""
     if new is None:
         how, why = _at_the_end(builder, idle=idle)
@@ -86,15 +86,9 @@ def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
     return STOPPED, "other tasks read its partitions"
 
 
-def _said(builder: PlanBuilder, name: str, task: PlannedTask) -> TaskStatus | None:
-    owner = builder.snapshot.nodes.get(task.node or "")
-    said = owner.status.tasks.get(f"{builder.flow.name}/{name}") if owner and owner.status else None
-    return said if said and said.epoch == task.epoch else None
-
-
 def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
     """The higher epoch that its owner has found, or 0."""
-    said = _said(builder, name, task)
+    said = builder.flow.said(name, task, builder.snapshot.nodes)
     return said.epoch_seen if said and said.epoch_seen > said.epoch else 0
 
 

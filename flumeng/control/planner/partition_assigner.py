@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import chain
 
+from flumeng.control.planner.changes import ChangeSet
 from flumeng.control.planner.placement_index import ONE_MORE, in_order, partitions_of, size_rank
-from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from flumeng.control.planner.plan_builder import PlanBuilder
 from zkschema.records import COLLECT, PlannedTask
 
 

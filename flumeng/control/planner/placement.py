@@ -17,6 +17,7 @@ from itertools import count, islice, takewhile
 from typing import NamedTuple
 
 from flumeng.config import CollectPlace, IngestPlace
+from flumeng.control.planner.changes import ChangeSet
 from flumeng.control.planner.discovery import ALONE, end_discovery, place_discovery
 from flumeng.control.planner.node_selector import NodeSelector
 from flumeng.control.planner.partition_assigner import PartitionAssigner, count_open
@@ -27,7 +28,7 @@ from flumeng.control.planner.placement_index import (
     counted_on,
     in_order,
 )
-from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
 from flumeng.control.snapshot.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask

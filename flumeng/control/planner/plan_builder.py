@@ -11,20 +11,6 @@ from flumeng.control.snapshot.task_map import Tasks, leaving
 from zkschema.records import COLLECT, Plan, PlannedTask
 
 
-@dataclass(frozen=True)
-class ChangeSet:
-    """What to look at: ``everything``, or what changed since everything was in order; ``nodes`` are
-    sorted."""
-
-    everything: bool = True
-    nodes: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.everything or self.nodes or self.partitions or self.tasks)
-
-
 @dataclass
 class Recovery:
     """How many lost tasks may still be reassigned; None: any number."""
@@ -151,11 +137,8 @@ class PlanBuilder:
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
         """The task under a new epoch when its owner met a higher one: the plan is older than the
         acks."""
-        owner = self.snapshot.nodes.get(task.node or "")
-        said = (
-            owner.status.tasks.get(f"{self.flow.name}/{name}") if owner and owner.status else None
-        )
-        if said is None or not said.epoch == task.epoch < said.epoch_seen:
+        said = self.flow.said(name, task, self.snapshot.nodes)
+        if said is None or said.epoch_seen <= task.epoch:
             return task
         self.epoch = max(self.epoch, said.epoch_seen) + 1
         why = f"what it writes has epoch {said.epoch_seen}"

@@ -11,24 +11,24 @@ from flumeng.control.planner.absences import maintain
 from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.control.planner.applied import with_journals
 from flumeng.control.planner.balance import balance
+from flumeng.control.planner.changes import ChangeSet, changed_names, changed_partitions, scope_of
 from flumeng.control.planner.copies import Copies
 from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.drops import drop_of
 from flumeng.control.planner.endings import endings, history
 from flumeng.control.planner.placement import place
 from flumeng.control.planner.placement_index import PlacementIndex
-from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder, Recovery
+from flumeng.control.planner.plan_builder import PlanBuilder, Recovery
 from flumeng.control.planner.projection import assign
 from flumeng.control.planner.rollout import revert, roll
 from flumeng.control.planner.standbys import choose_standbys
 from flumeng.control.planner.steps import steps
 from flumeng.control.snapshot.leases import RunOut
-from flumeng.control.snapshot.partition_changes import changed_names, changed_partitions
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
-from flumeng.control.snapshot.task_map import Bucket, Change, Tasks
+from flumeng.control.snapshot.task_map import Bucket, Tasks
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Version
 from zkschema import paths
-from zkschema.records import COLLECT, INGEST, EndedTask, Journal, Plan, PlannedTask
+from zkschema.records import EndedTask, Journal, Plan
 
 MARK_BYTES = 64
 """Room in a plan's own znode for its buckets and steps."""
@@ -78,7 +78,8 @@ class Planner:
     def plan(self, snapshot: Snapshot) -> list[Action]:
         round_ = self._reconcile(snapshot)
         self._place(round_)
-        self._roll_out(round_)
+        for builder in round_.builders.values():
+            roll(builder)
         self._balance(round_)
         choose_standbys(round_.builders, round_.change_sets, self._index)
         return self._project(round_)
@@ -118,10 +119,6 @@ class Planner:
         for name, builder in round_.builders.items():
             if round_.change_sets[name] or builder.flow_index.unsettled:
                 place(builder, round_.change_sets[name])
-
-    def _roll_out(self, round_: _Round) -> None:
-        for builder in round_.builders.values():
-            roll(builder)
 
     def _balance(self, round_: _Round) -> None:
         """Without a change since the last round no move is worth it."""
@@ -229,7 +226,7 @@ class Planner:
             for name, old, new in differences:
                 self._index.put(flow, name, old, new)
         behind.update(_touched(before, flow))
-        return _scope_of(differences, everything=not self._is_followed(before, flow))
+        return scope_of(differences, everything=not self._is_followed(before, flow))
 
     def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
         """Whether the differences cover all that changed of the flow."""
@@ -272,21 +269,6 @@ def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
 
 def _mine(snapshot: Snapshot) -> Iterator[FlowView]:
     return (flow for name, flow in snapshot.flows.items() if name in snapshot.mine)
-
-
-def _scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
-    """What to look at in a flow whose tasks are not as planned."""
-    nodes, partitions = set(), set()
-    for _, old, new in differences:
-        task = old or new
-        assert task is not None
-        if old is None or new is None or task.kind == INGEST:
-            everything = everything or task.kind == COLLECT
-            nodes.update([task.node] if task.node else [])
-        else:
-            partitions.update(set(old.partitions) ^ set(new.partitions))
-    names = tuple(name for name, _, _ in differences)
-    return ChangeSet(everything, tuple(nodes), tuple(partitions), names)
 
 
 def _nodes_of(flow: FlowView) -> Iterator[str]:
@@ -352,15 +334,15 @@ def _changes_hands(name: str, before: Tasks, after: Tasks) -> bool:
 def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:
     """For tasks that lose partitions with this step."""
     for name, old, new in after.differences(before):
-        if name in builder.fenced and old is not None and _loses(old, new):
+        if (
+            name in builder.fenced
+            and old is not None
+            and not set(old.partitions) <= set(new.partitions if new else ())
+        ):
             final = builder.task(name)
             seen = builder.intent(name)
             assert seen is not None, f"{name} loses partitions, and nobody knows its intent"
             yield Fence(name, final.epoch if final and final.node else builder.epoch, seen)
-
-
-def _loses(old: PlannedTask, new: PlannedTask | None) -> bool:
-    return not set(old.partitions) <= set(new.partitions if new else ())
 
 
 def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:

@@ -9,15 +9,14 @@ task could run is not proven. A changed place is not rolled out: it holds at onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from flumeng.config import Rollout
 from flumeng.control.planner.actions import Revert
 from flumeng.control.planner.placement_index import DRAINING
 from flumeng.control.planner.plan_builder import PlanBuilder
-from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from zkschema.records import COLLECT, INGEST, Audit, PlannedTask, TaskStatus
+from flumeng.control.snapshot.snapshot import FlowView, Snapshot
+from zkschema.records import COLLECT, INGEST, Audit, PlannedTask
 
 AUTHOR = "flumeng"
 NAMED = 3
@@ -40,7 +39,7 @@ def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
 def _failure(flow: FlowView, snapshot: Snapshot) -> str:
     current = flow.record.revision
     for name, task in flow.tasks.items():
-        status = _said(flow, name, task, snapshot.nodes)
+        status = None if task.state == DRAINING else flow.said(name, task, snapshot.nodes)
         if status and (status.revision, status.state) == (current, "failed"):
             why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
             return f"{why}{status.error or 'no reason given'}"
@@ -62,7 +61,7 @@ def _standstill(flow: FlowView, snapshot: Snapshot) -> str:
 
 
 def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> str:
-    status = _said(flow, name, task, snapshot.nodes)
+    status = None if task.state == DRAINING else flow.said(name, task, snapshot.nodes)
     if status is None or status.revision != flow.record.revision:
         return "has not taken it"
     error = f" ({status.error})" if status.error else ""
@@ -143,14 +142,3 @@ class _Wave:
         del self.waiting[: len(chosen)]
         self.under_way += chosen
         return len(chosen)
-
-
-def _said(
-    flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
-) -> TaskStatus | None:
-    """The status from the task's current owner."""
-    node = nodes.get(task.node or "")
-    if node is None or node.status is None or task.state == DRAINING:
-        return None
-    status = node.status.tasks.get(f"{flow.name}/{name}")
-    return status if status and status.epoch == task.epoch else None

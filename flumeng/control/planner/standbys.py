@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from flumeng.config import CollectPlace
+from flumeng.control.planner.changes import ChangeSet
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.planner.placement_index import PlacementIndex
-from flumeng.control.planner.plan_builder import ChangeSet, PlanBuilder
+from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.snapshot import NodeView
 from zkschema.records import COLLECT, PlannedTask
 

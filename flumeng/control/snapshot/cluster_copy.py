@@ -5,17 +5,29 @@ A master updates its copy by watches, a query reads what it asks for, and a push
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from flumeng.control.snapshot import discovered
-from flumeng.control.zookeeper import Found, Path, Unreadable, Versioned, readable
+from flumeng.control.zookeeper import (
+    ABSENT,
+    Expected,
+    Found,
+    Path,
+    ReadableStore,
+    Unreadable,
+    Versioned,
+    readable,
+)
 from flumeng.control.zookeeper.transaction import Scale
 from zkschema import paths
 from zkschema.records import Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
+V = TypeVar("V")
+IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
+"""Whether a node's live znode proves that the node is live."""
 SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
 """Records whose rest may lie in buckets or pages."""
 
@@ -104,3 +116,60 @@ def first_name(path: Path) -> str:
     """The flow, node or journal of a path, or ""."""
     names = path.row.matches(str(path))
     return names[0] if names else ""
+
+
+class Mirror(ClusterCopy):
+    """Absent znodes are not kept, nor live znodes that ``is_live`` rejects."""
+
+    def __init__(self, store: ReadableStore, is_live: IsLive) -> None:
+        super().__init__(store.scale)
+        self._store = store
+        self._is_live = is_live
+
+    @property
+    def paths(self) -> Set[str]:
+        return self.znodes.keys()
+
+    def forget(self) -> None:
+        self.znodes, self.unreadable = {}, {}
+
+    def refresh(self, wanted: list[Path]) -> list[Path]:
+        """Reads these and their buckets; returns what changed."""
+        changed = self._refresh_these(wanted)
+        missing = [path for path in self.rest_of(wanted) if str(path) not in self.znodes]
+        return [*changed, *self._refresh_these(missing)]
+
+    def _refresh_these(self, wanted: list[Path]) -> list[Path]:
+        changed = []
+        for path, read in zip(wanted, self._store.read_each(wanted), strict=True):
+            found = read
+            if read and path.row is paths.live_node and not self._is_live(path, read):
+                found = None
+            if _same(self.get(path), found):
+                continue
+            changed.append(path)
+            self.keep(path, found)
+            if found is None:
+                del self.znodes[str(path)]
+        return changed
+
+    def get(self, path: Path) -> Found[Any]:
+        return self.znodes.get(str(path))
+
+    def version(self, path: Path) -> Expected:
+        found = self.get(path)
+        return found.version if found else ABSENT
+
+
+def changed_in(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
+    """The same mapping when nothing changed, else a sorted copy; None removes."""
+    if not changed and isinstance(known, dict):
+        return known
+    together = {**known, **changed}
+    return {name: value for name in sorted(together) if (value := together[name]) is not None}
+
+
+def _same(known: Found[Any], found: Found[Any]) -> bool:
+    if known is None or found is None:
+        return known is found
+    return (known.version, known.created) == (found.version, found.created)

@@ -13,10 +13,9 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from flumeng.control.snapshot.cluster_copy import first_name
+from flumeng.control.snapshot.cluster_copy import IsLive, Mirror, changed_in, first_name
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
 from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
-from flumeng.control.snapshot.mirror import IsLive, Mirror, changed_in
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.snapshot.timers import Absences, Moments, Pauses, Rollouts
 from flumeng.control.snapshot.unwatched import Unwatched

@@ -31,6 +31,7 @@ from zkschema.records import (
     Partition,
     Plan,
     PlannedTask,
+    TaskStatus,
 )
 
 Amounts = tuple[tuple[str, int], ...]
@@ -105,6 +106,14 @@ class FlowView:
     def collect_place(self) -> CollectPlace:
         """Where its collect tasks run; the defaults while its revision cannot be read."""
         return (self.place or Place()).collect
+
+    def said(
+        self, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
+    ) -> TaskStatus | None:
+        """The status of the task from its owner, under the same epoch."""
+        owner = nodes.get(task.node or "")
+        said = owner.status.tasks.get(f"{self.name}/{name}") if owner and owner.status else None
+        return said if said is not None and said.epoch == task.epoch else None
 
     def revision_of(self, task: PlannedTask) -> int:
         current = self.record.revision
@@ -272,15 +281,12 @@ class Snapshot:
             (f"{flow.name}/{name}", task)
             for flow in self.flows.values()
             for name, task in flow.tasks.items()
-            if task.kind == COLLECT and self._is_starting(f"{flow.name}/{name}", task)
+            if task.kind == COLLECT
+            and task.state == "assigned"
+            and (node := self.nodes.get(task.node or "")) is not None
+            and node.live
+            and ((said := flow.said(name, task, self.nodes)) is None or said.state == "starting")
         ]
-
-    def _is_starting(self, key: str, task: PlannedTask) -> bool:
-        node = self.nodes.get(task.node or "")
-        if node is None or not node.live or task.state != "assigned":
-            return False
-        said = node.status.tasks.get(key) if node.status else None
-        return said is None or said.epoch != task.epoch or said.state == "starting"
 
     def partitions_of(self, flow: str) -> list[str]:
         own = self._journals_by_flow.get(flow, [])

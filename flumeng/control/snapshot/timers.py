@@ -190,10 +190,5 @@ def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
 
 
 def _runs(flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]) -> bool:
-    node = nodes.get(task.node or "")
-    said = node.status.tasks.get(f"{flow.name}/{name}") if node and node.status else None
-    return said is not None and (said.state, said.revision, said.epoch) == (
-        "running",
-        flow.record.revision,
-        task.epoch,
-    )
+    said = flow.said(name, task, nodes)
+    return said is not None and (said.state, said.revision) == ("running", flow.record.revision)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from flumeng.config import FlowSpec, SpecError, parse_flow
 from flumeng.control.snapshot import discovered, journal_registry
 from flumeng.control.snapshot.assignment_pages import whole
-from flumeng.control.snapshot.mirror import Mirror
+from flumeng.control.snapshot.cluster_copy import Mirror
 from flumeng.control.snapshot.partitions import FLOW, ack_path, input_of
 from flumeng.control.snapshot.snapshot import FlowView, NodeView
 from flumeng.control.snapshot.task_map import Tasks

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
+
+from kazoo.security import ACL, Id
 
 from flumeng.control.zookeeper import AccessList
 from flumeng.platform.security.roles import Role, subject_of
 from zkschema import access
-from zkschema.access import Secured
+from zkschema.access import PERMISSIONS, Secured
 from zkschema.records import Journal
 
 SCHEME = "x509"
 DIGEST = "digest"
+BITS = {letter: 1 << number for number, letter in enumerate(PERMISSIONS)}
 HIDDEN = ":x"
 REFUSED = "ZooKeeper refuses it (NoAuthError)"
 OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
@@ -89,3 +93,18 @@ def _identity(member: str, secured: Secured) -> str:
 def _subject(member: str, cluster: str) -> str:
     role, _, name = member.partition(":")
     return subject_of(cluster, cast(Role, role), name)
+
+
+@lru_cache(maxsize=4096)
+def to_kazoo(entries: AccessList) -> list[Any]:
+    return [
+        ACL(sum(BITS[letter] for letter in may), Id(*who.split(":", 1))) for who, may in entries
+    ]
+
+
+def of_kazoo(found: Iterable[Any]) -> AccessList:
+    return tuple(sorted((f"{one.id.scheme}:{one.id.id}", _letters(one.perms)) for one in found))
+
+
+def _letters(permissions: int) -> str:
+    return "".join(letter for letter in PERMISSIONS if permissions & BITS[letter])

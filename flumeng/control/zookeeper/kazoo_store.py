@@ -1,16 +1,12 @@
-"""The store on a real ZooKeeper, through kazoo. All of kazoo's traps are handled here, once.
+"""The store on a real ZooKeeper, through kazoo, whose traps are all handled here.
 
-- kazoo drops every watch at a disconnect and never restores it: after each reconnect the recursive
-  watches are added again and everyone who watches is told to look.
-- kazoo has no recursive watches and reads one znode with each request: ``recursive_watch`` and
-  ``multi_read`` add what is missing. A server that has neither (before 3.6) is refused.
-- kazoo's default back-off between reconnects grows to an hour: ours ends at one second.
-- kazoo retries commands by itself, even over a session's expiry: we never let it.
-- kazoo queues calls while it is disconnected and ``get()`` waits for ever: we refuse at once, and
-  every wait has a limit.
-- kazoo has no clock of its own for the session: ``lease`` is ours, and we refuse when it is over.
-- kazoo's ``commit`` returns the exceptions of a failed transaction as values: we raise.
-- kazoo does not survive ``fork``: a call in another process than the connected one is an error.
+kazoo drops watches at a disconnect, so they are added again after each reconnect and everyone is
+told to look. It lacks recursive watches and multi-reads: see ``kazoo_requests``; servers before 3.6
+are refused. Its back-off between reconnects grows to an hour; ours ends at one second. It retries
+commands even over a session's expiry; we never let it. It queues calls while disconnected, and
+``get()`` waits for ever; we refuse at once, and every wait has a limit. Its session has no clock:
+see ``lease``. Its ``commit`` returns exceptions as values; we raise. It does not survive ``fork``:
+a call in another process is an error.
 """
 
 from __future__ import annotations
@@ -60,13 +56,11 @@ from flumeng.control.zookeeper import (
     data_of,
     decoded,
     kazoo_hooks,
-    kazoo_lists,
+    kazoo_requests,
     lease,
     lost_history,
-    multi_read,
     possible,
     readable,
-    recursive_watch,
     tls,
 )
 from flumeng.control.zookeeper.traffic import Traffic
@@ -172,7 +166,7 @@ class ZooKeeperStore:
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
         kazoo_hooks.require(self._client)
-        recursive_watch.hear_events(self._client, self._heard)
+        kazoo_requests.hear_events(self._client, self._heard)
         lease.observe(self._client, self._lease)
         lost_history.observe(self._client)
         self._client.add_listener(self._on_state)
@@ -256,7 +250,7 @@ class ZooKeeperStore:
         NoAuthError for unreadable data, which must not hide the others."""
         names = [str(path) for path in wanted]
         calls = (
-            multi_read.read_async(
+            kazoo_requests.read_async(
                 self._client,
                 names[n : min(n + READS_TOGETHER, data)],
                 names[max(n, data) : n + READS_TOGETHER],
@@ -384,7 +378,7 @@ class ZooKeeperStore:
         while folders:
             self._require_connection()
             calls = (
-                multi_read.read_async(self._client, [], folders[n : n + READS_TOGETHER])
+                kazoo_requests.read_async(self._client, [], folders[n : n + READS_TOGETHER])
                 for n in range(0, len(folders), READS_TOGETHER)
             )
             answers = (
@@ -404,12 +398,12 @@ class ZooKeeperStore:
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
         self._require_connection()
         calls = _in_flight(map(self._client.get_acls_async, znodes), READS_AT_ONCE)
-        return [found and kazoo_lists.of_kazoo(found[0]) for found in map(_if_there, calls)]
+        return [found and access_lists.of_kazoo(found[0]) for found in map(_if_there, calls)]
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
         self._require_connection()
         calls = (
-            self._client.set_acls_async(path, kazoo_lists.to_kazoo(one))
+            self._client.set_acls_async(path, access_lists.to_kazoo(one))
             for path, one in wanted.items()
         )
         return sum(done is not None for done in map(_if_there, _in_flight(calls, READS_AT_ONCE)))
@@ -417,7 +411,7 @@ class ZooKeeperStore:
     def _acl(self, path: Path) -> list[Any] | None:
         if self._secured is None:
             return None
-        return kazoo_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
+        return access_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
 
     @property
     def _refusal(self) -> str:
@@ -527,7 +521,7 @@ class ZooKeeperStore:
     def _is_new_enough(self) -> bool:
         """Whether the server is new enough; ends the connection otherwise."""
         try:
-            _wait(multi_read.read_async(self._client, ["/"]))
+            _wait(kazoo_requests.read_async(self._client, ["/"]))
         except UnimplementedError:
             if not self.too_old:
                 log.error("this ZooKeeper is older than 3.6 and is not used")
@@ -549,7 +543,7 @@ class ZooKeeperStore:
         return True
 
     def _add_watch(self, path: str) -> None:
-        _wait(recursive_watch.add_async(self._client, path))
+        _wait(kazoo_requests.watch_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
         """Lets calls through once no watch was added meanwhile."""

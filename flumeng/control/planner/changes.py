@@ -1,12 +1,28 @@
-"""Partitions that changed between two snapshots."""
+"""What changed since the last snapshot, and so has to be looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.control.snapshot.snapshot import FlowView
-from zkschema.records import Journal
+from flumeng.control.snapshot.task_map import Change
+from zkschema.records import COLLECT, INGEST, Journal
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """What to look at: ``everything``, or what changed since everything was in order; ``nodes`` are
+    sorted."""
+
+    everything: bool = True
+    nodes: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.everything or self.nodes or self.partitions or self.tasks)
 
 
 class Look(Protocol):
@@ -47,3 +63,18 @@ def changed_names(before: Mapping[str, object], after: Mapping[str, object]) -> 
         if (was := before.get(name)) is not value and was != value
     ]
     return tuple(sorted([*changed, *(before.keys() - after.keys())]))
+
+
+def scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
+    """What to look at in a flow whose tasks are not as planned."""
+    nodes, partitions = set(), set()
+    for _, old, new in differences:
+        task = old or new
+        assert task is not None
+        if old is None or new is None or task.kind == INGEST:
+            everything = everything or task.kind == COLLECT
+            nodes.update([task.node] if task.node else [])
+        else:
+            partitions.update(set(old.partitions) ^ set(new.partitions))
+    names = tuple(name for name, _, _ in differences)
+    return ChangeSet(everything, tuple(nodes), tuple(partitions), names)

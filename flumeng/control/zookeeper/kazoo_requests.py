@@ -1,11 +1,13 @@
-"""Reads many znodes and folders with one request (ZooKeeper 3.6), which kazoo cannot.
+"""Requests of ZooKeeper 3.6 that kazoo lacks: multi-reads, and persistent recursive watches.
 
-It adds opcode 22, a ``MultiHeader`` of reads; one failed read does not fail the others.
+Opcode 22 is a ``MultiHeader`` of reads, of which one may fail without the others; opcode 106 an
+``AddWatchRequest``. The server forgets watches with the connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os.path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kazoo.client import KazooClient
@@ -15,21 +17,24 @@ from kazoo.protocol.serialization import (
     GetChildren,
     GetData,
     MultiHeader,
+    Watch,
     int_struct,
     multiheader_struct,
     read_buffer,
     read_string,
     stat_struct,
+    write_string,
 )
 from kazoo.protocol.states import ZnodeStat
 
 Answer: TypeAlias = tuple[bytes, ZnodeStat] | list[str] | KazooException
 """Data, names in a folder, or an error."""
+PERSISTENT_RECURSIVE = 1
 END = multiheader_struct.pack(-1, True, -1)
 
 
 class MultiRead(NamedTuple):
-    """The request, in the shape that kazoo's connection expects."""
+    """In the shape that kazoo's connection expects."""
 
     paths: tuple[str, ...]
     folders: tuple[str, ...]
@@ -84,3 +89,40 @@ def _names(buffer: bytes, offset: int) -> tuple[list[str], int]:
         name, offset = read_string(buffer, offset)
         names.append(name)
     return names, offset
+
+
+class AddWatch(NamedTuple):
+    """In the shape that kazoo's connection expects."""
+
+    path: str
+    mode: int = PERSISTENT_RECURSIVE
+    type: int = 106
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path) + int_struct.pack(self.mode))
+
+    @staticmethod
+    def deserialize(_buffer: bytes, _offset: int) -> bool:
+        return True
+
+
+def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
+    """Calls ``heard(path)`` for every watch event, relative to the chroot, on kazoo's connection
+    thread: it may only enqueue."""
+    connection = client._connection
+    original = connection._read_watch_event
+
+    def read_watch_event(buffer: bytes, offset: int) -> None:
+        event, _ = Watch.deserialize(buffer, offset)
+        heard(client.unchroot(event.path))
+        original(buffer, offset)
+
+    connection._read_watch_event = read_watch_event
+
+
+def watch_async(client: KazooClient, path: str) -> Any:
+    """Asks the server to watch ``path`` and everything below; kazoo's async result."""
+    result = client.handler.async_result()
+    full = os.path.normpath(client.chroot + path) if client.chroot else path
+    client._call(AddWatch(full), result)
+    return result
