@@ -6,13 +6,16 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase, translate
-from itertools import pairwise
 
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 from flumeng.platform.options.quantities import check_absolute
 
 MOST_ALTERNATIVES = 1000
 _MAGIC = re.compile(r"[*?\[]")
+_GROUP = re.compile(r"\{([^{}]*)\}")
+_BRACKETS = re.compile(r"\[!?.[^]]*\]")
+_AS_TEXT = str.maketrans("{},", "\0\1\2")
+_FROM_TEXT = str.maketrans("\0\1\2", "{},")
 _Identity = tuple[int, int]
 
 
@@ -28,10 +31,16 @@ def check_file_glob(text: str) -> None:
 def expand(pattern: str) -> tuple[str, ...]:
     """The patterns of a glob with `{a,b}`. Braces without a comma, and in brackets, are text, as in
     a shell. Raises ValueError."""
-    found = tuple(dict.fromkeys(_alternatives(pattern)))
-    if len(found) > MOST_ALTERNATIVES:
-        raise ValueError(f"expected at most {MOST_ALTERNATIVES} alternatives")
-    return found
+    found = {_BRACKETS.sub(lambda part: part[0].translate(_AS_TEXT), pattern): None}
+    while any(map(_GROUP.search, found)):
+        found = dict.fromkeys(one for each in found for one in _first_group_expanded(each))
+        if len(found) > MOST_ALTERNATIVES:
+            raise ValueError(f"expected at most {MOST_ALTERNATIVES} alternatives")
+    for one in found:
+        _, brace, rest = one.partition("{")
+        if brace and "," in rest:
+            raise ValueError(f"expected a closing brace for {brace + rest!r}")
+    return tuple(one.translate(_FROM_TEXT) for one in found)
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -47,57 +56,15 @@ def _match(names: list[str], patterns: list[str]) -> bool:
     return bool(names) and fnmatchcase(names[0], patterns[0]) and _match(names[1:], patterns[1:])
 
 
-def _alternatives(pattern: str) -> list[str]:
-    opened = _first_group(pattern)
-    if opened is None:
+def _first_group_expanded(pattern: str) -> list[str]:
+    """By the first pair of braces without others in them."""
+    group = _GROUP.search(pattern)
+    if group is None:
         return [pattern]
-    begin, commas, end = opened
-    edges = [begin, *commas, end]
-    tails = _alternatives(pattern[end + 1 :])
-    found = [
-        pattern[:begin] + middle + tail
-        for left, right in pairwise(edges)
-        for middle in _alternatives(pattern[left + 1 : right])
-        for tail in tails
-    ]
-    return found[: MOST_ALTERNATIVES + 1]
-
-
-def _first_group(pattern: str) -> tuple[int, list[int], int] | None:
-    """The start of the first group with a comma, its commas, and its end."""
-    for begin, depth_at in _braces(pattern):
-        commas, depth = [], 0
-        for at, sign in depth_at:
-            depth += {"{": 1, "}": -1}.get(sign, 0)
-            if sign == "," and not depth:
-                commas.append(at)
-            if depth < 0:
-                break
-        else:
-            if commas:
-                raise ValueError(f"expected a closing brace for {pattern[begin:]!r}")
-            continue
-        if commas:
-            return begin, commas, at
-    return None
-
-
-def _braces(pattern: str) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Each opening brace with the signs behind it; those in brackets are text."""
-    signs = [(at, sign) for at, sign in enumerate(pattern) if sign in "{},"]
-    signs = [(at, sign) for at, sign in signs if not _is_bracketed(pattern, at)]
-    for number, (at, sign) in enumerate(signs):
-        if sign == "{":
-            yield at, signs[number + 1 :]
-
-
-def _is_bracketed(pattern: str, at: int) -> bool:
-    opening = pattern.rfind("[", 0, at)
-    if opening < 0:
-        return False
-    first = opening + (2 if pattern[opening + 1 : opening + 2] == "!" else 1)
-    closing = pattern.find("]", first + 1)
-    return opening < at < closing
+    before, after = pattern[: group.start()], pattern[group.end() :]
+    if "," not in group[1]:
+        return [before + group[0].translate(_AS_TEXT) + after]
+    return [before + one + after for one in group[1].split(",")]
 
 
 class FileSearch:
