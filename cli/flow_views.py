@@ -18,8 +18,8 @@ from flumeng.config import parse_written
 from flumeng.config.flow_files import read_flows
 from flumeng.control.queries import conditions, flow_graph, history, moments, overview
 from flumeng.control.queries.acks import progress
+from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
-from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.queries.task_status import ScalingRow
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError

@@ -22,7 +22,7 @@ from cli.push_progress import carry_out, claim_of
 from cli.push_sites import adopt, drift, export, history, status
 from cli.sites import find_site
 from flumeng.fleet import plan as plans
-from flumeng.fleet import planning, rollback, windows
+from flumeng.fleet import planning, windows
 from flumeng.fleet.comparison import DriftPolicy
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.inventory import Inventory
@@ -240,7 +240,7 @@ def rollback_(
     """
     context = here.ensure_object(CliContext)
     inventory = read_inventory(inventory_directory)
-    back = rollback.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
+    back = planning.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
     made = back.plan
     _refuse_conflicts(made)
     if not any(site.has_work for site in made.sites.values()):

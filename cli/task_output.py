@@ -9,7 +9,7 @@ import click
 from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.commands.preview import Preview
 from flumeng.control.queries import moments
-from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
+from flumeng.control.queries.counters import TaskCounts, TaskCountsRow
 from flumeng.control.queries.task_status import EndedRow, TaskRow
 
 TASK_HEADERS = (

@@ -19,11 +19,11 @@ from cli.options import json_option
 from cli.output import show_json, show_table
 from cli.top_screen import Seen, View, headline, picture, pressed, tables
 from flumeng.control.queries import health, overview
+from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import RateMeter
 from flumeng.control.queries.lag import lag_of_flow
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.task_counts import task_counts
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
 

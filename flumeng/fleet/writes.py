@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flumeng.control.commands import audit
+from flumeng.control.commands.chains import why_not_deleted
 from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.parts import deletion, parts_there
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.commands.settings import SETTINGS
-from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
 from flumeng.control.zookeeper.transaction import first_that_fit
 from flumeng.fleet.comparison import Change

@@ -17,7 +17,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.zookeeper import ABSENT
-from flumeng.fleet import planning, rollback
+from flumeng.fleet import planning
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.plan import NOTHING, PushPlan
 from flumeng.fleet.resources import Resources
@@ -91,7 +91,7 @@ class Tool:
         return self.carry_out(plan, source, "apply", fault, on_failure)
 
     def roll_back(self, fault: Fault | None = None, to: str = "") -> Outcome:
-        back = rollback.plan_rollback(self.sites.inventory(), self.sites.connect(), to=to)
+        back = planning.plan_rollback(self.sites.inventory(), self.sites.connect(), to=to)
         source = self.source(back.plan)
         source = replace(source, undoes="" if to else back.undoes, returns_to=to)
         source = replace(source, push=back.begun) if back.begun else source

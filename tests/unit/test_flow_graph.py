@@ -15,8 +15,8 @@ from flumeng.config import parse_flow
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import flow_graph
+from flumeng.control.queries.counters import TaskCounts, TaskCountsRow
 from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
-from flumeng.control.queries.task_counts import TaskCounts, TaskCountsRow
 from flumeng.control.zookeeper import ABSENT
 from flumeng.control.zookeeper import tree as zk_tree
 from tests.testkit.command_line import NOON, Shell

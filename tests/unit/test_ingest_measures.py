@@ -16,8 +16,8 @@ from flumeng.agent.ingest.measures import TAKEN, Measures
 from flumeng.connectors.api.counters import Counters
 from flumeng.journal.log.contract import Log
 from flumeng.platform.metrics import table
-from flumeng.platform.metrics.flow_labels import FlowLabels
 from flumeng.platform.metrics.histogram import Histogram
+from flumeng.platform.metrics.page import FlowLabels
 from flumeng.platform.metrics.table import Metric
 from tests.testkit.journal import numbered_events
 

@@ -21,11 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.channel import Channel
 from flumeng.platform.metrics.endpoint import CONNECTIONS, Endpoint
-from flumeng.platform.metrics.flow_labels import OTHER_FLOWS, FlowLabels
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.instruments import HEALTH, METRICS, Instruments
-from flumeng.platform.metrics.page import Page, merged
+from flumeng.platform.metrics.page import OTHER_FLOWS, FlowLabels, Page, merged
 from flumeng.platform.metrics.table import Metric, Reading
 from flumeng.platform.options.patterns import check_name
 

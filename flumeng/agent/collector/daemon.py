@@ -214,6 +214,6 @@ def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
     """Tell the node how it goes from now on, while Spark starts."""
     if descriptor is None:
         return None
-    from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
+    from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only then it costs memory
 
-    return serving.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)
+    return endpoint.serve(COLLECT, measures.health, measures.readings, descriptor=descriptor)

@@ -54,9 +54,9 @@ def main() -> int:
     store = ZooKeeperStore(given.zk, given.session_seconds, roles=["discovery"])
     worker = Worker(parent, store, finders_of(allowed, store))
     if given.metrics_channel is not None:
-        from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only then it costs memory
 
-        serving.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
+        endpoint.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
     accounts = PartitionAccounts(lambda: worker.tasks)
     accounts.start()
     vital.start("scaling", lambda: scale(lambda: worker.scalers, accounts))

@@ -91,10 +91,10 @@ def main() -> int:
         actions={CHECK_TARGETS: checks.answer},
     )
     if arguments.metrics_channel is not None:
-        from flumeng.platform.metrics import serving  # noqa: PLC0415  # only then it costs memory
+        from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only then it costs memory
 
         name, channel = f"ingest.{group.number}", arguments.metrics_channel
-        serving.serve(name, worker.health, worker.measures.readings, descriptor=channel)
+        endpoint.serve(name, worker.health, worker.measures.readings, descriptor=channel)
     worker.measures.start()
     uvloop.run(_serve(worker, parent))
     logging.shutdown()

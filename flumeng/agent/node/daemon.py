@@ -596,9 +596,9 @@ def run(settings: Settings) -> None:
 
 
 def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:
-    from flumeng.platform.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+    from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # nobody else needs HTTP
 
-    serving.serve(
+    endpoint.serve(
         "node",
         node.health,
         lambda: chain(node.readings(), store.readings()),

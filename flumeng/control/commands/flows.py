@@ -9,6 +9,7 @@ from itertools import chain
 from flumeng.config import check_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands import audit, parts
+from flumeng.control.commands.chains import why_not_deleted
 from flumeng.control.commands.flow_records import (
     expect_current,
     refuse_deleted,
@@ -19,7 +20,6 @@ from flumeng.control.commands.next_revision import Applied, NextRevision, groups
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.commands.settings import without_chokes
-from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Versioned, Write, tree
 from flumeng.control.zookeeper.transaction import portions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config import parse_flow, parts_of
 from flumeng.config.flow_names import is_part, whole_of
-from flumeng.control.commands.subscriptions import upstream_of
+from flumeng.control.commands.chains import upstream_of
 from flumeng.control.commands.unfinished import intents_of
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path, journal_of, subscribed

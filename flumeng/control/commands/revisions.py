@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_applied
 from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
+from flumeng.control.commands.chains import subscribe
 from flumeng.control.commands.flow_records import (
     current_revisions,
     expect_current,
@@ -23,7 +24,6 @@ from flumeng.control.commands.next_revision import (
     groups,
     why_too_large,
 )
-from flumeng.control.commands.subscriptions import subscribe
 from flumeng.control.commands.tombstones import deleted_in_this_tree
 from flumeng.control.commands.unfinished import intents_of
 from flumeng.control.snapshot import journal_registry

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Literal
@@ -20,7 +20,6 @@ from typing import Literal
 from flumeng import __version__
 from flumeng.control.commands import audit
 from flumeng.control.master.execution import Outcome, carry_out, topics
-from flumeng.control.master.failures import Failures
 from flumeng.control.master.isolation import IsolatingPlanner
 from flumeng.control.master.journal_access import JournalAccess
 from flumeng.control.master.measures import Measures
@@ -367,10 +366,10 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())
     if metrics is not None or metrics_channel is not None:
-        from flumeng.platform.metrics import serving  # noqa: PLC0415  # nobody else needs HTTP
+        from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # nobody else needs HTTP
 
         measures = master.measures
-        serving.serve(
+        endpoint.serve(
             "master",
             measures.health,
             lambda: chain(measures.readings(), store.readings()),
@@ -383,3 +382,24 @@ def run(
         master.run()
     finally:
         store.close()
+
+
+TICKS = 12
+FAILURES, FAILING_SECONDS = 3, 5.0
+
+
+class Failures:
+    """Of the last ``TICKS`` ticks. ``clock`` is monotonic."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failed_at: deque[float | None] = deque(maxlen=TICKS)
+
+    def add(self, *, failed: bool) -> None:
+        self._failed_at.append(self._clock() if failed else None)
+
+    @property
+    def too_many(self) -> bool:
+        """At least ``FAILURES``, the first of them ``FAILING_SECONDS`` ago."""
+        failed = [at for at in self._failed_at if at is not None]
+        return len(failed) >= FAILURES and self._clock() - failed[0] >= FAILING_SECONDS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 
-from flumeng.control.commands import subscriptions
+from flumeng.control.commands import chains
 from flumeng.control.commands.nodes import removal
 from flumeng.control.planner import Drop, Forget, Release
 from flumeng.control.zookeeper import ANY, Check, Path, Remove, Store, Version, Write
@@ -70,7 +70,7 @@ class Removals:
 
     def _znodes_of(self, flow: str) -> Iterator[Path]:
         if self._cursors is None:
-            self._cursors = subscriptions.cursors_at_others(self._store)
+            self._cursors = chains.cursors_at_others(self._store)
         tops = (*self._cursors.get(flow, ()), *bootstrap.flow_tops(flow))
         there = [top for top in tops if self._store.exists(top)]
         return chain.from_iterable(children_first(self._store, [top]) for top in there)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
+from flumeng.control.commands.chains import why_not_deleted
 from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.nodes import left, require_node
 from flumeng.control.commands.parts import parts_there
-from flumeng.control.commands.subscriptions import why_not_deleted
 from flumeng.control.planner.task_count import given_tasks, task_count
 from flumeng.control.queries import overview
 from flumeng.control.queries.acks import Positions, acks_of

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flumeng.control.commands.nodes import Left, left, require_node
-from flumeng.control.queries import overview, task_counts
+from flumeng.control.queries import counters, overview
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
+from flumeng.control.queries.counters import TaskCounts
 from flumeng.control.queries.overview import NodeRow
-from flumeng.control.queries.task_counts import TaskCounts
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -84,7 +84,7 @@ def story(store: Store, name: str) -> NodeStory:
     )
 
 
-def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> TaskDetail:
+def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDetail:
     """The task ``flow/task``."""
     found = require_task(store, key)
     return TaskDetail(
@@ -94,7 +94,7 @@ def task(store: Store, where: Positions, ask: task_counts.Ask, key: str) -> Task
             for ack in acks_of(store, where)
             if ack.flow == found.flow and ack.partition in found.partitions
         ),
-        counts=task_counts.task_counts(store, ask, [found]),
+        counts=counters.task_counts(store, ask, [found]),
     )
 
 

@@ -13,7 +13,7 @@ from flumeng.config.component import KEEP, Component, SinkOptions
 from flumeng.config.flow_names import part_name
 from flumeng.config.stages import FilterStage, SinkStage
 from flumeng.config.summary import summary
-from flumeng.control.queries.task_counts import TaskCounts
+from flumeng.control.queries.counters import TaskCounts
 
 NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
 MINUTE = 60.0

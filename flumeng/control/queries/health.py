@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from flumeng.control.commands.chains import readers_of
 from flumeng.control.commands.copies import replicas_of
-from flumeng.control.commands.subscriptions import readers_of
 from flumeng.control.queries import (
     asking,
     counters,

@@ -12,13 +12,13 @@ from flumeng.config.flow import OTHER_SECONDS, Lag
 from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.config.guarantees import local_paths
 from flumeng.config.outline import Outline, outline
+from flumeng.control.commands.chains import upstream_of
 from flumeng.control.commands.flow_records import current_revisions, require_flow
-from flumeng.control.commands.subscriptions import upstream_of
 from flumeng.control.queries import task_status
 from flumeng.control.queries.acks import Positions, acks_of
+from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
 from flumeng.control.queries.reading import Reading
-from flumeng.control.queries.task_counts import NO_COUNTS, TaskCounts
 from flumeng.control.queries.task_status import EndedRow, RolloutRow, ScalingRow, TaskRow
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans

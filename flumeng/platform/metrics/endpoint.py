@@ -1,5 +1,6 @@
 """The HTTP endpoint of a process: ``/metrics``, ``/healthz`` (503 when the main loop is stuck) and
-``/readyz`` (503 also when the process or a child lacks something, a reason a line)."""
+``/readyz`` (503 also when the process or a child lacks something, a reason a line). Imported only
+when it is used, since it loads ``prometheus_client``."""
 
 from __future__ import annotations
 
@@ -9,13 +10,16 @@ import socketserver
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from flumeng.platform.errors import UserError
-from flumeng.platform.metrics.instruments import Instruments
-from flumeng.platform.metrics.page import CONTENT_TYPE
+from flumeng.platform.metrics.channel import Channel
+from flumeng.platform.metrics.health import Health
+from flumeng.platform.metrics.instruments import ASK_SECONDS, Instruments
+from flumeng.platform.metrics.page import CONTENT_TYPE, Readings
 
 log = logging.getLogger(__name__)
 
@@ -131,3 +135,26 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return
+
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    process: str,
+    health: Health,
+    readings: Readings,
+    *,
+    listen: str | None = None,
+    descriptor: int | None = None,
+    children: Callable[[], Mapping[str, Channel]] = dict,
+    ask_seconds: float = ASK_SECONDS,
+) -> Instruments:
+    """At ``listen`` over HTTP, and at ``descriptor`` for the parent. Raises UserError when the
+    address cannot be used."""
+    instruments = Instruments(process, health, readings, children, ask_seconds)
+    if listen is not None:
+        log.info("metrics at %s", Endpoint(listen, instruments).url)
+    if descriptor is not None:
+        instruments.serve_parent(descriptor)
+    return instruments

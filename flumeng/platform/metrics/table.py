@@ -5,6 +5,7 @@ sample also has the label ``process``. Standard library only."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from flumeng.platform.metrics.histogram import Histogram
@@ -58,21 +59,17 @@ class Reading(NamedTuple):
 METRICS: list[Metric] = []
 
 
-def _counter(name: str, area: str, doc: str, *labels: str) -> Metric:
-    return _enter(Metric(name, "counter", area, doc, labels))
-
-
-def _gauge(name: str, area: str, doc: str, *labels: str, largest: bool = False) -> Metric:
-    return _enter(Metric(name, "gauge", area, doc, labels, largest))
-
-
-def _histogram(name: str, area: str, doc: str, *labels: str) -> Metric:
-    return _enter(Metric(name, "histogram", area, doc, labels))
-
-
-def _enter(metric: Metric) -> Metric:
+def _metric(
+    kind: Kind, name: str, area: str, doc: str, *labels: str, largest: bool = False
+) -> Metric:
+    metric = Metric(name, kind, area, doc, labels, largest)
     METRICS.append(metric)
     return metric
+
+
+_counter = partial(_metric, "counter")
+_gauge = partial(_metric, "gauge")
+_histogram = partial(_metric, "histogram")
 
 
 EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
@@ -84,6 +81,21 @@ EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
     "master",
     "standalone",
 )
+
+
+def _source_counter(name: str, doc: str) -> Metric:
+    """Of the sources of each flow."""
+    return _counter(name, INGEST, doc, FLOW, "source")
+
+
+def _flow_counter(name: str, doc: str, *labels: str) -> Metric:
+    """Of the collector, for each flow."""
+    return _counter(name, COLLECT, doc, FLOW, *labels)
+
+
+def _flow_gauge(name: str, doc: str, area: str = COLLECT, *, largest: bool = False) -> Metric:
+    return _gauge(name, area, doc, FLOW, largest=largest)
+
 
 BUILD_INFO = _gauge("flumeng_build_info", EVERY, "Always 1; which flumeng this is.", "version")
 TURN_AGE = _gauge(
@@ -169,101 +181,56 @@ CHILD_STARTS = _counter(
     "child",
 )
 
-INGEST_EVENTS = _counter(
-    "flumeng_ingest_events_total", INGEST, "Events that were taken.", FLOW, "source"
+INGEST_EVENTS = _source_counter("flumeng_ingest_events_total", "Events that were taken.")
+INGEST_BYTES = _source_counter(
+    "flumeng_ingest_bytes_total", "Bytes that were taken, as received, with framing."
 )
-INGEST_BYTES = _counter(
-    "flumeng_ingest_bytes_total",
-    INGEST,
-    "Bytes that were taken, as received, with framing.",
-    FLOW,
-    "source",
+INGEST_TRUNCATED = _source_counter(
+    "flumeng_ingest_truncated_events_total", "Events that were too long and were cut."
 )
-INGEST_TRUNCATED = _counter(
-    "flumeng_ingest_truncated_events_total",
-    INGEST,
-    "Events that were too long and were cut.",
-    FLOW,
-    "source",
-)
-INGEST_DISCARDED = _counter(
+INGEST_DISCARDED = _source_counter(
     "flumeng_ingest_discarded_bytes_total",
-    INGEST,
     "Bytes that were received and are in no event: the rest of messages that were too long, "
     "unfinished messages of connections that broke or were closed, and what could not be stored.",
-    FLOW,
-    "source",
 )
-INGEST_MALFORMED = _counter(
-    "flumeng_ingest_malformed_total",
-    INGEST,
-    "What could not be told apart or read.",
-    FLOW,
-    "source",
+INGEST_MALFORMED = _source_counter(
+    "flumeng_ingest_malformed_total", "What could not be told apart or read."
 )
-INGEST_REFUSED = _counter(
+INGEST_REFUSED = _source_counter(
     "flumeng_ingest_refused_total",
-    INGEST,
     "Connections that were refused, and requests that were answered with 429 or 503.",
-    FLOW,
-    "source",
 )
-INGEST_UNAUTHORIZED = _counter(
+INGEST_UNAUTHORIZED = _source_counter(
     "flumeng_ingest_unauthorized_total",
-    INGEST,
     "Connections that were closed, and requests that were answered with 401 or 403, since their "
     "senders are not let in.",
-    FLOW,
-    "source",
 )
-INGEST_UNDELIVERED = _counter(
+INGEST_UNDELIVERED = _source_counter(
     "flumeng_ingest_undelivered_requests_total",
-    INGEST,
     "Requests that were answered with 504: journaled, and not delivered in time.",
-    FLOW,
-    "source",
 )
-INGEST_IDLE = _counter(
+INGEST_IDLE = _source_counter(
     "flumeng_ingest_idle_connections_total",
-    INGEST,
     "Connections that were closed since nothing came for too long.",
-    FLOW,
-    "source",
 )
-INGEST_OVERFULL = _counter(
+INGEST_OVERFULL = _source_counter(
     "flumeng_ingest_overfull_connections_total",
-    INGEST,
     "Connections that were closed since unfinished messages took too much memory.",
-    FLOW,
-    "source",
 )
-INGEST_DROPPED = _counter(
+INGEST_DROPPED = _source_counter(
     "flumeng_ingest_dropped_datagrams_total",
-    INGEST,
     "Datagrams that found the kernel's buffer full: they are lost.",
-    FLOW,
-    "source",
 )
-INGEST_SKIPPED = _counter(
-    "flumeng_ingest_skipped_files_total",
-    INGEST,
-    "Files that were not read, since they are compressed.",
-    FLOW,
-    "source",
+INGEST_SKIPPED = _source_counter(
+    "flumeng_ingest_skipped_files_total", "Files that were not read, since they are compressed."
 )
-INGEST_CUT = _counter(
+INGEST_CUT = _source_counter(
     "flumeng_ingest_cut_files_total",
-    INGEST,
     "Files that were cut short or written anew, and what was not read yet was in no copy.",
-    FLOW,
-    "source",
 )
-INGEST_MISSED = _counter(
+INGEST_MISSED = _source_counter(
     "flumeng_ingest_missed_files_total",
-    INGEST,
     "Files that were gone or compressed before they were read to the end: lines are lost.",
-    FLOW,
-    "source",
 )
 INGEST_UNREAD = _gauge(
     "flumeng_ingest_unread_bytes",
@@ -272,57 +239,49 @@ INGEST_UNREAD = _gauge(
     FLOW,
     "source",
 )
-INGEST_HELD = _enter(
-    Metric(
-        "flumeng_ingest_held_seconds_total",
-        "counter",
-        INGEST,
-        "Back-pressure: for how long nothing of the flow was taken, since its journal was behind "
-        "or full, or the flow is choked.",
-        (FLOW,),
-        largest=True,
-    )
-)
-INGEST_HELD_AGE = _gauge(
-    "flumeng_ingest_hold_age_seconds",
+INGEST_HELD = _counter(
+    "flumeng_ingest_held_seconds_total",
     INGEST,
+    "Back-pressure: for how long nothing of the flow was taken, since its journal was behind "
+    "or full, or the flow is choked.",
+    FLOW,
+    largest=True,
+)
+INGEST_HELD_AGE = _flow_gauge(
+    "flumeng_ingest_hold_age_seconds",
     "For how long a source of the flow is held now; 0 while all of them take events. `flumeng flow "
     "counters` says by what.",
-    FLOW,
+    INGEST,
     largest=True,
 )
-JOURNAL_BYTES = _gauge(
-    "flumeng_journal_bytes", INGEST, "What the flow's journals hold on this node.", FLOW
+JOURNAL_BYTES = _flow_gauge(
+    "flumeng_journal_bytes", "What the flow's journals hold on this node.", INGEST
 )
-JOURNAL_LIMIT = _gauge(
+JOURNAL_LIMIT = _flow_gauge(
     "flumeng_journal_limit_bytes",
-    INGEST,
     "At how many bytes a journal of the flow takes nothing more until something is acked.",
-    FLOW,
+    INGEST,
     largest=True,
 )
-JOURNAL_EVENTS = _gauge(
-    "flumeng_journal_events", INGEST, "Events that the flow's journals keep on this node.", FLOW
+JOURNAL_EVENTS = _flow_gauge(
+    "flumeng_journal_events", "Events that the flow's journals keep on this node.", INGEST
 )
-JOURNAL_UNACKED = _gauge(
+JOURNAL_UNACKED = _flow_gauge(
     "flumeng_journal_unacked_events",
-    INGEST,
     "The lag in events: those in the flow's journals on this node that are in no sink yet.",
-    FLOW,
-)
-JOURNAL_LAG_SECONDS = _gauge(
-    "flumeng_journal_lag_seconds",
     INGEST,
+)
+JOURNAL_LAG_SECONDS = _flow_gauge(
+    "flumeng_journal_lag_seconds",
     "The lag in time: how long the oldest event that is in no sink yet has waited, to within "
     "five seconds.",
-    FLOW,
+    INGEST,
     largest=True,
 )
-JOURNAL_UNREADABLE = _gauge(
+JOURNAL_UNREADABLE = _flow_gauge(
     "flumeng_journal_unreadable_events",
-    INGEST,
     "Events behind damage or a loss that nobody has accepted: readers stand still before them.",
-    FLOW,
+    INGEST,
 )
 JOURNALS = _gauge("flumeng_journals", INGEST, "Journals that the worker serves.")
 JOURNALS_BROKEN = _gauge(
@@ -335,96 +294,70 @@ JOURNAL_DISK_FREE = _gauge(
     "flumeng_journal_disk_free_bytes", INGEST, "Free bytes of the disk on which journals lie."
 )
 
-FLOW_LAG_EVENTS = _gauge(
+FLOW_LAG_EVENTS = _flow_gauge(
     "flumeng_flow_lag_events",
-    COLLECT,
     "The lag in events of a flow, or of an isolated part (`FLOW~PART`), whatever its input: those "
     "between its acks and the ends of its partitions. Of objects and polls each counts as one.",
-    FLOW,
 )
-FLOW_LAG_SECONDS = _gauge(
+FLOW_LAG_SECONDS = _flow_gauge(
     "flumeng_flow_lag_seconds",
-    COLLECT,
     "The lag in time of a flow, or of an isolated part: everything that had arrived so long ago is "
     "delivered, or the end of a partition has been unknown for so long. At most a quarter too "
     "large. It begins again with 0 when a task moves to another node.",
-    FLOW,
     largest=True,
 )
-COLLECT_EVENTS = _counter(
-    "flumeng_collect_events_total", COLLECT, "Events that are in all sinks and acked.", FLOW
+COLLECT_EVENTS = _flow_counter(
+    "flumeng_collect_events_total", "Events that are in all sinks and acked."
 )
-COLLECT_DEAD_LETTERS = _counter(
+COLLECT_DEAD_LETTERS = _flow_counter(
     "flumeng_collect_dead_letters_total",
-    COLLECT,
     "Events that went to the flow's dead letters, since a sink refused them for good or a filter "
     "could not process them.",
-    FLOW,
 )
-COLLECT_LETTER_FILES_DELETED = _counter(
+COLLECT_LETTER_FILES_DELETED = _flow_counter(
     "flumeng_collect_dead_letter_files_deleted_total",
-    COLLECT,
     "Files of dead letters that were older, or more, than the flow keeps (`keep`).",
-    FLOW,
 )
-COLLECT_GONE = _counter(
+COLLECT_GONE = _flow_counter(
     "flumeng_collect_gone_total",
-    COLLECT,
     "Offsets of events that the input had deleted before they were read, and that were passed over "
     "as the flow says.",
-    FLOW,
 )
-COLLECT_FAILED_EVENTS = _counter(
+COLLECT_FAILED_EVENTS = _flow_counter(
     "flumeng_collect_filter_failed_total",
-    COLLECT,
     "Events that a filter with `on_error: drop` could not process, and dropped.",
-    FLOW,
     "filter",
 )
-COLLECT_BRANCH_EVENTS = _counter(
+COLLECT_BRANCH_EVENTS = _flow_counter(
     "flumeng_collect_branch_events_total",
-    COLLECT,
     "Events that went into a branch of the flow that has a condition.",
-    FLOW,
     "branch",
 )
-COLLECT_LINES_CLOSED = _counter(
+COLLECT_LINES_CLOSED = _flow_counter(
     "flumeng_collect_multiline_closed_total",
-    COLLECT,
     "Events of several lines that ended for another reason than that the next one began, as their "
     "attribute `multiline_closed` says.",
-    FLOW,
     "cause",
 )
-COLLECT_REFUSED = _counter(
+COLLECT_REFUSED = _flow_counter(
     "flumeng_collect_times_refused_total",
-    COLLECT,
     "Events whose own time lies too far from their receipt (`ts_refused`), seen by `files` sinks.",
-    FLOW,
 )
-COLLECT_BATCHES = _counter(
-    "flumeng_collect_batches_total", COLLECT, "Batches that were committed.", FLOW
-)
-COLLECT_LAST_SUCCESS = _gauge(
+COLLECT_BATCHES = _flow_counter("flumeng_collect_batches_total", "Batches that were committed.")
+COLLECT_LAST_SUCCESS = _flow_gauge(
     "flumeng_collect_last_success_timestamp_seconds",
-    COLLECT,
     "When a batch was committed last, in seconds since the epoch; an idle flow commits none.",
-    FLOW,
     largest=True,
 )
-COLLECT_FAILURES = _counter(
+COLLECT_FAILURES = _flow_counter(
     "flumeng_collect_failures_total",
-    COLLECT,
     "How often a task had to begin anew, by what had happened.",
-    FLOW,
     "cause",
 )
-SINK_RETRIES = _counter(
+SINK_RETRIES = _flow_counter(
     "flumeng_sink_retries_total",
-    COLLECT,
     "How often a batch has to be written again since the sink did not take it in time: its server "
     "is away, or overloaded. `flumeng flow show` has the last error.",
-    FLOW,
     "sink",
 )
 FLOW_LATENCY_SECONDS = _histogram(
@@ -459,43 +392,31 @@ COLLECT_ACKS = _counter("flumeng_collect_acks_total", COLLECT, "Acks that were w
 COLLECT_ACK_TRANSACTIONS = _counter(
     "flumeng_collect_ack_transactions_total", COLLECT, "Transactions in which acks were written."
 )
-SPARK_RUN_SECONDS = _counter(
+SPARK_RUN_SECONDS = _flow_counter(
     "flumeng_flow_spark_run_seconds_total",
-    COLLECT,
     "How long Spark tasks ran, added up; of a job that flows share, by their events.",
-    FLOW,
 )
-SPARK_CPU_SECONDS = _counter(
+SPARK_CPU_SECONDS = _flow_counter(
     "flumeng_flow_spark_cpu_seconds_total",
-    COLLECT,
     "Processor time of Spark tasks in the JVM; that of their Python is not in it.",
-    FLOW,
 )
-SPARK_GC_SECONDS = _counter(
+SPARK_GC_SECONDS = _flow_counter(
     "flumeng_flow_spark_gc_seconds_total",
-    COLLECT,
     "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran beside each "
     "other count it each.",
-    FLOW,
 )
-SPARK_SPILLED_BYTES = _counter(
+SPARK_SPILLED_BYTES = _flow_counter(
     "flumeng_flow_spark_spilled_bytes_total",
-    COLLECT,
     "What Spark tasks wrote to disk since it did not fit into memory.",
-    FLOW,
 )
-SPARK_FAILED_TASKS = _counter(
+SPARK_FAILED_TASKS = _flow_counter(
     "flumeng_flow_spark_failed_tasks_total",
-    COLLECT,
     "Spark tasks that failed, those included that were run again; of a job that flows share, a "
     "part by their events.",
-    FLOW,
 )
-SPARK_PEAK_MEMORY_BYTES = _gauge(
+SPARK_PEAK_MEMORY_BYTES = _flow_gauge(
     "flumeng_flow_spark_peak_memory_bytes",
-    COLLECT,
     "Memory that the tasks of one stage took for sorting, grouping and joining: the most so far.",
-    FLOW,
     largest=True,
 )
 _gauge("flumeng_spark_process_resident_memory_bytes", COLLECT, "Resident memory of Spark's JVM.")
