@@ -22,7 +22,7 @@ from flumeng.control.commands.acks import (
     resets,
     still_collected,
 )
-from flumeng.control.commands.flow_records import expect_current, require_flow
+from flumeng.control.commands.lookup import expect_current, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.unfinished import (
     decided_batches,

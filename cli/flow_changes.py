@@ -25,8 +25,8 @@ from flumeng.config.flow_files import FlowFile, FlowFilesError, flow_files_of, r
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
-from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.next_revision import Applied, RefusedError
 from flumeng.control.queries import conditions, target_checks
 from flumeng.control.queries.history import difference

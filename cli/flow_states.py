@@ -13,8 +13,8 @@ from cli.context import CliContext, Name, flow_argument, with_operator, with_sto
 from cli.lazy import exit_code
 from cli.options import given, json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, warn
-from flumeng.control.commands.flow_records import require_flow
 from flumeng.control.commands.flows import StateOutcome, hand_off, set_flow_state, set_flow_states
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.parts import parts_there
 from flumeng.control.queries import conditions, overview

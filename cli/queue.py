@@ -10,7 +10,7 @@ from cli.context import CliContext, Name, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_rows, show_table, warn
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries import asking, lag, moments, queues
 from flumeng.control.queries.causes import of_unreadable

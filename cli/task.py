@@ -10,7 +10,7 @@ from cli.options import dry_run_option, json_option, timeout_option
 from cli.output import show_json, show_rows, show_table
 from cli.task_output import TASK_HEADERS, show_counts, show_ended, show_preview, task_cells
 from flumeng.control.commands import preview
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.queries import conditions, details, overview

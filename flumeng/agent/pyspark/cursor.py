@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from flumeng.agent.pyspark.options import KEEP_SECONDS, Options
 from flumeng.control.commands.chains import has_journals
-from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.lookup import require_flow, require_revision
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,

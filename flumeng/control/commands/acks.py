@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flumeng.control.commands import audit
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.unfinished import (
     decided_batches,
@@ -87,13 +87,8 @@ def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
 def _found(
     store: Store, floors: Mapping[str, int]
 ) -> tuple[list[tuple[Advanced, Put]], tuple[Unreadable, ...]]:
-    names = sorted(floors)
-    journals = store.read_each([paths.journal(name) for name in names])
-    flows = {
-        name: journal.value.flow
-        for name, journal in zip(names, journals, strict=True)
-        if isinstance(journal, Versioned)
-    }
+    journals = found_by_name(store, paths.journal, sorted(floors))
+    flows = {n: one.value.flow for n, one in journals.items() if isinstance(one, Versioned)}
     cursors = {flow: store.children(paths.acks(flow)) for flow in set(flows.values())}
     places = [(name, flow, cursor) for name, flow in flows.items() for cursor in cursors[flow]]
     acks = store.read_each([paths.ack(flow, cursor, name) for name, flow, cursor in places])
@@ -108,7 +103,7 @@ def _found(
             )
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
             found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
-    return found, tuple(one for one in (*journals, *acks) if isinstance(one, Unreadable))
+    return found, tuple(one for one in (*journals.values(), *acks) if isinstance(one, Unreadable))
 
 
 @dataclass(frozen=True)
@@ -259,9 +254,9 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
             known = partitions.of_flows(store, [flow])[flow]
             hint = nearest(name, known) if known else "it has none"
             raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
-    acks = store.read_each([partitions.ack_path(flow, name) for name in names])
     moves = []
-    for name, ack in zip(names, acks, strict=True):
+    acks = found_by_name(store, lambda name: partitions.ack_path(flow, name), names)
+    for name, ack in acks.items():
         if isinstance(ack, Unreadable):
             raise ack.error
         before = ack.value.emitted if ack else registered[name].start

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flumeng.config import FlowSpec, SpecError, chain, parse_flow
 from flumeng.config.chain import CycleError, chain_of, composed
 from flumeng.config.flow_names import is_part, parts_among
-from flumeng.control.commands.flow_records import current_revisions
+from flumeng.control.commands.lookup import current_revisions, found_by_name
 from flumeng.control.snapshot import leases
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -51,11 +51,11 @@ class CurrentTexts:
     def read(self, flows: Iterable[str]) -> None:
         """Flows before texts, since texts never change. Deleted flows have none."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
-        found = self._store.read_each([paths.flow(flow) for flow in missing])
-        self.flows |= zip(missing, found, strict=True)
+        found = found_by_name(self._store, paths.flow, missing)
+        self.flows |= found
         there = {
             flow: one
-            for flow, one in zip(missing, found, strict=True)
+            for flow, one in found.items()
             if isinstance(one, Versioned) and one.value.state != "deleted"
         }
         texts = current_revisions(self._store, there)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.control.commands.flow_records import refuse_deleted, require_flow
-from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.lookup import refuse_deleted, require_flow, require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, Store, Write
 from flumeng.platform.errors import UserError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.replicas import Replicas
-from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.journal_registry import Source, as_named
 from flumeng.control.snapshot.rendezvous import chosen

@@ -19,8 +19,13 @@ from flumeng.config.derived import (
     times_text,
 )
 from flumeng.config.flow_names import is_part, whole_of
-from flumeng.control.commands.flow_records import current_revisions, require_flow, require_revision
 from flumeng.control.commands.local_files import collecting_hosts
+from flumeng.control.commands.lookup import (
+    current_revisions,
+    readable_by_name,
+    require_flow,
+    require_revision,
+)
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import next_revisions, revision_writes
 from flumeng.control.zookeeper import Put, ReadableStore, Store, Versioned, Write, tree
@@ -250,11 +255,10 @@ def _others(
     """Other flows with their specs and what they derive from: those of ``flow``, or those whose
     text contains ``holding``."""
     names = [name for name in store.children(paths.flows()) if name != flow]
-    found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
     flows = {
         name: record
-        for name, record in found
-        if isinstance(record, Versioned) and (holding or record.value.backfill_of == flow)
+        for name, record in readable_by_name(store, paths.flow, names).items()
+        if holding or record.value.backfill_of == flow
     }
     for name, revision in current_revisions(store, flows).items():
         if not isinstance(revision, Versioned) or holding not in revision.value.effective:

@@ -10,8 +10,9 @@ from flumeng.config import check_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands import audit, parts
 from flumeng.control.commands.chains import why_not_deleted
-from flumeng.control.commands.flow_records import (
+from flumeng.control.commands.lookup import (
     expect_current,
+    found_by_name,
     refuse_deleted,
     require_flow,
     require_revision,
@@ -170,7 +171,7 @@ def set_flow_states(operator: Operator, flows: Sequence[str], state: str) -> Ite
 def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[StateOutcome]:
     """All or none. Raises as ``set_flow_state``."""
     store = operator.store
-    currents = dict(zip(flows, store.read_each([paths.flow(flow) for flow in flows]), strict=True))
+    currents = found_by_name(store, paths.flow, flows)
     there: dict[str, Versioned[records.Flow]] = {}
     for flow, current in {**parts.parts_there(store, flows), **currents}.items():
         if not isinstance(current, Versioned) or current.value.state == "deleted":

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.guarantees import local_paths
-from flumeng.control.zookeeper import ReadableStore, Unreadable
+from flumeng.control.commands.lookup import readable_by_name
+from flumeng.control.zookeeper import ReadableStore
 from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"
@@ -37,13 +38,8 @@ def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
 
 
 def _nodes(store: ReadableStore) -> dict[str, records.Node]:
-    names = store.children(paths.nodes())
-    found = store.read_each([paths.node(name) for name in names])
-    return {
-        name: node.value
-        for name, node in zip(names, found, strict=True)
-        if node is not None and not isinstance(node, Unreadable)
-    }
+    found = readable_by_name(store, paths.node, store.children(paths.nodes()))
+    return {name: node.value for name, node in found.items()}
 
 
 def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:

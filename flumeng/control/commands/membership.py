@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flumeng.control.commands.lookup import found_by_name, readable_by_name
 from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
@@ -71,8 +72,8 @@ def members(
     if among is None:
         names = store.children(paths.members())
     else:
-        found = zip(among, store.read_each([paths.member(name) for name in among]), strict=True)
-        names = [n for n, one in found if isinstance(one, Versioned) and one.value.secrets]
+        found = readable_by_name(store, paths.member, among)
+        names = [name for name, one in found.items() if one.value.secrets]
     return {name: Member(name) for name in names if not name.startswith("operator:")} | known
 
 
@@ -123,9 +124,7 @@ def _records_left(store: Store, change: Change) -> list[ZPath[records.Member]]:
 def _records(
     store: Store, change: Change, secret: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Write]:
-    names = change.written
-    found = store.read_each([paths.member(name) for name in names])
-    for name, known in zip(names, found, strict=True):
+    for name, known in found_by_name(store, paths.member, change.written).items():
         member = change.after[name]
         own = {group: secret[group] for group in groups_of(member)}
         record = records.Member(flows=member.flows, secrets=own)

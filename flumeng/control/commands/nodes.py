@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flumeng.control.commands import audit
+from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import (
     SETTINGS,
@@ -25,14 +26,11 @@ from flumeng.control.zookeeper import (
     ANY,
     Path,
     Put,
-    ReadableStore,
     Remove,
     Store,
     Unreadable,
     Version,
-    Versioned,
     Write,
-    tree,
 )
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.replication.membership import node_of
@@ -161,17 +159,6 @@ def decommission_node(operator: Operator, node: str) -> None:
             "when its host is gone for good, give up what only it held with --discard"
         )
     operator.commit(own, f"node decommission {node}")
-
-
-def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:
-    """The node's record. Raises ``UserError`` with the nearest name when there is none."""
-    tree.require(store)
-    known = store.children(paths.nodes())
-    found = store.read(paths.node(node)) if node in known else None
-    if found is None:
-        hint = nearest(node, known) if known else "no node has registered yet"
-        raise UserError(f'there is no node "{node}"; {hint}')
-    return found
 
 
 def _changed(

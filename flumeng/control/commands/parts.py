@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from flumeng.config import parse_flow, parts_of
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.commands.chains import upstream_of
+from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.commands.unfinished import intents_of
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path, journal_of, subscribed
@@ -53,12 +54,8 @@ def parts_there(store: ReadableStore, flows: Iterable[str]) -> dict[str, Version
     wanted = set(flows)
     known = filter(is_part, store.children(paths.flows()))
     names = [name for name in known if whole_of(name) in wanted]
-    found = store.read_each([paths.flow(name) for name in names])
-    return {
-        name: record
-        for name, record in zip(names, found, strict=True)
-        if isinstance(record, Versioned) and record.value.state != "deleted"
-    }
+    found = readable_by_name(store, paths.flow, names)
+    return {name: one for name, one in found.items() if one.value.state != "deleted"}
 
 
 def deletion(
@@ -119,13 +116,9 @@ def _starts(store: ReadableStore, flow: str) -> dict[str, int]:
 
 def _acks(store: ReadableStore, cursor: ZPath[records.Record]) -> dict[str, records.Ack]:
     _, _, flow, name = str(cursor).split("/")
-    names = store.children(cursor)
-    found = store.read_each([paths.ack(flow, name, journal) for journal in names])
-    return {
-        journal: ack.value
-        for journal, ack in zip(names, found, strict=True)
-        if isinstance(ack, Versioned)
-    }
+    journals = store.children(cursor)
+    found = readable_by_name(store, lambda journal: paths.ack(flow, name, journal), journals)
+    return {journal: ack.value for journal, ack in found.items()}
 
 
 def _cursor(flow: str, text: str, reader: str) -> ZPath[records.Record]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.config import parse_flow
 from flumeng.config.flow_names import whole_of
-from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.commands.settings import refuse_in_maintenance
 from flumeng.control.commands.tasks import look, moved, restarted

@@ -10,13 +10,15 @@ from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_ap
 from flumeng.control.commands import chains, parts
 from flumeng.control.commands.audit import room_bytes
 from flumeng.control.commands.chains import subscribe
-from flumeng.control.commands.flow_records import (
+from flumeng.control.commands.local_files import on_several_hosts
+from flumeng.control.commands.lookup import (
     current_revisions,
     expect_current,
+    found_by_name,
     kept_revisions,
+    readable_by_name,
     refuse_deleted,
 )
-from flumeng.control.commands.local_files import on_several_hosts
 from flumeng.control.commands.next_revision import (
     NextRevision,
     RefusedError,
@@ -143,7 +145,7 @@ def _flows_there(
     """The existing records. Raises ``RefusedError`` for flows that may get no revision now."""
     others = [flow for flow in texts if flow not in composed.flows]
     found = {flow: composed.records[flow] for flow in composed.flows}
-    found |= zip(others, store.read_each([paths.flow(flow) for flow in others]), strict=True)
+    found |= found_by_name(store, paths.flow, others)
     holders = _holders_of_journals(store) if None in found.values() else {}
     left = [flow for flow, record in found.items() if record is None and flow in holders]
     deleted = deleted_in_this_tree(store, left) if left else set()
@@ -246,12 +248,8 @@ class _Wanted:
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
         """Flow -> the revision that every task has run, of those that change."""
         changed = [flow for flow in self.there if self._is_changed(flow)]
-        plans = store.read_each([paths.plan(flow) for flow in changed])
-        return {
-            flow: plan.value.revision
-            for flow, plan in zip(changed, plans, strict=True)
-            if isinstance(plan, Versioned)
-        }
+        plans = readable_by_name(store, paths.plan, changed)
+        return {flow: plan.value.revision for flow, plan in plans.items()}
 
 
 def _numbers(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flumeng.config import SpecError, parse_flow
-from flumeng.control.commands.flow_records import expect_current, refuse_deleted, require_flow
+from flumeng.control.commands.lookup import expect_current, refuse_deleted, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write
 from flumeng.platform.errors import ConflictError

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.control.commands import membership
 from flumeng.control.commands.live_processes import live_processes
+from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.commands.membership import Change
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import (
@@ -148,14 +149,8 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
         names = table.journal.matches(path) or table.ack.matches(path)
         if names and NAME.fullmatch(names[-1]):
             named[path] = names[-1]
-    journals = sorted({*named.values()})
-    read = store.read_each([paths.journal(name) for name in journals])
-    known = {
-        name: found.value
-        for name, found in zip(journals, read, strict=True)
-        if isinstance(found, Versioned)
-    }
-    return {path: known[name] for path, name in named.items() if name in known}
+    known = readable_by_name(store, paths.journal, sorted({*named.values()}))
+    return {path: known[name].value for path, name in named.items() if name in known}
 
 
 def set_access(store: Store) -> int:

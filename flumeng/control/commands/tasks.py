@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands.nodes import require_node
+from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import refuse_in_maintenance
 from flumeng.control.planner import endings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flumeng.config.flow_names import whole_of
+from flumeng.control.commands.lookup import found_by_name, readable_by_name
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -13,7 +14,6 @@ from flumeng.control.zookeeper import (
     ReadableStore,
     Remove,
     Store,
-    Versioned,
     Write,
     tree,
 )
@@ -29,12 +29,8 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
     store = operator.store
     path = paths.tombstone(flow)
     numbers = sorted(map(int, store.children(paths.revisions(flow))))
-    found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
-    kept = [
-        (number, one.value)
-        for number, one in zip(numbers, found, strict=True)
-        if isinstance(one, Versioned)
-    ]
+    found = readable_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
+    kept = [(int(name), one.value) for name, one in found.items()]
     text = kept[-1][1].text if kept else ""
     record = records.Tombstone(
         who=operator.author,
@@ -57,22 +53,17 @@ def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[st
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)
-    names = sorted(flows)
-    found = store.read_each([paths.tombstone(whole_of(name)) for name in names])
-    return {
-        name
-        for name, one in zip(names, found, strict=True)
-        if one is not None and one.created > schema.created
-    }
+    found = found_by_name(store, lambda name: paths.tombstone(whole_of(name)), sorted(flows))
+    return {name for name, one in found.items() if one and one.created > schema.created}
 
 
 def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:
     others = [name for name in names if name != flow]
     if len(others) < KEEP_TOMBSTONES:
         return []
-    found = store.read_each([paths.tombstone(name) for name in others])
-    times = [one.value.time if isinstance(one, Versioned) else 0.0 for one in found]
-    by_age = sorted(zip(times, others, strict=True))
+    readable = readable_by_name(store, paths.tombstone, others)
+    times = {name: one.value.time for name, one in readable.items()}
+    by_age = sorted((times.get(name, 0.0), name) for name in others)
     return [
         Remove(paths.tombstone(name), ANY)
         for _, name in by_age[: len(by_age) + 1 - KEEP_TOMBSTONES]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import found_by_name, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import partitions
 from flumeng.control.zookeeper import (
@@ -113,8 +113,8 @@ def intents_of(
 ) -> dict[str, Versioned[records.Intent] | Unreadable]:
     """Task -> its last intent."""
     tasks = store.children(paths.intents(flow))
-    found = store.read_each([paths.intent(flow, task) for task in tasks])
-    return {task: intent for task, intent in zip(tasks, found, strict=True) if intent is not None}
+    found = found_by_name(store, lambda task: paths.intent(flow, task), tasks)
+    return {task: intent for task, intent in found.items() if intent is not None}
 
 
 def _batch(flow: str, task: str, found: Versioned[records.Intent] | Unreadable) -> DecidedBatch:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands.chains import why_not_deleted
-from flumeng.control.commands.flow_records import require_flow
-from flumeng.control.commands.nodes import left, require_node
+from flumeng.control.commands.lookup import found_by_name, require_flow, require_node
+from flumeng.control.commands.nodes import left
 from flumeng.control.commands.parts import parts_there
 from flumeng.control.planner.task_count import given_tasks, task_count
 from flumeng.control.queries import overview
@@ -85,12 +85,11 @@ def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
 def flow_gone(store: ReadableStore, flow: str) -> list[str]:
     known = store.children(paths.flows())
     names = [name for name in (flow, *parts_among(known, flow)) if name in known]
-    found = zip(names, store.read_each([paths.flow(name) for name in names]), strict=True)
     return [
         f"flow {name} is to be {record.value.state}"
         if isinstance(record, Versioned)
         else f"flow {name} cannot be read"
-        for name, record in found
+        for name, record in found_by_name(store, paths.flow, names).items()
         if record is not None
     ]
 

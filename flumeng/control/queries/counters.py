@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.queries.task_status import TaskRow

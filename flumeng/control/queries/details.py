@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flumeng.control.commands.nodes import Left, left, require_node
+from flumeng.control.commands.lookup import require_node
+from flumeng.control.commands.nodes import Left, left
 from flumeng.control.queries import counters, overview
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.counters import TaskCounts

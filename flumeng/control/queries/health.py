@@ -10,6 +10,7 @@ from typing import Any
 
 from flumeng.control.commands.chains import readers_of
 from flumeng.control.commands.copies import replicas_of
+from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.queries import (
     asking,
     counters,
@@ -47,8 +48,8 @@ def status(
     flows = overview.flows(reading)
     nodes = overview.nodes(reading)
     names = reading.children(paths.live_masters())
-    found = reading.read_many([paths.live_master(name) for name in names])
-    masters = {name: live.value if live else None for name, live in zip(names, found, strict=True)}
+    found = readable_by_name(reading, paths.live_master, names)
+    masters = {name: found[name].value if name in found else None for name in names}
     told, silent = asking.ask_all(
         reading, lambda address: {address: (ask(address), ask_counters(address))}
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands.flow_records import require_flow, require_revision
+from flumeng.control.commands.lookup import found_by_name, require_flow, require_revision
 from flumeng.control.queries import moments
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import Store, Unreadable, Versioned
@@ -57,10 +57,10 @@ def history(store: Store, flow: str) -> list[RevisionRow]:
             return _past(past.value)
     current = require_flow(store, flow).value.revision
     numbers = _kept(store, flow)
-    found = store.read_each([paths.revision(flow, str(number)) for number in numbers])
+    found = found_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
     return [
-        _revision(number, revision, current=number == current)
-        for number, revision in zip(numbers, found, strict=True)
+        _revision(int(name), revision, current=int(name) == current)
+        for name, revision in found.items()
         if revision is not None
     ]
 

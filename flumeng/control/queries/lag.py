@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.control.commands.flow_records import require_flow
+from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.parts import parts_there
 from flumeng.control.queries import asking, journals
 from flumeng.control.queries.acks import AckRow, Positions, acks_of

@@ -13,7 +13,7 @@ from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
 from flumeng.config.guarantees import local_paths
 from flumeng.config.outline import Outline, outline
 from flumeng.control.commands.chains import upstream_of
-from flumeng.control.commands.flow_records import current_revisions, require_flow
+from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.queries import task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
@@ -219,10 +219,9 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
 
 def _parts(reading: Reading, flow: str) -> dict[str, str]:
     names = parts_among(reading.children(paths.flows()), flow)
-    found = zip(names, reading.read_each([paths.flow(name) for name in names]), strict=True)
     return {
         name: record.value.state if isinstance(record, Versioned) else UNREADABLE
-        for name, record in found
+        for name, record in found_by_name(reading, paths.flow, names).items()
         if record is not None
     }
 
@@ -309,11 +308,10 @@ def nodes(source: ReadableStore) -> list[NodeRow]:
 
 
 def _statuses(reading: Reading) -> task_status.Statuses:
-    names = reading.children(paths.live_nodes())
-    found = reading.read_each([paths.status(name) for name in names])
+    found = found_by_name(reading, paths.status, reading.children(paths.live_nodes()))
     return {
         name: status.value if isinstance(status, Versioned) else status
-        for name, status in zip(names, found, strict=True)
+        for name, status in found.items()
     }
 
 
@@ -333,8 +331,8 @@ class _Seen(NamedTuple):
 
 def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Seen]:
     """Existing flows. Unchecked texts are parsed only during a rollout."""
-    found = reading.read_each([paths.flow(name) for name in names])
-    there = {name: flow for name, flow in zip(names, found, strict=True) if flow}
+    found = found_by_name(reading, paths.flow, names)
+    there = {name: flow for name, flow in found.items() if flow}
     revisions = current_revisions(reading, there)
     plans = read_plans(reading, there)
     seen = []
@@ -379,8 +377,7 @@ class Receiving:
 
 def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
     """By flow, as its current text says."""
-    records = store.read_each([paths.flow(flow) for flow in flows])
-    texts = current_revisions(store, dict(zip(flows, records, strict=True)))
+    texts = current_revisions(store, found_by_name(store, paths.flow, flows))
     return {
         flow: _of(text.value.effective) if isinstance(text, Versioned) else Receiving()
         for flow in flows

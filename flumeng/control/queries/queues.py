@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flumeng.control.commands.lookup import found_by_name, readable_by_name
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.lag import if_all_known
 from flumeng.control.queries.reading import Reading
@@ -95,10 +96,10 @@ class ItemRow:
 def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
     """A row for each queue, in a few requests however many there are."""
     names = reading.children(paths.queues())
-    heads = dict(zip(names, reading.read_each([paths.queue(name) for name in names]), strict=True))
+    heads = found_by_name(reading, paths.queue, names)
     known = {name: one.value for name, one in heads.items() if isinstance(one, Versioned)}
-    records = reading.read_each([paths.flow(name) for name in names])
-    states = dict(zip(names, map(_state, records), strict=True))
+    flows = found_by_name(reading, paths.flow, names)
+    states = {name: _state(flow) for name, flow in flows.items()}
     listed = reading.children_many([paths.queue_failures(name) for name in known])
     failed = dict(zip(known, listed, strict=True))
     look = _Overview(acks_of(reading, known), failed, owners_of(reading, known), accounts)
@@ -256,14 +257,14 @@ class _Queue:
             except CorruptError as error:
                 problems[name] = f"{path}: {error}"
         kept = reading.children(paths.queue_failures(flow))
-        failed = reading.read_many([paths.queue_failure(flow, name) for name in kept])
+        failed = readable_by_name(reading, lambda name: paths.queue_failure(flow, name), kept)
         return cls(
             flow,
             head,
             segments,
             problems,
             acks_of(reading, {flow: head})[flow],
-            {n: one.value for n, one in zip(kept, failed, strict=True) if one is not None},
+            {name: one.value for name, one in failed.items()},
             owners_of(reading, {flow: head}),
         )
 
@@ -346,11 +347,8 @@ def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str,
 def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
     """``partitions.key`` -> its owner."""
     plans = read_plans(reading, flows)
-    nodes = reading.children(paths.live_nodes())
-    told = reading.read_many([paths.status(node) for node in nodes])
-    statuses = {
-        node: one.value.tasks for node, one in zip(nodes, told, strict=True) if one is not None
-    }
+    told = readable_by_name(reading, paths.status, reading.children(paths.live_nodes()))
+    statuses = {node: one.value.tasks for node, one in told.items()}
     owners: dict[str, Owner] = {}
     for flow, plan in plans.items():
         for name, task in plan.value.tasks.items():

@@ -1,23 +1,62 @@
-"""Reads the record of a flow, or says why a command cannot go on."""
+"""Looks up records by name, or says why a command cannot go on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from flumeng.control.zookeeper import Found, ReadableStore, Versioned, tree
+from flumeng.control.zookeeper import Found, Path, ReadableStore, Versioned, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
+
+
+def found_by_name(
+    store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
+) -> dict[str, Found[R]]:
+    """Name -> what is at its path."""
+    listed = list(names)
+    return dict(zip(listed, store.read_each([row(name) for name in listed]), strict=True))
+
+
+def readable_by_name(
+    store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
+) -> dict[str, Versioned[R]]:
+    """As ``found_by_name``, without what is missing or unreadable."""
+    found = found_by_name(store, row, names)
+    return {name: one for name, one in found.items() if isinstance(one, Versioned)}
 
 
 def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
     """The flow's record. Raises ``UserError`` with the nearest name when there is none."""
+    return _require(store, "flow", paths.flows(), paths.flow, flow, none="there are no flows yet")
+
+
+def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:
+    """The node's record. Raises ``UserError`` with the nearest name when there is none."""
+    return _require(
+        store, "node", paths.nodes(), paths.node, node, none="no node has registered yet"
+    )
+
+
+def _require(
+    store: ReadableStore,
+    kind: str,
+    folder: Path,
+    row: Callable[[str], ZPath[R]],
+    name: str,
+    *,
+    none: str,
+) -> Versioned[R]:
     tree.require(store)
-    known = store.children(paths.flows())
-    found = store.read(paths.flow(flow)) if flow in known else None
+    known = store.children(folder)
+    found = store.read(row(name)) if name in known else None
     if found is None:
-        hint = nearest(flow, known) if known else "there are no flows yet"
-        raise UserError(f'there is no flow "{flow}"; {hint}')
+        raise UserError(f'there is no {kind} "{name}"; {nearest(name, known) if known else none}')
     return found
 
 
