@@ -7,8 +7,8 @@ import click
 from cli.context import CliContext, Name, flow_argument, with_operator, with_store
 from cli.options import json_option
 from cli.output import count, show_json, show_table, warn
-from flumeng.control.commands.chokes import chokes, set_choke
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.settings import chokes, set_choke
 from flumeng.control.queries.counters import CounterRow
 from flumeng.control.queries.counters import counters as counter_rows
 from flumeng.control.queries.lag import LagOfFlow, lag_of_flow

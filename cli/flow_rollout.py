@@ -44,7 +44,7 @@ def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None
 @with_operator
 def pause(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Let no further task take the new revision; those that have it go on with it."""
-    changed = rollouts.pause_rollout(operator, name, expect_revision=if_revision)
+    changed = rollouts.change_rollout(operator, name, "pause", expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout stands still{'' if changed else ' already'}")
 
 
@@ -54,7 +54,7 @@ def pause(_context: CliContext, operator: Operator, name: str, if_revision: int 
 @with_operator
 def resume(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Go on with a rollout that stands still."""
-    changed = rollouts.resume_rollout(operator, name, expect_revision=if_revision)
+    changed = rollouts.change_rollout(operator, name, "resume", expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout goes on{'' if changed else ' already'}")
 
 
@@ -64,7 +64,7 @@ def resume(_context: CliContext, operator: Operator, name: str, if_revision: int
 @with_operator
 def promote(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
     """Give the new revision to all tasks now, proven or not."""
-    rollouts.promote_rollout(operator, name, expect_revision=if_revision)
+    rollouts.change_rollout(operator, name, "promote", expect_revision=if_revision)
     click.echo(f"flow {name}: all tasks take its current revision now")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import click
 
-from cli.context import CliContext, Name, with_store
+from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup
-from cli.options import json_option, reason_option
+from cli.options import json_option
 from cli.output import count, show_json, show_rows, show_table, warn
 from flumeng.control.commands.lookup import require_flow
+from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries import asking, lag, moments, queues
 from flumeng.control.queries.causes import of_unreadable
@@ -164,57 +166,39 @@ def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: boo
 
 
 def _decides(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of commands that decide about failed items."""
-    for part in (
-        with_store,
-        reason_option,
-        click.option("--all", "every", is_flag=True, help="All that failed."),
-        click.argument("items", nargs=-1, metavar="[ITEM]..."),
-        click.argument("flow", type=Name("flow"), metavar="FLOW"),
-    ):
-        command = part(command)
-    return command
+    """The options of commands that decide about failed items; they get the operator and the items
+    that are chosen, none for all."""
+
+    @click.argument("flow", type=Name("flow"), metavar="FLOW")
+    @click.argument("items", nargs=-1, metavar="[ITEM]...")
+    @click.option("--all", "every", is_flag=True, help="All that failed.")
+    @with_operator
+    @functools.wraps(command)
+    def chosen(
+        _context: CliContext, operator: Operator, flow: str, items: tuple[str, ...], *, every: bool
+    ) -> None:
+        if bool(items) == every:
+            raise click.UsageError("name the items, as `flumeng queue show` does, or say --all")
+        require_flow(operator.store, flow)
+        command(operator, flow, items)
+
+    return chosen
 
 
 @queue.command()
 @_decides
-def retry(
-    context: CliContext,
-    store: Store,
-    flow: str,
-    items: tuple[str, ...],
-    *,
-    every: bool,
-    reason: str,
-) -> None:
+def retry(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
     """Read items that failed again, from where they could not be read.
 
     What was read of them is not read again, so nothing comes twice.
     """
-    _require_choice(items, every=every)
-    require_flow(store, flow)
-    names = decide(context.operator(store, reason), flow, items, "retry")
+    names = decide(operator, flow, items, "retry")
     click.echo(f"{count(len(names), 'item')} of flow {flow} will be read again")
 
 
 @queue.command()
 @_decides
-def skip(
-    context: CliContext,
-    store: Store,
-    flow: str,
-    items: tuple[str, ...],
-    *,
-    every: bool,
-    reason: str,
-) -> None:
+def skip(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
     """Give up items that failed: what was not read of them never is."""
-    _require_choice(items, every=every)
-    require_flow(store, flow)
-    names = decide(context.operator(store, reason), flow, items, "skip")
+    names = decide(operator, flow, items, "skip")
     click.echo(f"{count(len(names), 'item')} of flow {flow} are given up")
-
-
-def _require_choice(items: tuple[str, ...], *, every: bool) -> None:
-    if bool(items) == every:
-        raise click.UsageError("name the items, as `flumeng queue show` does, or say --all")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from flumeng.control.zookeeper import Store
@@ -68,8 +68,7 @@ class World:
     has_ended: claims.HasEnded
 
 
-class Report(Protocol):
-    def __call__(self, event: Instruction | Note) -> None: ...
+Report = Callable[[Instruction | Note], None]
 
 
 @dataclass(frozen=True)

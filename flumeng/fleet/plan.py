@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
+import msgspec
+
 from flumeng.control.commands import preview
 from flumeng.control.commands.preview import Move
 from flumeng.control.zookeeper import Expected
 from flumeng.fleet import site_state, undo, writes
-from flumeng.fleet.comparison import Change, Comparison, Drift, DriftPolicy, compare, restore
+from flumeng.fleet.comparison import Change, Comparison, DriftPolicy, compare, restore
 from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.resources import FLOW, Resources, kind_of, name_of
 from flumeng.fleet.site_copy import Shape, SiteCopy
@@ -170,12 +172,7 @@ def _site_json(site: SitePlan) -> dict[str, Any]:
     return {
         "error": site.error,
         "unproven": site.unproven,
-        "changes": [asdict(change) for change in site.comparison.changes],
-        "drift": [asdict(drift) for drift in site.comparison.drift],
-        "conflicts": dict(site.comparison.conflicts),
-        "waiting": dict(site.comparison.waiting),
-        "left": list(site.comparison.left),
-        "unchanged": site.comparison.unchanged,
+        **asdict(site.comparison),
         "recomposed": dict(site.recomposed),
         "moves": [asdict(move) for move in site.moves],
     }
@@ -200,28 +197,15 @@ def from_json(document: Any) -> PushPlan:
             policy,
             sites,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
         raise UserError(f"the plan is damaged ({error!r}): make it anew") from error
 
 
 def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:
-    comparison = Comparison(
-        tuple(_change_from(change) for change in site["changes"]),
-        tuple(Drift(**drift) for drift in site["drift"]),
-        site["conflicts"],
-        site["waiting"],
-        tuple(site["left"]),
-        site["unchanged"],
-    )
-    moves = tuple(Move(**move) for move in site["moves"])
+    comparison = msgspec.convert(site, Comparison)
+    moves = msgspec.convert(site["moves"], tuple[Move, ...])
     recomposed = site["recomposed"]
     return SitePlan(name, comparison, recomposed, moves, site["error"], site["unproven"])
-
-
-def _change_from(change: Mapping[str, Any]) -> Change:
-    if not isinstance(change["key"], str):
-        raise TypeError("a key that is no text")
-    return Change(**change)
 
 
 def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:

@@ -15,7 +15,7 @@ from flumeng.control.commands.cluster import export_cluster
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.rollouts import pause_rollout
+from flumeng.control.commands.rollouts import change_rollout
 from flumeng.control.commands.settings import begin_maintenance
 from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.security.roles import DIRECTORY
@@ -87,7 +87,7 @@ def rolling(store: FakeStore) -> None:
 
 def paused(store: FakeStore) -> None:
     rolling(store)
-    pause_rollout(Operator(store, *SIGN), "web")
+    change_rollout(Operator(store, *SIGN), "web", "pause")
 
 
 def resting(store: FakeStore) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.settings import begin_maintenance, set_setting
+from flumeng.control.commands.settings import begin_maintenance, set_choke, set_setting
 from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform import processes
 from tests.testkit.command_line import Shell

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.control.commands import chokes, flows
+from flumeng.control.commands import flows, settings
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
@@ -239,7 +239,7 @@ def test_without_a_readable_schema_everything_is_shown(data: bytes) -> None:
 
 def test_chokes_stay_while_the_settings_of_the_cluster_cannot_be_read() -> None:
     there = cluster()
-    chokes.set_choke(Operator(there.store, "a", "", 0.0), "a", 1e6, None)
+    settings.set_choke(Operator(there.store, "a", "", 0.0), "a", 1e6, None)
     there.settle()
     there.damage(paths.cluster(), DAMAGE["garbage"])
     there.apply("c")

@@ -77,10 +77,7 @@ def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
     store = operator.store
     found, unreadable = _found(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
-    puts = (put for _, put in found)
-    for part in singly(store.scale, puts, room_bytes=audit.room_bytes(store.scale)):
-        command = " ".join(["ack advance", *(write.path.name for write in part)])
-        operator.commit(part, command)
+    operator.commit_each((put for _, put in found), lambda names: f"ack advance {names}")
     return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 

@@ -18,6 +18,7 @@ from flumeng.control.zookeeper import (
     ABSENT,
     ANY,
     WIRE_LIMIT_BYTES,
+    Expected,
     Put,
     Remove,
     Store,
@@ -126,11 +127,7 @@ def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]
     writes: list[Write] = []
     for change in [*sets, *(change for change in deletes if isinstance(change, Delete))]:
         expect = versions.get(change.path, ANY if change.path in dump else ABSENT)
-        if isinstance(change, Delete):
-            writes.append(Remove(at(change.path, None)[0], expect))
-        else:
-            path, value = at(change.path, change.document)
-            writes.append(Put(path, value, expect))
+        writes.append(_write(change, expect))
     for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
         command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
         operator.commit(part, command[:8192])
@@ -257,12 +254,13 @@ def _writes(store: Store, migration: Migration) -> list[Write]:
         assert change.path != schema, "the schema's znode is not a migration's to write"
         folder_or_new = ANY if change.path in found else ABSENT
         expect = versions.get(change.path, folder_or_new)
-        if isinstance(change, Delete):
-            writes.append(Remove(at(change.path, None)[0], expect))
-        else:
-            path, value = at(change.path, change.document)
-            writes.append(Put(path, value, expect))
+        writes.append(_write(change, expect))
     return writes
+
+
+def _write(change: Set | Delete, expect: Expected) -> Write:
+    path, value = at(change.path, None if isinstance(change, Delete) else change.document)
+    return Remove(path, expect) if isinstance(change, Delete) else Put(path, value, expect)
 
 
 def _schema(store: Store) -> Versioned[Schema]:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import (
@@ -32,7 +31,6 @@ from flumeng.control.zookeeper import (
     Version,
     Write,
 )
-from flumeng.control.zookeeper.transaction import singly
 from flumeng.journal.replication.membership import node_of
 from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from flumeng.platform.options.problems import nearest
@@ -283,12 +281,10 @@ def discard_node(operator: Operator, node: str) -> list[DataLoss]:
         cursors = store.children(paths.acks(journal.flow))
         gone += [paths.ack(journal.flow, cursor, name) for cursor in cursors]
     gone += reversed(below(store, node))
-    writes: list[Write] = [Remove(path, ANY) for path in gone if store.exists(path)]
+    writes: list[Put | Remove] = [Remove(path, ANY) for path in gone if store.exists(path)]
     writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
     said = _said(node, lost)
-    room_bytes, each = audit.room_bytes(store.scale), absent(node)
-    for part in singly(store.scale, writes, each=each, room_bytes=room_bytes):
-        operator.commit([*each, *part], said)
+    operator.commit_each(writes, lambda _: said, each=absent(node))
     return lost
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flumeng.control.commands import audit
-from flumeng.control.zookeeper import Put, Store, Write
+from flumeng.control.zookeeper import Put, Remove, Store, Write
+from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ForbiddenError, UnavailableError
 from zkschema import records
 
@@ -45,6 +46,19 @@ class Operator:
                 raise UnavailableError(
                     f"{error}: it is not known whether it was done; look, and repeat the command"
                 ) from error
+
+    def commit_each(
+        self,
+        writes: Iterable[Put | Remove],
+        command: Callable[[str], str],
+        *,
+        each: Sequence[Write] = (),
+    ) -> None:
+        """Independent writes in as few transactions as fit, ``each`` in all. ``command`` is given
+        the names of the written znodes."""
+        room_bytes = audit.room_bytes(self.store.scale)
+        for part in singly(self.store.scale, writes, each=each, room_bytes=room_bytes):
+            self.commit([*each, *part], command(" ".join(write.path.name for write in part)))
 
     def _appears(self, own: Put) -> bool:
         """A server may lag: not to see the entry proves nothing."""

@@ -6,10 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Put, Store, Versioned, readable
-from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths
@@ -27,9 +25,7 @@ def decide(operator: Operator, flow: str, names: Collection[str], wanted: Decisi
         Put(paths.queue_failure(flow, name), replace(one.value, wanted=wanted), one.version)
         for name, one in failed.items()
     )
-    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
-        command = f"queue {wanted} {flow} {' '.join(write.path.name for write in part)}"
-        operator.commit(part, command)
+    operator.commit_each(writes, lambda items: f"queue {wanted} {flow} {items}")
     return list(failed)
 
 

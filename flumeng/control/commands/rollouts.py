@@ -3,7 +3,9 @@ later one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from flumeng.config import SpecError, parse_flow
 from flumeng.control.commands.lookup import expect_current, refuse_deleted, require_flow
@@ -13,31 +15,31 @@ from flumeng.platform.errors import ConflictError
 from zkschema import paths, records
 from zkschema.records import Flow, Plan
 
+Verb = Literal["pause", "resume", "promote"]
+CHANGES: Mapping[Verb, Callable[[Flow], Flow]] = {
+    "pause": lambda flow: replace(flow, rollout_paused=flow.revision),
+    "resume": lambda flow: replace(flow, rollout_paused=0),
+    "promote": lambda flow: replace(flow, rollout_promoted=flow.revision, rollout_paused=0),
+}
+"""Pause: no further task takes the revision, but a failing task still takes the flow back. Promote:
+all tasks take it now."""
 
-def pause_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """Let no further task take the revision; returns whether that is a change. A failing task still
-    takes the flow back. Raises ``ConflictError`` when no rollout is under way."""
+
+def change_rollout(
+    operator: Operator, flow: str, verb: Verb, *, expect_revision: int | None = None
+) -> bool:
+    """Returns whether that is a change. Raises ``ConflictError`` when no rollout is under way."""
     current, _ = _under_way(operator.store, flow, expect_revision)
-    wanted = replace(current.value, rollout_paused=current.value.revision)
-    return _write(operator, flow, current, wanted, "pause")
-
-
-def resume_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """Go on with a paused rollout; raises as ``pause_rollout``."""
-    current, _ = _under_way(operator.store, flow, expect_revision)
-    wanted = replace(current.value, rollout_paused=0)
-    return _write(operator, flow, current, wanted, "resume")
-
-
-def promote_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> bool:
-    """Let all tasks take the revision now; raises as ``pause_rollout``."""
-    current, _ = _under_way(operator.store, flow, expect_revision)
-    wanted = replace(current.value, rollout_promoted=current.value.revision, rollout_paused=0)
-    return _write(operator, flow, current, wanted, "promote")
+    wanted = CHANGES[verb](current.value)
+    if wanted == current.value:
+        return False
+    command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
+    operator.commit([Put(paths.flow(flow), wanted, current.version)], command)
+    return True
 
 
 def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Go back to the revision before; returns its number. Raises as ``pause_rollout``."""
+    """Go back to the revision before; returns its number. Raises as ``change_rollout``."""
     current, plan = _under_way(operator.store, flow, expect_revision)
     before = plan.value.revision
     why = f"{records.ABORTED} {operator.author}{f': {operator.reason}' if operator.reason else ''}"
@@ -75,13 +77,3 @@ def _rolls(store: Store, flow: str, record: Flow, plan: Plan) -> bool:
         return text is not None and parse_flow(text.value.effective).rollout is not None
     except SpecError:
         return False
-
-
-def _write(
-    operator: Operator, flow: str, current: Versioned[Flow], wanted: Flow, verb: str
-) -> bool:
-    if wanted == current.value:
-        return False
-    command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
-    operator.commit([Put(paths.flow(flow), wanted, current.version)], command)
-    return True

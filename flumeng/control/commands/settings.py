@@ -1,5 +1,5 @@
-"""Settings of the whole cluster by key, and maintenance mode. One table holds every key; masters
-read the record at each tick."""
+"""Settings of the whole cluster by key, chokes of flows, and maintenance mode. One table holds
+every key; masters read the record at each tick."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flumeng.config import spark
+from flumeng.control.commands.lookup import refuse_deleted, require_flow, require_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import Put, Store, Versioned, Write, tree
+from flumeng.control.zookeeper import Check, Put, Store, Versioned, Write, tree
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
@@ -117,57 +118,48 @@ def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> Number
     )
 
 
-def _limit(
-    key: str,
-    doc: str,
-    get: Callable[[MaintenanceLimits], Number],
-    put: Callable[[MaintenanceLimits, Number], MaintenanceLimits],
-    *,
-    whole: bool = False,
-    most: float | None = None,
-) -> NumberSetting:
-    def set_(cluster: Cluster, value: Number) -> Cluster:
-        return replace(cluster, maintenance_limits=put(cluster.maintenance_limits, value))
+def _limit(key: str, doc: str, *, whole: bool = False, most: float | None = None) -> NumberSetting:
+    """A field of ``maintenance_limits``, which has the key's name behind ``maintenance_``."""
+    field = key.removeprefix("maintenance_")
+
+    def put(cluster: Cluster, value: Number) -> Cluster:
+        changed: Any = {field: int(value) if whole else float(value)}
+        return replace(cluster, maintenance_limits=replace(cluster.maintenance_limits, **changed))
 
     return NumberSetting(
         key,
         doc,
-        lambda cluster: get(cluster.maintenance_limits),
-        set_,
-        lambda cluster: set_(cluster, get(MaintenanceLimits())),
+        lambda cluster: getattr(cluster.maintenance_limits, field),
+        put,
+        lambda cluster: put(cluster, getattr(MaintenanceLimits(), field)),
         whole=whole,
         least=1 if whole else 0,
         most=most,
     )
 
 
-def _seconds(key: str, doc: str, put: Callable[[Cluster, float], Cluster]) -> NumberSetting:
+def _seconds(key: str, doc: str) -> NumberSetting:
     """A setting that is a field of the record with the same name."""
-    default: float = getattr(Cluster(), key)
+
+    def put(cluster: Cluster, value: Number) -> Cluster:
+        changed: Any = {key: float(value)}
+        return replace(cluster, **changed)
+
     return NumberSetting(
         key,
         doc,
         lambda cluster: getattr(cluster, key),
-        lambda cluster, value: put(cluster, float(value)),
-        lambda cluster: put(cluster, default),
+        put,
+        lambda cluster: put(cluster, getattr(Cluster(), key)),
     )
 
 
 _NUMBERS = (
-    _seconds(
-        "grace_seconds",
-        "how long a node may be missing before its tasks go to others",
-        lambda cluster, seconds: replace(cluster, grace_seconds=seconds),
-    ),
-    _seconds(
-        "drain_limit_seconds",
-        "how long a task may take to let go before it is taken away",
-        lambda cluster, seconds: replace(cluster, drain_limit_seconds=seconds),
-    ),
+    _seconds("grace_seconds", "how long a node may be missing before its tasks go to others"),
+    _seconds("drain_limit_seconds", "how long a task may take to let go before it is taken away"),
     _seconds(
         "forget_after_seconds",
         "a node that is away for so long with nothing left on it is removed; 0: never",
-        lambda cluster, seconds: replace(cluster, forget_after_seconds=seconds),
     ),
     _throttle("balance", 1, "how many balance moves may be under way at once"),
     _throttle(
@@ -188,29 +180,17 @@ _NUMBERS = (
     _limit(
         "maintenance_nodes",
         "maintenance begins by itself when at least so many active nodes are missing at once",
-        lambda limits: limits.nodes,
-        lambda limits, value: replace(limits, nodes=int(value)),
         whole=True,
     ),
-    _limit(
-        "maintenance_enter",
-        "and when they are more than this share of all",
-        lambda limits: limits.enter,
-        lambda limits, value: replace(limits, enter=float(value)),
-        most=1,
-    ),
+    _limit("maintenance_enter", "and when they are more than this share of all", most=1),
     _limit(
         "maintenance_leave",
         "maintenance that began by itself ends when at most this share is missing",
-        lambda limits: limits.leave,
-        lambda limits, value: replace(limits, leave=float(value)),
         most=1,
     ),
     _limit(
         "maintenance_window_seconds",
         "a node that is away for longer counts neither as missing nor as active",
-        lambda limits: limits.window_seconds,
-        lambda limits, value: replace(limits, window_seconds=float(value)),
     ),
 )
 SETTINGS: Mapping[str, Setting] = {
@@ -308,9 +288,7 @@ def refuse_in_maintenance(store: Store) -> None:
         )
 
 
-def without_chokes(
-    store: Store, *, flow: str | None = None, node: str | None = None
-) -> list[Write]:
+def without_chokes(store: Store, *, flow: str | None = None, node: str | None = None) -> list[Put]:
     """The write that removes the chokes of a flow or a node, if there are any."""
     current = _read(store)
     chokes = {
@@ -330,3 +308,38 @@ def _read(store: Store) -> Versioned[Cluster]:
     if found is None:
         raise UserError("this chroot has no /cluster: run `flumeng schema init`")
     return found
+
+
+def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
+    """The chokes of a flow by node; None stands for all nodes."""
+    require_flow(store, flow)
+    known = _read(store).value.chokes.items()
+    named = [(*key.partition("@"), rate) for key, rate in known]
+    return {node or None: rate for name, _, node, rate in named if name == flow}
+
+
+def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
+    """Set the rate limit of a flow on one ``node`` or on all; None removes it. A node's own limit
+    takes precedence. Returns whether it changed. Raises ``UserError`` for an unknown flow or node
+    and a rate not above 0."""
+    store = operator.store
+    current = require_flow(store, flow)
+    refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")
+    there: list[Write] = [Check(paths.flow(flow), current.version)]
+    if node is not None:
+        version = require_node(store, node).version
+        there.append(Check(paths.node(node), version))
+    if rate is not None and rate <= 0:
+        raise UserError("a choke lets something through: take a rate above 0, or pause the flow")
+    found = _read(store)
+    key = flow if node is None else f"{flow}@{node}"
+    wanted = {name: known for name, known in found.value.chokes.items() if name != key}
+    if rate is not None:
+        wanted[key] = rate
+    if wanted == found.value.chokes:
+        return False
+    what = "off" if rate is None else f"{rate:g}"
+    command = f"flow choke {flow} {what}" + (f" --node {node}" if node else "")
+    record = replace(found.value, chokes=wanted)
+    operator.commit([*there, Put(paths.cluster(), record, found.version)], command)
+    return True

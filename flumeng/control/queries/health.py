@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -53,10 +53,16 @@ def status(
     told, silent = asking.ask_all(
         reading, lambda address: {address: (ask(address), ask_counters(address))}
     )
-    accounts = {node: _accounts(answers.values()) for node, answers in told.items()}
+    accounts = {
+        node: {name: one for known, _ in answers.values() for name, one in known.items()}
+        for node, answers in told.items()
+    }
     acks = acks_of(reading, Positions(accounts, silent))
     known = lag.newest(accounts)
     lags = _lags(flows, acks, known, now)
+    acked: Counter[str] = Counter()
+    for ack in acks:
+        acked[ack.flow] += ack.offset or 0
     cluster = reading.read(paths.cluster())
     reading.read(paths.moves())
     reading.read_each([paths.lease(*name) for name in leases.names(reading)])
@@ -77,20 +83,15 @@ def status(
     ]
     return {
         "health": "degraded" if causes else "ok",
-        "causes": [_cause(cause) for cause in causes],
+        "causes": [
+            {"what": cause.what, "advice": cause.advice, "about": cause.identity}
+            for cause in causes
+        ],
         "maintenance": maintenance is not None,
         "masters": names,
         "nodes": {"live": sum(node.live for node in nodes), "registered": len(nodes)},
-        "flows": _rows(flows, acks, lags),
+        "flows": [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows],
     }
-
-
-def _cause(cause: Cause) -> dict[str, str]:
-    return {"what": cause.what, "advice": cause.advice, "about": cause.identity}
-
-
-def _accounts(answers: Iterable[Answer]) -> dict[str, Account]:
-    return {name: account for accounts, _ in answers for name, account in accounts.items()}
 
 
 def _lags(
@@ -107,15 +108,6 @@ def _lags(
         flow: lag.flow_lag(own, accounts, now, batch.get(flow, 0.0))
         for flow, own in of_flow.items()
     }
-
-
-def _rows(
-    flows: Sequence[FlowRow], acks: Sequence[AckRow], lags: Mapping[str, FlowLag]
-) -> list[dict[str, Any]]:
-    acked: Counter[str] = Counter()
-    for ack in acks:
-        acked[ack.flow] += ack.offset or 0
-    return [_flow(flow, acked[flow.flow], lags[flow.flow]) for flow in flows]
 
 
 def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from flumeng.config import FlowSpec, SpecError, parse_flow
 from flumeng.config.flow import OTHER_SECONDS, Lag
@@ -135,11 +135,9 @@ def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
 
 
 def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
-    view, problem = seen.view, seen.view.problem
+    view, spec, problem = seen.view, seen.spec, seen.view.problem
     try:
-        shown = (
-            Outline.of(seen.spec) if seen.spec else outline(seen.text) if seen.text else NO_OUTLINE
-        )
+        shown = Outline.of(spec) if spec else outline(seen.text) if seen.text else NO_OUTLINE
     except SpecError as error:
         shown, problem = NO_OUTLINE, problem or str(error)
     return FlowRow(
@@ -157,19 +155,10 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
         labels=shown.labels,
         backfill_of=view.record.backfill_of,
         part_of=whole_of(view.name) if is_part(view.name) else "",
-        **_limits(seen.spec),
+        lag_limit_seconds=spec.lag_limit_seconds if spec else Lag().seconds,
+        batch_seconds=spec.batch_seconds if spec else OTHER_SECONDS,
+        local_paths=tuple(local_paths(spec)) if spec else (),
     )
-
-
-def _limits(spec: FlowSpec | None) -> _Limits:
-    """An unread text has the defaults."""
-    if spec is None:
-        return {}
-    return {
-        "lag_limit_seconds": spec.lag_limit_seconds,
-        "batch_seconds": spec.batch_seconds,
-        "local_paths": tuple(local_paths(spec)),
-    }
 
 
 def flow(store: ReadableStore, name: str) -> FlowDetail:
@@ -313,12 +302,6 @@ def _statuses(reading: Reading) -> task_status.Statuses:
         name: status.value if isinstance(status, Versioned) else status
         for name, status in found.items()
     }
-
-
-class _Limits(TypedDict, total=False):
-    lag_limit_seconds: float
-    batch_seconds: float
-    local_paths: tuple[str, ...]
 
 
 class _Seen(NamedTuple):

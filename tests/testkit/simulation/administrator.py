@@ -7,18 +7,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
-from flumeng.control.commands.chokes import set_choke
 from flumeng.control.commands.nodes import discard_node, label_node, resize_node
-from flumeng.control.commands.rollouts import (
-    abort_rollout,
-    pause_rollout,
-    promote_rollout,
-    resume_rollout,
-)
+from flumeng.control.commands.rollouts import Verb, abort_rollout, change_rollout
 from flumeng.control.commands.settings import (
     begin_maintenance,
     end_maintenance,
+    set_choke,
     set_setting,
     unset_setting,
 )
@@ -38,7 +34,7 @@ PLACE = (
     "place: {{collect: {{tasks: {tasks}, spread: {spread}, replicas: {replicas}, "
     "labels: {{{collect}}}, weight: {{slots: {slots}}}}}, ingest: {{labels: {{{ingest}}}}}}}"
 )
-ROLLOUTS = {"promote": promote_rollout, "abort": abort_rollout, "pause": pause_rollout}
+ROLLOUTS: tuple[Verb | Literal["abort"], ...] = ("promote", "abort", "pause", "resume")
 DEADLINE_SECONDS = 60
 
 
@@ -145,18 +141,20 @@ class Administrator(Operator):
 
     def _roll(self) -> None:
         random = self.world.random
-        flow, verb = random.choice(self.flows), random.choice((*ROLLOUTS, "resume"))
+        flow, verb = random.choice(self.flows), random.choice(ROLLOUTS)
         self._do(partial(self._change_rollout, flow, verb), f"rollout of {flow}: {verb}")
 
-    def _change_rollout(self, flow: str, verb: str) -> None:
+    def _change_rollout(self, flow: str, verb: Verb | Literal["abort"]) -> None:
         """A broken revision is never promoted by hand."""
         found = self.store.read(paths.flow(flow))
         current = found.value.revision if found else None
         text = self.store.read(paths.revision(flow, f"{current}")) if current else None
         if verb == "promote" and text is not None and BROKEN in text.value.text:
             return
-        change = ROLLOUTS.get(verb, resume_rollout)
-        change(self.signed(), flow, expect_revision=current)
+        if verb == "abort":
+            abort_rollout(self.signed(), flow, expect_revision=current)
+        else:
+            change_rollout(self.signed(), flow, verb, expect_revision=current)
 
     def _discard(self) -> None:
         lost = [host for host in self.hosts.values() if host.lost]
