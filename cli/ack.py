@@ -228,7 +228,6 @@ def _ranges(ranges: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dict[str, int]:
-    """The first retained events of the named journals, or of all known."""
     rows = journal_rows.journals(store, context.accounts, context.clock())
     if journals:
         rows = [journal_rows.pick(rows, name) for name in journals]

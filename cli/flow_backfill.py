@@ -74,7 +74,8 @@ def backfill(
     """
     store = operator.store
     if backfills_objects(store, name, globs):
-        written = Written(_time(begin, ""), _time(end, _now(context)), globs)
+        now = datetime.fromtimestamp(context.clock(), UTC).isoformat()
+        written = Written(_time(begin, ""), _time(end, now), globs)
         made = own_name or free_name(store, name, "backfill")
         if not dry_run:
             start_objects_backfill(operator, name, made, written)
@@ -122,15 +123,9 @@ def _time(text: str, otherwise: str) -> str:
     return otherwise
 
 
-def _now(context: CliContext) -> str:
-    return datetime.fromtimestamp(context.clock(), UTC).isoformat()
-
-
 def _ends(
     context: CliContext, store: Store, name: str, first: Point, last: Point
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Of the partitions that either names, or of all."""
-
     def resolve(point: Point, *globs: str) -> Mapping[str, int]:
         return points.resolve(
             store, name, point, globs, ask=context.accounts, ask_offsets=context.offsets

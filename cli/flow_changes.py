@@ -165,7 +165,6 @@ def apply(
 def _let_nodes_check_targets(
     context: CliContext, store: Store, files: Sequence[FlowFile], *, as_json: bool
 ) -> None:
-    """Raises TargetsFailedError."""
     failed = []
     for file in files:
         for one in target_checks.check_targets(store, context.targets, file.spec, file.text):

@@ -23,6 +23,8 @@ from flumeng.control.queries.overview import UNREADABLE, Receiving, receiving
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 
+RESUMED = "it starts to run now (follow with `flumeng flow wait`)"
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -94,7 +96,15 @@ def resume(
     context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool
 ) -> None:
     """Let paused or stopped flows run again."""
-    _set(context, store, chosen, "running", reason=reason, told=_resumed, as_json=as_json)
+    _set(
+        context,
+        store,
+        chosen,
+        "running",
+        reason=reason,
+        told=lambda _kept: RESUMED,
+        as_json=as_json,
+    )
 
 
 @click.command()
@@ -113,10 +123,6 @@ def _paused(kept: Receiving) -> str:
     if not kept.journals:
         return "collecting stops now, what comes waits in Kafka"
     return "collecting stops now, its sources go on into the journals or wait in Kafka"
-
-
-def _resumed(_kept: Receiving) -> str:
-    return "it starts to run now (follow with `flumeng flow wait`)"
 
 
 def _stopped(kept: Receiving) -> str:
@@ -142,7 +148,6 @@ def _set(
     told: Callable[[Receiving], str],
     as_json: bool,
 ) -> None:
-    """``told``: the sentence for a flow that changes."""
     names = chosen.flows(store)
     operator = context.operator(store, reason)
     if len(names) == 1:
@@ -152,7 +157,12 @@ def _set(
         outcomes = list(set_flow_states(operator, names, state))
     failed = [one for one in outcomes if one.error]
     if as_json:
-        show_json([_row(one) for one in outcomes])
+        show_json(
+            [
+                {"flow": one.flow, "changed": one.changed, "error": str(one.error or "")}
+                for one in outcomes
+            ]
+        )
     else:
         kept = receiving(store, [one.flow for one in outcomes if one.changed])
         for one in outcomes:
@@ -171,10 +181,6 @@ def _set(
 def _with(store: Store, flow: str) -> str:
     parts = ", ".join(parts_there(store, [flow]))
     return f"; with its isolated parts: {parts}" if parts else ""
-
-
-def _row(one: StateOutcome) -> dict[str, Any]:
-    return {"flow": one.flow, "changed": one.changed, "error": str(one.error or "")}
 
 
 def _total(outcomes: Sequence[StateOutcome]) -> str:

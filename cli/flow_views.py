@@ -235,16 +235,15 @@ def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
     A name with a dot or a slash in it is a flow file, and no cluster is asked. Of a flow of the
     cluster it shows how many events a second its tasks had in the last minute, too.
     """
-    found = _of_file(Path(flow)) if set(flow) & set("./") else _of_cluster(hosts, flow)
+    if set(flow) & set("./"):
+        (file,) = read_flows([Path(flow)])
+        found = graph_of(parse_written(file.text))
+    else:
+        found = _of_cluster(hosts, flow)
     if as_json:
         show_json(found)
     else:
         click.echo(flow_graph.FORMATS[format_](found))
-
-
-def _of_file(path: Path) -> FlowGraph:
-    (file,) = read_flows([path])
-    return graph_of(parse_written(file.text))
 
 
 def _of_cluster(hosts: str | None, name: str) -> FlowGraph:

@@ -356,7 +356,6 @@ def _numbers(capacity: Mapping[str, float]) -> str:
 
 
 def _confirm_loss(name: str, lost: list[DataLoss], *, yes: bool) -> None:
-    """Shows what is given up, on standard error, and asks."""
     for row in lost:
         end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"
         events = "an unknown number of" if row.events is None else row.events
@@ -370,7 +369,6 @@ def _confirm_loss(name: str, lost: list[DataLoss], *, yes: bool) -> None:
 
 
 def _left(found: details.NodeDetail) -> list[str]:
-    """What a drain waits for, a line each."""
     states = {f"{task.flow}/{task.task}": task.state for task in found.tasks}
     tasks = [f"task {key} is {states.get(key, 'stopping')}" for key in found.left.tasks]
     journals = [

@@ -302,7 +302,6 @@ def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
 
 
 def _refuse_conflicts(made: PushPlan) -> None:
-    """Raises ``ConflictError`` with all conflicts, before anything is changed."""
     conflicts = [
         f"site {name}: {key}: {why}"
         for name, site in made.sites.items()

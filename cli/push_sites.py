@@ -298,7 +298,6 @@ def _state(copy: SiteCopy) -> SiteState:
 
 
 def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
-    """Reports what the inventory does not reproduce; exit code 1. Raises ``InventoryError``."""
     rendered = render_all(read_inventory(directory))
     left = [
         f"site {site}: {key} is left out: {why}"
@@ -318,7 +317,6 @@ def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
 
 
 def _tell_silent(found: Mapping[str, object]) -> None:
-    """Sites that cannot be read; exit code 4."""
     silent = {name: one for name, one in found.items() if isinstance(one, FlumengError)}
     for name, error in silent.items():
         warn(f"site {name} cannot be read: {error}")

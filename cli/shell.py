@@ -93,7 +93,10 @@ def shell(
     with closing(ConnectionPool(context.connect)) as pool:
         session = Session(click_context.find_root().command, replace(context, pool=pool))
         if commands or scripts:
-            lines = [*_commands(commands), *(line for path in scripts for line in _script(path))]
+            lines = [
+                *(("-c", command) for command in commands),
+                *(line for path in scripts for line in _script(path)),
+            ]
             raise SystemExit(session.run_all(lines))
         if not sys.stdin.isatty():
             raise SystemExit(session.run_all(_numbered("standard input", sys.stdin)))
@@ -104,10 +107,6 @@ def shell(
                 session.run(line)
             except Left:
                 break
-
-
-def _commands(commands: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return (("-c", command) for command in commands)
 
 
 def _script(path: Path) -> Iterator[tuple[str, str]]:

@@ -46,7 +46,13 @@ def status(context: CliContext, clusters: Clusters, as_json: bool) -> None:
         )
         for what, advice in grouped(found["causes"]):
             click.echo(f"- {what}\n  {advice}")
-        show_table(HEADERS, (_flow(flow) for flow in found["flows"]))
+        show_table(
+            HEADERS,
+            (
+                (*state_cells(flow), _progress(flow["rollout"]), flow["health"]["shown"])
+                for flow in found["flows"]
+            ),
+        )
     if found["health"] != "ok":
         raise SystemExit(1)
 
@@ -86,10 +92,6 @@ def _site(name: str, said: dict[str, Any] | None) -> Sequence[object]:
         f"{running}/{len(flows)}",
         f"{sum(flow['lag'] for flow in flows)}{'+?' if unknown else ''}",
     )
-
-
-def _flow(flow: dict[str, Any]) -> Sequence[object]:
-    return (*state_cells(flow), _progress(flow["rollout"]), flow["health"]["shown"])
 
 
 def state_cells(flow: dict[str, Any]) -> Sequence[object]:

@@ -79,7 +79,6 @@ def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> See
 
 
 def _last_minute(context: CliContext, store: Store) -> dict[str, Rates]:
-    """By flow; collectors are asked once for all."""
     flows = overview.flows(Reading(store), checked=False)
     tasks = [task for flow in flows for task in flow.tasks]
     counts = task_counts(store, context.counters, tasks)

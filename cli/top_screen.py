@@ -204,7 +204,6 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
 
 
 def _names(cause: dict[str, str], flow: str) -> bool:
-    """Whether a cause is about that flow as a whole."""
     return cause["about"] == f"flow {flow}" or cause["about"].startswith(f"flow {flow}:")
 
 

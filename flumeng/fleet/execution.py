@@ -139,7 +139,6 @@ class Execution:
             event = self._next(patience_seconds)
 
     def _next(self, patience_seconds: float | None) -> Event:
-        """The next event; a tick when a window may have opened."""
         waited = 0.0
         while True:
             try:  # in short waits, so that a signal is heard
@@ -157,7 +156,6 @@ class Execution:
         threading.Thread(target=work, args=(site,), name=f"turn-{site}", daemon=True).start()
 
     def _take_turn(self, name: str) -> None:
-        """A site's whole turn, in a thread of its own."""
         planned = self.plan.sites[name]
         cannot = planned.error or str(self._unclaimed.get(name, ""))
         if cannot:
@@ -186,7 +184,6 @@ class Execution:
             turn.close()
 
     def _take_back(self, name: str) -> None:
-        """Revert a site."""
         site = self.inventory.sites[name]
         link = Link(site, self.world.connect, self.world.clocks)
         self._ended.discard(name)  # it is claimed once more
@@ -301,7 +298,6 @@ class Execution:
         )
 
     def _let_go(self, names: list[str]) -> None:
-        """Release claims that turns have not released."""
         sites = [self.inventory.sites[name] for name in names if name not in self._ended]
         in_sites(sites, self._let_go_of)
 

@@ -139,7 +139,6 @@ def begun(plan: PushPlan) -> PushSource | None:
 
 
 def _lacks(site: SitePlan | None, source: PushSource) -> bool:
-    """Whether the push is not done in the site."""
     if site is None:
         return False
     last = site.push.source.push if site.push.source else ""

@@ -119,7 +119,6 @@ class _Reading:
         self._seen.folders |= zip(map(str, folders), listed, strict=True)
 
     def _heads(self) -> list[Path]:
-        """What operators change."""
         return [
             *(paths.flow(name) for name in self._names(paths.flows())),
             *(paths.node(name) for name in self._names(paths.nodes())),

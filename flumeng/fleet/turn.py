@@ -147,7 +147,8 @@ class Turn:
                     + ("; ".join(missing) or "it was not for long enough")
                 )
             if missing and missing != said:
-                self._tell(f"waits: {missing[0]}" + _more(len(missing) - 1))
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                self._tell(f"waits: {missing[0]}{more}")
             said = missing
             looks += 1
             wait = LOOKS_SECONDS[min(looks, len(LOOKS_SECONDS) - 1)]
@@ -165,7 +166,6 @@ class Turn:
         self._link.close()
 
     def _write_part(self, store: Store) -> bool:
-        """Whether all is written."""
         copy = self._look(store)
         push = self._own_push(copy)
         self._begin(copy, push)
@@ -220,7 +220,6 @@ class Turn:
             self._baseline = frozenset(push.baseline)
 
     def _missing(self, copy: SiteCopy) -> list[str]:
-        """What is not as wanted, or worse than before; a line each."""
         self._own_push(copy)
         lines: list[str] = []
         applied = list(writes.texts_of(self._task.changes))
@@ -272,7 +271,3 @@ def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
             raise ConflictError(f"{change.key} was changed meanwhile: plan again")
         left.append(change)
     return left
-
-
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""

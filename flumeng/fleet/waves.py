@@ -326,7 +326,7 @@ class Waves:
 
     def _go_on(self, wave: Wave) -> bool:
         """Begin sites; whether there is more to do than to wait."""
-        beyond = self._is_beyond(wave)
+        beyond = len(self._in(wave, State.FAILED)) > wave.max_failures
         for site in self._in(wave, State.PENDING):
             if not self._stopping and not beyond and self._has_room(wave, *UNDER_WAY):
                 self._begin(wave, site)
@@ -431,10 +431,6 @@ class Waves:
     def _has_room(self, wave: Wave, *states: State) -> bool:
         return wave.parallel == 0 or len(self._in(wave, *states)) < wave.parallel
 
-    def _is_beyond(self, wave: Wave) -> bool:
-        return len(self._in(wave, State.FAILED)) > wave.max_failures
-
     def _left(self, *waves: Wave) -> list[_Site]:
-        """The sites still to revert."""
         sites = [site for wave in waves for site in self._of(wave)]
         return [site for site in sites if site.touched and site.state not in GONE_BACK]

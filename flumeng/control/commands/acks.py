@@ -183,7 +183,10 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
     plan = read_plan(store, flow)
     if still := still_collected(store, flow):
         raise ConflictError(f"{still[0]}: wait until it has let go")
-    undecided = _undecided(store, flow)
+    undecided = [  # fail when a task of the flow decides a batch meanwhile
+        Check(paths.intent(flow, task), intent.version)
+        for task, intent in intents_of(store, flow).items()
+    ]
     refuse_decided(store, ((flow, name) for name in offsets))
     moves = _moves(store, flow, offsets)
     epoch = 1 + max(
@@ -262,12 +265,6 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
             reset = Reset(name, before, offsets[name])
             moves.append(_Move(flow, reset, ack, registered[name].check))
     return moves
-
-
-def _undecided(store: Store, flow: str) -> list[Check]:
-    """Checks that fail a transaction when a task of the flow decides a batch meanwhile."""
-    found = intents_of(store, flow).items()
-    return [Check(paths.intent(flow, task), intent.version) for task, intent in found]
 
 
 def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) -> list[Write]:

@@ -13,7 +13,6 @@ from zkschema import paths, records
 
 KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
-"""A longer command is shortened."""
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
 """Entries that one call of ``trim`` reads."""

@@ -39,6 +39,7 @@ from zkschema.table import Row, ZPath
 from zkschema.verify import Problem, verify
 
 SCHEMA = str(paths.schema())
+NO_CLUSTER = "this chroot holds no flumeng cluster: run `flumeng schema init`"
 ATTEMPTS = 20
 """Retries when nodes and masters write at the same time."""
 
@@ -55,8 +56,13 @@ def export_cluster(store: Store) -> dict[str, Any]:
     """The persistent znodes without secrets, for ``import_cluster``. Raises ``UserError`` without a
     cluster, ``CorruptError`` for a znode that is not a document."""
     found = documents(store.dump())
-    version = _version(found)
-    return {"schema": version, "znodes": dict(sorted(membership.without_secrets(found).items()))}
+    schema = found.get(SCHEMA)
+    if schema is None:
+        raise UserError(NO_CLUSTER)
+    return {
+        "schema": int(schema["version"]),
+        "znodes": dict(sorted(membership.without_secrets(found).items())),
+    }
 
 
 def import_cluster(operator: Operator, exported: object) -> int:
@@ -137,7 +143,6 @@ def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]
 def _versions(
     store: Store, wanted: Collection[str], dump: Mapping[str, bytes]
 ) -> dict[str, Version]:
-    """Of the znodes that can be read."""
     readable = [at(path, {})[0] for path in sorted(wanted) if _is_document(dump.get(path, b""))]
     found = store.read_many(readable)
     return {str(path): znode.version for path, znode in zip(readable, found, strict=True) if znode}
@@ -164,20 +169,12 @@ def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
     ]
 
 
-def _version(found: Mapping[str, Mapping[str, Any] | None]) -> int:
-    schema = found.get(SCHEMA)
-    if schema is None:
-        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
-    return int(schema["version"])
-
-
 def _primary_alone_in_sync(journal: dict[str, Any]) -> dict[str, Any]:
     in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
     return {**journal, "in_sync": in_sync}
 
 
 def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an exported document. Raises ``UserError``."""
     znodes = exported.get("znodes") if isinstance(exported, dict) else None
     if not isinstance(znodes, dict) or not all(
         doc is None or (isinstance(doc, dict) and "v" in doc) for doc in znodes.values()
@@ -266,7 +263,7 @@ def _write(change: Set | Delete, expect: Expected) -> Write:
 def _schema(store: Store) -> Versioned[Schema]:
     schema = store.read(paths.schema())
     if schema is None:
-        raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
+        raise UserError(NO_CLUSTER)
     return schema
 
 

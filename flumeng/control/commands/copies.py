@@ -245,7 +245,6 @@ def _is_live(store: ReadableStore, node: str) -> bool:
 
 
 def _could_lead(store: ReadableStore, node: str, journal: str) -> bool:
-    """Whether the node is live and reports no problem with the journal."""
     (told,) = store.read_each([paths.status(node)])
     said = told.value.problems if isinstance(told, Versioned) else {}
     return _is_live(store, node) and str(paths.journal(journal)) not in said

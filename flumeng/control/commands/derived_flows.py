@@ -5,7 +5,7 @@ a purge write the flow's record unchanged, so that of two at once one conflicts.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flumeng.config import FlowSpec, check_flow, parse_flow
@@ -37,7 +37,6 @@ from zkschema import paths, records
 NAME_CHARACTERS = 63
 SUFFIX_CHARACTERS = 16
 NAMED = 100
-"""Partitions named in an audit entry."""
 Bounds = Mapping[str, tuple[int, int]]
 """Label of a partition, such as ``orders.3`` -> first offset and end."""
 ID_CHARACTERS = 8
@@ -122,7 +121,9 @@ def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> 
     """Raises ``UserError`` when there is nothing to read or the flow has no such source,
     ``SpecError``."""
     text = offsets_text(current_text(operator.store, flow), name, bounds)
-    command = f"flow backfill {flow} as {name}: {_said(bounds.items())}"
+    named = list(bounds.items())[:NAMED]
+    said = ", ".join(f"{label} {start}-{end}" for label, (start, end) in named)
+    command = f"flow backfill {flow} as {name}: {said}"
     start(operator, text, name, of=flow, kind="backfill", command=command)
 
 
@@ -132,10 +133,6 @@ def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tupl
     if not found:
         raise UserError("there is nothing between --from and --to in any of its partitions")
     return found
-
-
-def _said(bounds: Iterable[tuple[str, tuple[int, int]]]) -> str:
-    return ", ".join(f"{name} {start}-{end}" for name, (start, end) in list(bounds)[:NAMED])
 
 
 @dataclass(frozen=True)

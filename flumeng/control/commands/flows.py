@@ -28,7 +28,6 @@ from flumeng.platform.errors import ConflictError, FlumengError, ForbiddenError,
 from zkschema import paths, records
 
 FLOWS_AT_ONCE = 50
-"""Flows per transaction that pauses, resumes or stops them."""
 VERBS = {"running": "resume", "suspended": "pause", "stopped": "stop"}
 
 

@@ -47,13 +47,11 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 
 
 def _reads_own_disk(spec: FlowSpec) -> str:
-    """A local path that it reads, or empty."""
     found = [one.options.local_path for one in spec.partitioned]
     return next(filter(None, found), "")
 
 
 def _writes_own_disk(spec: FlowSpec) -> str:
-    """A local path that it writes exactly once, or empty."""
     return next(iter(local_paths(spec)), "") if spec.delivery == EXACTLY_ONCE else ""
 
 

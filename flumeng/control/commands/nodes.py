@@ -4,7 +4,7 @@ has an in-sync replica. Every transaction fails while the node is live."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -90,7 +90,11 @@ def left(store: Store, node: str) -> Left:
     except (CorruptError, UserError) as error:
         unreadable.append(str(error))
     (status,) = store.read_each([paths.status(node)])
-    empty = {key for key, task in planned.items() if _is_empty(task)}
+    empty = {  # they only stay because no other node may run them
+        key
+        for key, task in planned.items()
+        if task.kind == records.COLLECT and task.state == "draining" and not task.partitions
+    }
     tasks = {*planned, *(f"{task.flow}/{task.task}" for task in assigned)} - empty
     if status is not None and store.exists(paths.live_node(node)):
         if isinstance(status, Unreadable):
@@ -169,11 +173,6 @@ def _words(given: Mapping[str, str], taken: Collection[str]) -> str:
     return " ".join(
         [*(f"{key}={value}" for key, value in given.items()), *(f"{k}-" for k in taken)]
     )
-
-
-def _is_empty(task: records.PlannedTask) -> bool:
-    """Drains and reads nothing: it stays only because no other node may run it."""
-    return task.kind == records.COLLECT and task.state == "draining" and not task.partitions
 
 
 def removal(store: Store, node: str, version: Version) -> list[Write]:
@@ -283,13 +282,10 @@ def discard_node(operator: Operator, node: str) -> list[DataLoss]:
     gone += reversed(below(store, node))
     writes: list[Put | Remove] = [Remove(path, ANY) for path in gone if store.exists(path)]
     writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
-    said = _said(node, lost)
+    given_up = "; ".join(map(str, lost)) or "nothing"
+    said = f"node decommission {node} --discard: gave up {given_up}"
     operator.commit_each(writes, lambda _: said, each=absent(node))
     return lost
-
-
-def _said(node: str, lost: Sequence[DataLoss]) -> str:
-    return f"node decommission {node} --discard: gave up {'; '.join(map(str, lost)) or 'nothing'}"
 
 
 def _journals(store: Store, node: str) -> dict[str, records.Journal]:

@@ -172,7 +172,6 @@ def _flows_there(
 
 
 def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
-    """Flow -> the nodes that have journals of it."""
     holders: dict[str, set[str]] = {}
     for journal in journal_registry.journals(store).values():
         holders.setdefault(journal.flow, set()).add(journal.node)

@@ -32,7 +32,6 @@ from zkschema.table import NAME
 from zkschema.verify import Problem
 
 EXPELLED = 1000
-"""The most expelled members that the schema names."""
 PASSES = 20
 """Passes over znodes that processes create meanwhile."""
 
@@ -172,7 +171,6 @@ def set_access(store: Store) -> int:
 
 
 def _by_name(members: Sequence[str]) -> dict[str, Member]:
-    """Raises UserError."""
     found: dict[str, Member] = {}
     for member in map(Member.parse, members):
         _require_name(member.name)

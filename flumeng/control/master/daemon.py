@@ -223,7 +223,6 @@ class Master:
         return {"share": self._given_up} if self._clock() < self._away_until else {}
 
     def _refused(self, outcome: Outcome) -> dict[str, str]:
-        """Failed writes by topic, without rare conflicts."""
         return {
             topic: str(error)
             for topic, error in topics(outcome).items()

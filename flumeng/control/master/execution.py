@@ -142,7 +142,6 @@ class _Throttled:
 
 
 def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
-    """Whether the action depends on one that was refused."""
     if isinstance(action, Replan | Revert | Drop):
         return action.flow in outcome.flows or action.flow in outcome.overtaken
     if isinstance(action, Maintain | MarkAway | Release | Replicate):
@@ -157,7 +156,6 @@ def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
 
 
 def _taken(action: Assign, snapshot: Snapshot) -> Iterator[Key]:
-    """The tasks that the node would not run any more."""
     after = set(_held(action.assignment.tasks))
     before = _held(snapshot.nodes[action.node].assignment.tasks)
     return (key for key in before if key not in after)

@@ -91,7 +91,6 @@ class JournalAccess:
         return due[:LOOKS]
 
     def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
-        """Path -> its journal."""
         promoted = {name: one.flow for name, one in records.items() if one.primary != one.node}
         flows = sorted({*promoted.values()})
         listed = self.store.children_many([paths.acks(flow) for flow in flows])

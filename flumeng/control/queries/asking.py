@@ -55,7 +55,6 @@ def ask_collectors(
 def _by_node(
     ask: Callable[[str], Mapping[str, A]], served: Sequence[tuple[str, str]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
-    """``served``: node and address."""
     answers = _together(ask, list(dict.fromkeys(address for _, address in served)))
     by_node: dict[str, dict[str, A]] = {}
     silent = []

@@ -46,7 +46,6 @@ MEANINGS: dict[str, str] = {
     paths.journal.pattern: "the journal is kept, and is not taken for drained",
 }
 WORST = 20
-"""Records of one kind that are named."""
 
 
 def of_unreadable(found: Iterable[Unreadable]) -> Iterator[Cause]:

@@ -130,7 +130,6 @@ class _Building:
         self.edges += [GraphEdge(failing, letters, "failed") for failing in self.failing]
 
     def _sources(self) -> Iterator[str]:
-        """The nodes from which collect tasks read."""
         journaled: list[str] = []
         for part in self.spec.sources:
             options = part.options
@@ -149,7 +148,6 @@ class _Building:
             yield journal
 
     def _stages(self, read: list[str]) -> None:
-        """The filters, branches and sinks behind the nodes ``read``."""
         nodes: dict[int | None, list[str]] = {None: read}
         for stage in self.spec.stages:
             before = nodes[stage.behind]

@@ -133,7 +133,6 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
 
 
 def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
-    """Sources that take nothing now, and why."""
     for node, answers in sorted(told.items()):
         for _, counted in answers.values():
             for row in counted:
@@ -149,7 +148,6 @@ def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> 
 
 
 def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
-    """Sources that may have lost lines of files in the last day."""
     for node, answers in sorted(told.items()):
         lost: Counter[tuple[str, str]] = Counter()
         for _, counted in answers.values():
@@ -168,7 +166,6 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
 def _of_copies(
     reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
 ) -> Iterator[Cause]:
-    """Journals with too few replicas."""
     known = journal_registry.journals(reading)
     flows = {journal.flow for journal in known.values() if journal.lineage}
     said = {flow: replicas_of(reading, flow) for flow in flows}

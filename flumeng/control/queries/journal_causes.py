@@ -104,7 +104,6 @@ def _advice(reader: str, owner: str, state: str) -> str:
 
 
 NAMED = 3
-"""Journals of a flow in the same state that are named."""
 UNAVAILABLE = "unavailable: no copy in sync is live"
 BELOW = "below the minimum in sync, and take no events"
 MINIMUM = "at the minimum in sync"

@@ -108,7 +108,6 @@ def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
 
 
 def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
-    """The likely reason, with advice."""
     collect = [task for task in tasks if task.kind == COLLECT]
     if not collect:
         return "no collect task is planned", "see what is said of the flow and of the masters"

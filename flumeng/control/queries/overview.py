@@ -27,7 +27,6 @@ from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths, records
 
 UNREADABLE = "unreadable"
-"""The state of what cannot be read."""
 UNREADABLE_FLOW = records.Flow(revision=0, state=UNREADABLE)
 NO_OUTLINE = Outline("", (), ())
 UNREADABLE_NODE = records.Node(uuid="", roles=())
@@ -336,7 +335,6 @@ def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Se
 def _spec(
     found: Found[records.Revision], revision: int, *, needed: bool
 ) -> tuple[FlowSpec | None, str, str]:
-    """The spec, the text, and what is wrong with it."""
     if found is None:
         return None, "", f"revision {revision} is not there"
     if isinstance(found, Unreadable):

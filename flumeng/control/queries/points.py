@@ -24,7 +24,6 @@ Point = Literal["earliest", "latest"] | datetime | Mapping[str, int]
 """A mapping is by name or label of partitions."""
 WORDS: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 NAMED = 3
-"""Partitions named in an error."""
 OFFSETS_SECONDS = 15.0
 """Time limit: discovery asks brokers."""
 Ask = Callable[[str, str, Collection[str], str], Mapping[str, int]]
@@ -170,7 +169,6 @@ def _without_replaced(known: Mapping[str, Known]) -> dict[str, Known]:
 
 
 def _named(name: str, known: Mapping[str, Known]) -> str:
-    """The partition of that name or label."""
     if name in known:
         return name
     like = [one for one in sorted(known) if partitions.label_of(one) == name]

@@ -80,7 +80,11 @@ def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> 
             if len(trouble) == MOST_ASKED:
                 break
         else:
-            return [_checked(spec.flow, node, row) for row in rows]
+            fields = ("kind", "name", "state", "why")
+            return [
+                CheckedTarget(spec.flow, node, *(str(row.get(field, "")) for field in fields))
+                for row in rows
+            ]
     if trouble:
         raise trouble[0]
     raise UnavailableError(
@@ -89,13 +93,7 @@ def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> 
     )
 
 
-def _checked(flow: str, node: str, row: Mapping[str, Any]) -> CheckedTarget:
-    told = {key: str(row.get(key, "")) for key in ("kind", "name", "state", "why")}
-    return CheckedTarget(flow, node, **told)
-
-
 def _candidates(store: ReadableStore, spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Live nodes that may collect the flow, with their addresses."""
     names = collecting_hosts(store, spec)
     lives = Reading.of(store).read_many([paths.live_node(name) for name in names])
     for name, live in zip(names, lives, strict=True):

@@ -125,7 +125,6 @@ def _below(path: str, name: str) -> str:
 def _laid(
     below: yaml.Node | None, patch: yaml.Node, path: str, problems: Problems
 ) -> yaml.Node | None:
-    """``patch`` over ``below``; None when it removes it."""
     if isinstance(patch, yaml.MappingNode):
         if directive(patch) == DELETE:
             return None
@@ -135,7 +134,8 @@ def _laid(
     if isinstance(patch, yaml.SequenceNode):
         replaces = bool(patch.value) and directive(patch.value[0]) == REPLACE
         entries = patch.value[1:] if replaces else patch.value
-        if not _are_components(path, entries):
+        named = path.rpartition(".")[2] in COMPONENT_LISTS
+        if not named or None in map(_name, entries):
             return _with(patch, [_entry(entry, path, problems) for entry in entries])
         if replaces or not isinstance(below, yaml.SequenceNode):
             below = None
@@ -179,7 +179,6 @@ def _components(
     path: str,
     problems: Problems,
 ) -> yaml.SequenceNode:
-    """``entries`` over those below, by the name of the component."""
     result = _with(patch if below is None else below, [])
     there: list[yaml.Node] = [] if below is None else list(below.value)
     names = [_name(entry) for entry in there]
@@ -206,10 +205,6 @@ def _components(
             there.append(laid)
     result.value = there
     return result
-
-
-def _are_components(path: str, entries: list[yaml.Node]) -> bool:
-    return path.rpartition(".")[2] in COMPONENT_LISTS and None not in map(_name, entries)
 
 
 def _name(entry: yaml.Node) -> str | None:

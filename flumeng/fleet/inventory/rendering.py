@@ -205,7 +205,6 @@ def _check_flow(text: str) -> None:
 def _wrong_chokes(
     rendered: Rendered, cluster: ClusterResources, flows: Mapping[str, Files]
 ) -> list[InventoryProblem]:
-    """Chokes of flows that the site does not have."""
     problems = []
     for name, line in cluster.choke_lines.items():
         flow = name.partition("@")[0]

@@ -23,7 +23,6 @@ from flumeng.platform.options.quantities import check_address, whole_number
 
 MAX_BYTES = 4 * 2**20
 MAX_NODES = 500_000
-"""Enough for some thousand sites."""
 
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _CHROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._:@=+-]+)+", re.ASCII)
@@ -306,7 +305,6 @@ def _waves(
     declared: Mapping[str, Sequence[str]],
     decoder: Decoder,
 ) -> tuple[Wave, ...]:
-    """Each site has to be in exactly one."""
     if not given:
         return (Wave("all", tuple(sites)),)
     waves: list[Wave] = []

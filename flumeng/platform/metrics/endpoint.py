@@ -103,17 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, b"only /metrics, /healthz and /readyz are here\n")
         elif self.server.asking.acquire(blocking=False):
             try:
-                self._ask(path)
+                if path == "/metrics":
+                    self._answer(HTTPStatus.OK, self.server.instruments.metrics(), CONTENT_TYPE)
+                else:
+                    self._say(self.server.instruments.unready())
             finally:
                 self.server.asking.release()
         else:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, BUSY)
-
-    def _ask(self, path: str) -> None:
-        if path == "/metrics":
-            self._answer(HTTPStatus.OK, self.server.instruments.metrics(), CONTENT_TYPE)
-        else:
-            self._say(self.server.instruments.unready())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not logged."""

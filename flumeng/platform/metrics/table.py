@@ -84,12 +84,10 @@ EVERY, ZOOKEEPER, NODE, INGEST, COLLECT, MASTER, STANDALONE = (
 
 
 def _source_counter(name: str, doc: str) -> Metric:
-    """Of the sources of each flow."""
     return _counter(name, INGEST, doc, FLOW, "source")
 
 
 def _flow_counter(name: str, doc: str, *labels: str) -> Metric:
-    """Of the collector, for each flow."""
     return _counter(name, COLLECT, doc, FLOW, *labels)
 
 
