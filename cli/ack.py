@@ -11,28 +11,9 @@ from cli.context import CliContext, Name, flow_argument, with_operator, with_sto
 from cli.lazy import CommandGroup
 from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json, show_rows, show_table, warn
-from flumeng.control.commands.acks import (
-    Reset,
-    accept,
-    advance_acks,
-    behind,
-    delete_cursor,
-    require_resting,
-    reset_acks,
-    resets,
-    still_collected,
-)
+from flumeng.control.commands import acks, unfinished
 from flumeng.control.commands.lookup import expect_current, require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.unfinished import (
-    decided_batches,
-    drop_batch,
-    drop_commit,
-    require_decided,
-    require_lost,
-    unfinished_commits,
-    whereabouts,
-)
 from flumeng.control.queries import journals as journal_rows
 from flumeng.control.queries import moments, points
 from flumeng.control.queries.acks import acks_of, cursors, positions
@@ -87,7 +68,7 @@ def advance(
     if every == bool(journals):
         raise UserError("name the journals, or take --all")
     floors = _floors(context, operator.store, journals)
-    found = behind(operator.store, floors)
+    found = acks.behind(operator.store, floors)
     for one in found.unreadable:
         warn(f"{one}: it stays as it is")
     for name in journals:
@@ -99,7 +80,7 @@ def advance(
                 f"journal {name} keeps everything from its ack on: nothing to pass over"
             )
     if not dry_run:
-        found = advance_acks(operator, floors)
+        found = acks.advance_acks(operator, floors)
     if as_json:
         show_json(found.advanced)
         return
@@ -128,7 +109,10 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     """
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
-    rows = [(commit, whereabouts(commit, exists)) for commit in unfinished_commits(store, flow)]
+    rows = [
+        (commit, unfinished.whereabouts(commit, exists))
+        for commit in unfinished.unfinished_commits(store, flow)
+    ]
     if as_json:
         show_json([{**asdict(commit), **asdict(files)} for commit, files in rows])
         return
@@ -152,7 +136,7 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
     next repeats a batch that it finds, exactly. It cannot when a partition of it is gone, or its
     target: then the task stands still until the batch is given up with `flumeng ack drop`.
     """
-    rows = decided_batches(store, flow)
+    rows = unfinished.decided_batches(store, flow)
     if as_json:
         show_json([{**asdict(batch), "events": batch.events} for batch in rows])
         return
@@ -191,13 +175,13 @@ def drop(
 
 def _drop_batch(operator: Operator, flow: str, task: str, *, yes: bool, as_json: bool) -> None:
     if not yes:
-        batch, _ = require_decided(operator.store, flow, task)
+        batch, _ = unfinished.require_decided(operator.store, flow, task)
         question = (
             f"batch {batch.number} of {flow}/{task}: {_ranges(batch.ranges) or batch.problem}\n"
             f"If the target has taken these {batch.events} events, they will be there twice. Go on?"
         )
         click.confirm(question, abort=True, err=True)
-    dropped = drop_batch(operator, flow, task)
+    dropped = unfinished.drop_batch(operator, flow, task)
     if as_json:
         show_json({**asdict(dropped), "events": dropped.events})
         return
@@ -211,11 +195,11 @@ def _drop_commit(operator: Operator, flow: str, commit: str, *, yes: bool, as_js
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
-        lost, _ = require_lost(operator.store, flow, commit, exists)
+        lost, _ = unfinished.require_lost(operator.store, flow, commit, exists)
         files = "\n".join(lost.missing) or "(which files it has cannot be read)"
         question = f"{files}\nThe events in these files are lost. Go on?"
         click.confirm(question, abort=True, err=True)
-    given_up = drop_commit(operator, flow, commit, exists).missing
+    given_up = unfinished.drop_commit(operator, flow, commit, exists).missing
     if as_json:
         show_json({"flow": flow, "commit": commit, "given_up": given_up})
         return
@@ -283,20 +267,20 @@ def reset(
     """
     store = operator.store
     wanted = points.parse_point(point)
-    expect_current(name, require_resting(store, name), if_revision)
-    context.wait_for(lambda: still_collected(store, name), timeout)
+    expect_current(name, acks.require_resting(store, name), if_revision)
+    context.wait_for(lambda: acks.still_collected(store, name), timeout)
     found = points.resolve(
         store, name, wanted, globs, ask=context.accounts, ask_offsets=context.offsets
     )
-    changes = resets(store, name, found.offsets)
+    changes = acks.resets(store, name, found.offsets)
     if not as_json:
         _show(name, changes, found)
     if (changes or found.accepted) and not yes:
         click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
     if changes:
-        changes = reset_acks(operator, name, found.offsets)
+        changes = acks.reset_acks(operator, name, found.offsets)
     if found.accepted:
-        accept(operator, name, found.accepted)
+        acks.accept(operator, name, found.accepted)
     if as_json:
         rows = [
             {**asdict(one), "skipped": one.skipped, "repeated": one.repeated} for one in changes
@@ -313,7 +297,7 @@ def reset(
         click.echo(f"flow {name}: {_total(changes)} (go on with `flumeng flow resume {name}`)")
 
 
-def _show(name: str, changes: Sequence[Reset], found: Resolved) -> None:
+def _show(name: str, changes: Sequence[acks.Reset], found: Resolved) -> None:
     for what, to in found.accepted.items():
         click.echo(f"{what} is accepted, and read from {to} on")
     if not changes:
@@ -326,7 +310,7 @@ def _show(name: str, changes: Sequence[Reset], found: Resolved) -> None:
     )
 
 
-def _total(changes: Sequence[Reset]) -> str:
+def _total(changes: Sequence[acks.Reset]) -> str:
     skipped, repeated = sum(r.skipped for r in changes), sum(r.repeated for r in changes)
     return (
         f"{count(skipped, 'event')} skipped and {repeated} repeated in "
@@ -377,5 +361,5 @@ def delete_(_context: CliContext, operator: Operator, flow: str, name: str) -> N
 
     A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
     """
-    delete_cursor(operator, flow, name)
+    acks.delete_cursor(operator, flow, name)
     click.echo(f"cursor {name} of flow {flow} is gone: nothing is kept for it any more")

@@ -9,17 +9,9 @@ from cli.context import CliContext, with_operator, with_store
 from cli.lazy import CommandGroup, Lazy
 from cli.options import json_option
 from cli.output import show_json, show_rows, show_table
+from flumeng.control.commands import settings
 from flumeng.control.commands.nodes import on_node, set_on_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.settings import (
-    SETTINGS,
-    begin_maintenance,
-    end_maintenance,
-    set_setting,
-    settings,
-    shown,
-    unset_setting,
-)
 from flumeng.control.queries import history, moments
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -41,7 +33,7 @@ class Key(click.types.StringParamType):
     ) -> list[CompletionItem]:
         return [
             CompletionItem(key, help=setting.doc)
-            for key, setting in SETTINGS.items()
+            for key, setting in settings.SETTINGS.items()
             if key.startswith(incomplete)
         ]
 
@@ -57,7 +49,7 @@ def cluster() -> None:
 @with_store
 def show(_context: CliContext, store: Store, node: str | None, as_json: bool) -> None:
     """Show every setting, its default and what it means, and maintenance mode."""
-    rows, maintenance = settings(store)
+    rows, maintenance = settings.settings(store)
     if node is not None:
         rows = on_node(store, node, rows)
     if as_json:
@@ -65,7 +57,10 @@ def show(_context: CliContext, store: Store, node: str | None, as_json: bool) ->
         return
     show_table(
         ("KEY", "VALUE", "DEFAULT", "MEANING"),
-        ((row.key, shown(row.value), shown(row.default), row.doc) for row in rows),
+        (
+            (row.key, settings.shown(row.value), settings.shown(row.default), row.doc)
+            for row in rows
+        ),
     )
     click.echo(f"maintenance mode is {_said(maintenance)}")
 
@@ -111,13 +106,13 @@ def set_(
         raise UserError("give the setting a VALUE, or its default again with --unset")
     if node is not None:
         changed = set_on_node(operator, node, key, value)
-        rows = on_node(operator.store, node, settings(operator.store)[0])
-        (value,) = (shown(row.value) for row in rows if row.key == key)
+        rows = on_node(operator.store, node, settings.settings(operator.store)[0])
+        (value,) = (settings.shown(row.value) for row in rows if row.key == key)
     elif value is None:
-        changed = unset_setting(operator, key)
-        value = shown(SETTINGS[key].get(records.Cluster()))
+        changed = settings.unset_setting(operator, key)
+        value = settings.shown(settings.SETTINGS[key].get(records.Cluster()))
     else:
-        changed = set_setting(operator, key, value)
+        changed = settings.set_setting(operator, key, value)
     click.echo(f"{key} is {value}{'' if changed else ' already'}")
 
 
@@ -130,10 +125,10 @@ def maintenance(_context: CliContext, operator: Operator, switch: str) -> None:
     Data flows meanwhile; tasks of nodes that go away wait for them.
     """
     if switch == "on":
-        begin_maintenance(operator)
+        settings.begin_maintenance(operator)
         click.echo("maintenance mode is on: nothing is moved until it is off")
         return
-    ended = end_maintenance(operator)
+    ended = settings.end_maintenance(operator)
     if ended is None:
         click.echo("maintenance mode is off already")
     else:

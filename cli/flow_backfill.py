@@ -10,15 +10,7 @@ import click
 from cli.context import CliContext, flow_argument, with_operator
 from cli.options import json_option
 from cli.output import count, show_json, show_table
-from flumeng.control.commands.derived_flows import (
-    Written,
-    backfills_objects,
-    current_text,
-    free_name,
-    start_backfill,
-    start_objects_backfill,
-    within,
-)
+from flumeng.control.commands import derived_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import points
 from flumeng.control.queries.points import Point
@@ -73,12 +65,12 @@ def backfill(
     stay where they are.
     """
     store = operator.store
-    if backfills_objects(store, name, globs):
+    if derived_flows.backfills_objects(store, name, globs):
         now = datetime.fromtimestamp(context.clock(), UTC).isoformat()
-        written = Written(_time(begin, ""), _time(end, now), globs)
-        made = own_name or free_name(store, name, "backfill")
+        written = derived_flows.Written(_time(begin, ""), _time(end, now), globs)
+        made = own_name or derived_flows.free_name(store, name, "backfill")
         if not dry_run:
-            start_objects_backfill(operator, name, made, written)
+            derived_flows.start_objects_backfill(operator, name, made, written)
         if as_json:
             show_json({"flow": made, "backfill_of": name, "written": written})
             return
@@ -87,13 +79,13 @@ def backfill(
         would = "would read" if dry_run else "reads"
         click.echo(f"flow {made} {would} objects written {since}until {written.end}{where}")
         return
-    current_text(store, name)
+    derived_flows.current_text(store, name)
     first, last = points.parse_point(begin), points.parse_point(end)
-    bounds = within(*_ends(context, store, name, first, last))
-    made = own_name or free_name(store, name, "backfill")
+    bounds = derived_flows.within(*_ends(context, store, name, first, last))
+    made = own_name or derived_flows.free_name(store, name, "backfill")
     if not dry_run:
         labels = {label_of(partition): ends for partition, ends in bounds.items()}
-        start_backfill(operator, name, made, labels)
+        derived_flows.start_backfill(operator, name, made, labels)
     if as_json:
         rows = [
             {"partition": partition, "start": start, "end": end, "events": end - start}

@@ -9,15 +9,8 @@ from typing import Any
 
 import click
 
+from cli import options
 from cli.context import CliContext, flow_argument, with_store
-from cli.options import (
-    dry_run_option,
-    json_option,
-    reason_option,
-    revision_option,
-    timeout_option,
-    zk_option,
-)
 from cli.output import show_json, warn
 from cli.task_output import show_preview
 from flumeng.config import parse_written
@@ -50,7 +43,7 @@ NOT_TRIED = "not applied, because of another file"
 @click.option(
     "--check-targets", is_flag=True, help="Try the targets from this host; nothing is written."
 )
-@json_option
+@options.json_option
 def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
     """Check flow files: all problems of all files at once. Exit code 2 when there are any.
 
@@ -105,10 +98,10 @@ def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
     help="Let a node that may collect each flow try its targets; apply only if all can be used.",
 )
 @click.option("--reason", default="", help="Why; kept with the revision.")
-@revision_option
-@dry_run_option
-@json_option
-@zk_option
+@options.revision_option
+@options.dry_run_option
+@options.json_option
+@options.zk_option
 def apply(
     *,
     hosts: str,
@@ -180,9 +173,9 @@ def _let_nodes_check_targets(
 @flow_argument
 @click.argument("number", type=int, metavar="N")
 @click.option("--reason", default="", help="Why; kept with the revision.")
-@revision_option
-@dry_run_option
-@json_option
+@options.revision_option
+@options.dry_run_option
+@options.json_option
 @with_store
 def rollback(
     context: CliContext,
@@ -222,9 +215,9 @@ def rollback(
 @click.option(
     "--wait", is_flag=True, help="Wait until no other flow reads it, and then until it is gone."
 )
-@timeout_option(300.0)
-@reason_option
-@revision_option
+@options.timeout_option(300.0)
+@options.reason_option
+@options.revision_option
 @with_store
 def delete(
     context: CliContext,

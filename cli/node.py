@@ -12,30 +12,12 @@ import click
 from cli import options
 from cli.context import CliContext, Name, with_operator, with_store
 from cli.lazy import CommandGroup, Lazy
-from cli.options import (
-    data_option,
-    dry_run_option,
-    json_option,
-    metrics_option,
-    session_option,
-    timeout_option,
-    zk_option,
-)
 from cli.output import show_json, show_table
 from cli.sites import Clusters, with_clusters
 from cli.task_output import show_preview
 from flumeng.agent.node.settings import Settings
 from flumeng.config.policy import DEFAULT_FILE
-from flumeng.control.commands import preview
-from flumeng.control.commands.nodes import (
-    DataLoss,
-    data_loss,
-    decommission_node,
-    discard_node,
-    label_node,
-    resize_node,
-    set_node_desired,
-)
+from flumeng.control.commands import nodes, preview
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import conditions, details, moments, overview
 from flumeng.control.queries.acks import positions
@@ -65,7 +47,7 @@ def node() -> None:
 
 
 @node.command(name="list")
-@json_option
+@options.json_option
 @with_clusters
 def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
     """List all nodes. APPLIED is behind ASSIGNED while a node carries out a change."""
@@ -89,7 +71,7 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 
 @node.command()
 @name_argument
-@json_option
+@options.json_option
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one node: its tasks, and the events in its journals that are not in the sinks yet."""
@@ -119,7 +101,7 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 
 @node.command()
 @name_argument
-@json_option
+@options.json_option
 @with_store
 def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Tell what happened on a node last, oldest first; also when it is dead.
@@ -144,9 +126,9 @@ def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @node.command()
 @name_argument
 @click.option("--wait", is_flag=True, help="Wait until nothing is left on the node.")
-@timeout_option(600.0)
-@dry_run_option
-@json_option
+@options.timeout_option(600.0)
+@options.dry_run_option
+@options.json_option
 @with_operator
 def drain(
     context: CliContext,
@@ -167,7 +149,7 @@ def drain(
         planned = preview.drain(store, name)
         show_preview(planned, as_json=as_json)
         return
-    set_node_desired(operator, name, "draining")
+    nodes.set_node_desired(operator, name, "draining")
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
     found = details.node(store, positions(store, context.ask), name)
@@ -187,7 +169,7 @@ def drain(
 @with_operator
 def undrain(_context: CliContext, operator: Operator, name: str) -> None:
     """Let a node get work again."""
-    changed = set_node_desired(operator, name, "active")
+    changed = nodes.set_node_desired(operator, name, "active")
     click.echo(f"node {name} may get work again" if changed else f"node {name} is active already")
 
 
@@ -203,10 +185,10 @@ def decommission(
 ) -> None:
     """Remove a node that is drained and stopped. Exit code 3 while it is not."""
     if discard:
-        _confirm_loss(name, data_loss(operator.store, name), yes=yes)
-        discard_node(operator, name)
+        _confirm_loss(name, nodes.data_loss(operator.store, name), yes=yes)
+        nodes.discard_node(operator, name)
     else:
-        decommission_node(operator, name)
+        nodes.decommission_node(operator, name)
     click.echo(f"node {name} is gone")
 
 
@@ -217,7 +199,7 @@ def decommission(
 def label(_context: CliContext, operator: Operator, name: str, changes: tuple[str, ...]) -> None:
     """Set labels with KEY=VALUE and remove labels with KEY-."""
     given, taken = options.changes(changes, "a label")
-    labels = label_node(operator, name, given, taken)
+    labels = nodes.label_node(operator, name, given, taken)
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
     click.echo(f"node {name} has {'labels ' + shown if shown else 'no labels'}")
 
@@ -233,7 +215,7 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     """
     given, taken = options.changes(changes, "a capacity")
     numbers = options.numbers(given, "capacity")
-    fits = resize_node(operator, name, numbers, taken)
+    fits = nodes.resize_node(operator, name, numbers, taken)
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
     known = overview.dimensions(operator.store) | {"slots"}
     for dimension in sorted({*fits} - known):
@@ -244,8 +226,8 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
 
 
 @node.command()
-@zk_option
-@data_option
+@options.zk_option
+@options.data_option
 @click.option("--name", default=socket.gethostname, help="Default: the host's name.")
 @click.option(
     "--host",
@@ -307,8 +289,8 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     metavar="FILE",
     help=f"What flows may do on this host. Default: {DEFAULT_FILE}, where it exists.",
 )
-@session_option
-@metrics_option
+@options.session_option
+@options.metrics_option
 def run(
     *,
     hosts: str,
@@ -355,7 +337,7 @@ def _numbers(capacity: Mapping[str, float]) -> str:
     return ", ".join(f"{key}={number:g}" for key, number in capacity.items())
 
 
-def _confirm_loss(name: str, lost: list[DataLoss], *, yes: bool) -> None:
+def _confirm_loss(name: str, lost: list[nodes.DataLoss], *, yes: bool) -> None:
     for row in lost:
         end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"
         events = "an unknown number of" if row.events is None else row.events
