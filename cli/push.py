@@ -15,18 +15,17 @@ import click
 
 from cli.context import CliContext
 from cli.lazy import CommandGroup
-from cli.options import inventory_option, json_option, reason_option
+from cli.options import json_option, reason_option
 from cli.output import show_json
 from cli.push_output import show_outcome, show_plan
 from cli.push_progress import carry_out, claim_of
 from cli.push_sites import adopt, drift, export, history, status
-from cli.sites import find_site
+from cli.sites import find_site, with_inventory
 from flumeng.fleet import plan as plans
 from flumeng.fleet import planning, windows
 from flumeng.fleet.comparison import DriftPolicy
 from flumeng.fleet.execution import Manner
 from flumeng.fleet.inventory import Inventory
-from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render as render_all
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.waves import Ending, Outcome, Wave
@@ -71,11 +70,10 @@ for command in (adopt, drift, export, history, status):
 
 @push.command()
 @click.argument("site", metavar="SITE")
-@inventory_option
+@with_inventory
 @json_option
-def render(site: str, inventory_directory: Path, as_json: bool) -> None:
+def render(_context: CliContext, inventory: Inventory, site: str, as_json: bool) -> None:
     """Show what a site should hold: its flows, as they would be applied, and all else."""
-    inventory = read_inventory(inventory_directory)
     find_site(inventory, site)
     resources = render_all(inventory)[site]
     if as_json:
@@ -89,7 +87,7 @@ def render(site: str, inventory_directory: Path, as_json: bool) -> None:
 
 
 @push.command()
-@inventory_option
+@with_inventory
 @only_option
 @prune_option
 @drift_option
@@ -100,11 +98,10 @@ def render(site: str, inventory_directory: Path, as_json: bool) -> None:
     help="Keep the plan: `push apply --plan FILE` does just this, or says what has moved.",
 )
 @json_option
-@click.pass_context
 def plan(
-    here: click.Context,
+    context: CliContext,
+    inventory: Inventory,
     *,
-    inventory_directory: Path,
     only: tuple[str, ...],
     prune: bool,
     policy: DriftPolicy,
@@ -116,8 +113,6 @@ def plan(
     Exit codes: 0 nothing to do, 1 a site cannot be read, 2 wrong input, 3 drift or conflict,
     5 there are changes.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     made = _plan(context, inventory, only, prune=prune, policy=policy)
     if out is not None:
         _keep(out, made)
@@ -129,7 +124,7 @@ def plan(
 
 
 @push.command()
-@inventory_option
+@with_inventory
 @only_option
 @prune_option
 @drift_option
@@ -154,11 +149,10 @@ def plan(
 @take_over_option
 @reason_option
 @json_option
-@click.pass_context
 def apply(
-    here: click.Context,
+    context: CliContext,
+    inventory: Inventory,
     *,
-    inventory_directory: Path,
     only: tuple[str, ...],
     prune: bool,
     policy: DriftPolicy,
@@ -176,8 +170,6 @@ def apply(
     same command goes on with a push that was interrupted. Exit codes: 0 done, 1 failed or stopped,
     2 wrong input, 3 drift, conflict, or somebody else pushes.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     if kept is not None:
         if only or prune or policy != "refuse":
             raise UserError("--only, --prune and --drift are in the plan: give them to `push plan`")
@@ -207,7 +199,7 @@ def apply(
 
 
 @push.command(name="rollback")
-@inventory_option
+@with_inventory
 @only_option
 @click.option(
     "--to",
@@ -220,11 +212,10 @@ def apply(
 @take_over_option
 @reason_option
 @json_option
-@click.pass_context
 def rollback_(
-    here: click.Context,
+    context: CliContext,
+    inventory: Inventory,
     *,
-    inventory_directory: Path,
     only: tuple[str, ...],
     to: str,
     policy: DriftPolicy,
@@ -238,8 +229,6 @@ def rollback_(
     All sites at once, also after only half a push. The same command goes on with a rollback that
     was interrupted.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     back = planning.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
     made = back.plan
     _refuse_conflicts(made)

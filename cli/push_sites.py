@@ -11,16 +11,16 @@ from pathlib import Path
 import click
 
 from cli.context import CliContext
-from cli.options import inventory_option, json_option, reason_option
+from cli.options import json_option, reason_option
 from cli.output import count, show_json, show_table, warn
 from cli.push_output import show_plan
 from cli.push_progress import claim_of
-from cli.sites import find_site
+from cli.sites import find_site, with_inventory
 from flumeng.control.queries import health, moments
 from flumeng.fleet import plan as plans
 from flumeng.fleet import planning, undo
 from flumeng.fleet.comparison import Comparison
-from flumeng.fleet.inventory import Site
+from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.inventory.export import export as export_files
 from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render as render_all
@@ -38,16 +38,13 @@ WIDE_SITES = 12
 
 
 @click.command()
-@inventory_option
+@with_inventory
 @json_option
-@click.pass_context
-def status(here: click.Context, inventory_directory: Path, as_json: bool) -> None:
+def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
     """Show what is where: the push of each site, its health, lag and drift, and each flow.
 
     Exit code 1 when a site is not well, not reached, or not as the inventory has it.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     rendered = render_all(inventory)
     found = planning.look(
         inventory.sites.values(),
@@ -132,16 +129,13 @@ def _cell(cell: FlowCell | None) -> str:
 
 
 @click.command()
-@inventory_option
+@with_inventory
 @json_option
-@click.pass_context
-def drift(here: click.Context, inventory_directory: Path, as_json: bool) -> None:
+def drift(context: CliContext, inventory: Inventory, as_json: bool) -> None:
     """Show what was changed by hand in the sites since the last push.
 
     Exit code 3 when there is anything, 1 when a site cannot be read.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     made = planning.plan_push(inventory, render_all(inventory), context.open_site)
     drifted = {
         name: plans.SitePlan(name, Comparison(drift=site.comparison.drift), error=site.error)
@@ -167,15 +161,10 @@ def drift(here: click.Context, inventory_directory: Path, as_json: bool) -> None
 
 @click.command()
 @click.argument("site", required=False, metavar="[SITE]")
-@inventory_option
+@with_inventory
 @json_option
-@click.pass_context
-def history(
-    here: click.Context, site: str | None, inventory_directory: Path, as_json: bool
-) -> None:
+def history(context: CliContext, inventory: Inventory, site: str | None, as_json: bool) -> None:
     """List the pushes that the sites, or one of them, remember: who made which, where and why."""
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     sites = [find_site(inventory, site)] if site else list(inventory.sites.values())
     found = planning.look(
         sites, context.open_site, lambda _site, store, copy: undo.read_history(store, copy)
@@ -212,19 +201,16 @@ def history(
 @click.command()
 @click.argument("site", metavar="SITE")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@inventory_option
+@with_inventory
 @reason_option
-@click.pass_context
 def adopt(
-    here: click.Context, site: str, keys: tuple[str, ...], inventory_directory: Path, reason: str
+    context: CliContext, inventory: Inventory, site: str, keys: tuple[str, ...], reason: str
 ) -> None:
     """Put resources that were made by hand under the inventory, as they are.
 
     A KEY is one as a plan shows it (flow/web, setting/grace_seconds); without any, all flows of the
     site that no push made.
     """
-    context = here.ensure_object(CliContext)
-    inventory = read_inventory(inventory_directory)
     target = find_site(inventory, site)
     empty = PushPlan(inventory.name, "", "", False, "refuse", {})
     source = planning.source_of(

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from cli.context import CliContext
-from cli.options import optional_inventory_option, optional_zk_option
+from cli.options import inventory_option, optional_inventory_option, optional_zk_option
 from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import FlumengError, UserError
@@ -130,6 +130,21 @@ def with_clusters(
         return command(context, clusters, *args, **options)
 
     return chosen
+
+
+def with_inventory(
+    command: Callable[Concatenate[CliContext, Inventory, P], None],
+) -> Callable[P, None]:
+    """Add ``--inventory``; the command gets the context and the inventory."""
+
+    @inventory_option
+    @functools.wraps(command)
+    def opened(*args: P.args, **options: P.kwargs) -> None:
+        context = click.get_current_context().ensure_object(CliContext)
+        directory: Any = options.pop("inventory_directory")
+        command(context, _inventory(directory), *args, **options)
+
+    return opened
 
 
 def find_site(inventory: Inventory, name: str) -> Site:
