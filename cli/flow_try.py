@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,18 +218,14 @@ def _changes(before: Row, after: Row) -> Iterator[str]:
         if name not in before:
             yield f"+{name}={_value(value)}"
         elif name == "attrs" and isinstance(value, dict):
-            yield from _attributes(before["attrs"], value)
+            for key, attribute in value.items():
+                if before["attrs"].get(key) != attribute:
+                    yield f"+attrs.{key}={_value(attribute)}"
         elif value != before[name]:
             yield f"{name}={_value(value)} (was {_value(before[name])})"
     gone = [name for name in before if name not in after]
     if gone:
         yield f"-{' -'.join(gone)}"
-
-
-def _attributes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in after.items():
-        if before.get(name) != value:
-            yield f"+attrs.{name}={_value(value)}"
 
 
 def _value(value: Any) -> str:

@@ -322,11 +322,13 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
 def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
     """Site -> when its window opens, on its own clock."""
     moment = datetime.fromtimestamp(context.clock(), UTC)
-    opens = {}
+    opens, found = {}, dict[tuple[str, str], datetime | None]()
     for name in outcome.shut:
         zone = ZoneInfo(inventory.sites[name].time_zone)
         wave = next(wave for wave in inventory.waves if name in wave.sites)
-        first = windows.opens_at(wave.windows, moment, zone)
+        if (wave.name, zone.key) not in found:
+            found[wave.name, zone.key] = windows.opens_at(wave.windows, moment, zone)
+        first = found[wave.name, zone.key]
         opens[name] = f"opens {first:%Y-%m-%d %H:%M} ({zone})" if first else ""
     return opens
 

@@ -13,7 +13,7 @@ from flumeng.fleet.resources import FLOW, Resources
 from flumeng.fleet.site_copy import SiteCopy
 from flumeng.fleet.site_state import push_of, state_of, why_not_pushed
 from zkschema import paths
-from zkschema.records import PushClaim, PushEntry
+from zkschema.records import PushEntry
 
 OK, DEGRADED = "ok", "degraded"
 
@@ -70,7 +70,8 @@ def site_status(
     names = {key.partition("/")[2] for key in wanted if key.startswith(f"{FLOW}/")} | rows.keys()
     live = [paths.live_node(name) for name in copy.children(paths.live_nodes())]
     versions = {node.value.version for node in copy.read_many(live) if node}
-    source = push.source
+    source, claim = push.source, push.claim
+    pushes = claim is not None and not has_ended(claim.boot, claim.pid)  # a killed one leaves it
     return SiteStatus(
         site,
         push=source.push if source else "",
@@ -79,7 +80,7 @@ def site_status(
         time=source.time if source else 0.0,
         author=source.author if source else "",
         unproven=plans.unproven(push),
-        pushed_by=_pushed_by(push.claim, has_ended),
+        pushed_by=claim.who if claim and pushes else "",
         behind=len(behind),
         drift=tuple(sorted(drift)),
         health=health["health"],
@@ -91,13 +92,6 @@ def site_status(
             for name in sorted(names)
         },
     )
-
-
-def _pushed_by(claim: PushClaim | None, has_ended: HasEnded) -> str:
-    """Who pushes; a killed process leaves its claim."""
-    if claim is None or has_ended(claim.boot, claim.pid):
-        return ""
-    return claim.who
 
 
 def _cell(

@@ -4,9 +4,9 @@ repeated hour is open twice, a skipped one never."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -52,54 +52,20 @@ def is_open(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> bool
 
 
 def opens_at(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first open time from ``moment`` (aware) on; None within ``HORIZON_DAYS``."""
-    moment = moment.astimezone(UTC)
-    until = moment + timedelta(days=HORIZON_DAYS)
-    turns = {moment, *_begins(windows, moment, zone), *_clock_changes(moment, zone)}
-    opened = (t for t in turns if moment <= t <= until and is_open(windows, t, zone))
-    first = min(opened, default=None)
-    return first.astimezone(zone) if first else None
+    """The first minute from ``moment`` (aware) on that is open; None within ``HORIZON_DAYS``."""
+    at = moment.astimezone(UTC)
+    until = at + timedelta(days=HORIZON_DAYS)
+    while not is_open(windows, at, zone):
+        at = at.replace(second=0, microsecond=0) + _MINUTE
+        if at > until:
+            return None
+    return at.astimezone(zone)
 
 
 def _holds(window: Window, day: int, minute: int) -> bool:
     """Whether the window that begins on weekday ``day`` contains that minute of it."""
     end = window.end if window.end > window.begin else window.end + DAY_MINUTES
     return day in window.days and window.begin <= minute < end
-
-
-def _begins(windows: Sequence[Window], moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """Begins of windows; a repeated hour has two."""
-    today = moment.astimezone(zone).date()
-    for ahead in range(HORIZON_DAYS + 1):
-        for window in windows:
-            yield from _shown(today + timedelta(days=ahead), window.begin, zone)
-
-
-def _shown(day: date, minute: int, zone: ZoneInfo) -> Iterator[datetime]:
-    hour, rest = divmod(minute, 60)
-    for fold in (0, 1):
-        yield datetime.combine(day, time(hour, rest, fold=fold), zone).astimezone(UTC)
-
-
-def _clock_changes(moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The first minute after each change of the zone's offset, at most one a day."""
-    start = moment.replace(second=0, microsecond=0)
-    for _ in range(HORIZON_DAYS):
-        before, after = start, start + timedelta(days=1)
-        start = after
-        if _offset(before, zone) == _offset(after, zone):
-            continue
-        while after - before > _MINUTE:
-            middle = before + (after - before) // _MINUTE // 2 * _MINUTE
-            if _offset(middle, zone) == _offset(before, zone):
-                before = middle
-            else:
-                after = middle
-        yield after
-
-
-def _offset(moment: datetime, zone: ZoneInfo) -> timedelta | None:
-    return moment.astimezone(zone).utcoffset()
 
 
 def _minute(hours: str, minutes: str) -> int:

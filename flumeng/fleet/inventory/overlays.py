@@ -143,14 +143,9 @@ def _laid(
     if document.is_null(patch):
         return None
     assert isinstance(patch, yaml.ScalarNode)
-    return below if _is_same(below, patch) else _scalar(patch)
-
-
-def _is_same(below: yaml.Node | None, patch: yaml.ScalarNode) -> bool:
-    """Whether a scalar equals what is below it and keeps that origin."""
-    return (
-        isinstance(below, yaml.ScalarNode) and below.value == patch.value and below.tag == patch.tag
-    )
+    if isinstance(below, yaml.ScalarNode) and (below.value, below.tag) == (patch.value, patch.tag):
+        return below  # it keeps its origin
+    return _scalar(patch)
 
 
 def _mapping(

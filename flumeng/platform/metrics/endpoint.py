@@ -4,6 +4,7 @@ when it is used, since it loads ``prometheus_client``."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import socketserver
@@ -75,7 +76,8 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         with self._changing:
             self._open.append(request)
             if len(self._open) > CONNECTIONS:
-                _end(self._open.popleft())
+                with contextlib.suppress(OSError):
+                    self._open.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -125,13 +127,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _end(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return
 
 
 log = logging.getLogger(__name__)

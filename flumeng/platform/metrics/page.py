@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import (
@@ -136,12 +135,6 @@ OTHER_FLOWS = "_other"
 Key = tuple[Metric, tuple[str, ...]]
 
 
-class Merged(NamedTuple):
-    metric: Metric
-    labels: tuple[str, ...]
-    value: float | Histogram
-
-
 class FlowLabels:
     """One process's. Used by one thread at a time."""
 
@@ -153,7 +146,9 @@ class FlowLabels:
         self._seen_counts: dict[Key, Counts] = {}
         self._other_histograms: dict[Key, Histogram] = {}
 
-    def merge(self, readings: Iterable[Reading]) -> list[Merged]:
+    def merge(
+        self, readings: Iterable[Reading]
+    ) -> Iterator[tuple[Metric, tuple[str, ...], float | Histogram]]:
         """A value for each metric and its labels: readings with the same labels are added, or the
         largest counts, as the metric says."""
         values: dict[Key, float | Histogram] = {}
@@ -187,7 +182,7 @@ class FlowLabels:
         for other, more in grown.items():
             merged[other] = self._others[other] = self._others.get(other, 0.0) + more
         self._seen, self._seen_counts = seen, seen_counts
-        return [Merged(*key, value) for key, value in merged.items()]
+        return ((*key, value) for key, value in merged.items())
 
     def _name(self, present: Collection[str]) -> None:
         self._named.intersection_update(present)
