@@ -111,12 +111,8 @@ def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
     """Want the node ``draining`` or ``active``; returns whether that is a change. Draining moves
     its collect tasks, stops its sources and closes its journals. Raises ``UserError``."""
     current = require_node(operator.store, node)
-    if current.value.desired == desired:
-        return False
-    command = f"node {VERBS[desired]} {node}"
     wanted = replace(current.value, desired=desired)
-    operator.commit([Put(paths.node(node), wanted, current.version)], command)
-    return True
+    return operator.change(paths.node(node), current, wanted, f"node {VERBS[desired]} {node}")
 
 
 def label_node(
@@ -125,10 +121,8 @@ def label_node(
     """Set the labels in ``given`` and remove those in ``taken``; returns all labels."""
     current = require_node(operator.store, node)
     labels = _changed(current.value.labels, given, taken)
-    if labels != dict(current.value.labels):
-        command = f"node label {node} {_words(given, taken)}"
-        wanted = replace(current.value, labels=labels)
-        operator.commit([Put(paths.node(node), wanted, current.version)], command)
+    command = f"node label {node} {_words(given, taken)}"
+    operator.change(paths.node(node), current, replace(current.value, labels=labels), command)
     return labels
 
 
@@ -138,11 +132,9 @@ def resize_node(
     """Set the capacities in ``given`` and remove those in ``taken``; returns all capacities."""
     current = require_node(operator.store, node)
     capacity = _changed(current.value.capacity, given, taken)
-    if capacity != dict(current.value.capacity):
-        words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
-        command = f"node capacity {node} {words}"
-        wanted = replace(current.value, capacity=capacity)
-        operator.commit([Put(paths.node(node), wanted, current.version)], command)
+    words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
+    wanted = replace(current.value, capacity=capacity)
+    operator.change(paths.node(node), current, wanted, f"node capacity {node} {words}")
     return capacity
 
 
@@ -220,13 +212,9 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
     after = {name: value for name, value in before.items() if name != setting.name}
     if text is not None:
         after[setting.name] = setting.parse(text)
-    if after == before:
-        return False
     told, was = after.get(setting.name, "--unset"), before.get(setting.name, "unset")
     command = f"cluster set {key} {told} --node {node} (was {was})"
-    wanted = replace(current.value, spark=after)
-    operator.commit([Put(paths.node(node), wanted, current.version)], command)
-    return True
+    return operator.change(paths.node(node), current, replace(current.value, spark=after), command)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flumeng.control.commands import audit
-from flumeng.control.zookeeper import Put, Remove, Store, Write
+from flumeng.control.zookeeper import Put, Remove, Store, Versioned, Write
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.platform.errors import ForbiddenError, UnavailableError
 from zkschema import records
+from zkschema.records import Record
+from zkschema.table import ZPath
+
+R = TypeVar("R", bound=Record)
 
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
@@ -46,6 +51,13 @@ class Operator:
                 raise UnavailableError(
                     f"{error}: it is not known whether it was done; look, and repeat the command"
                 ) from error
+
+    def change(self, path: ZPath[R], found: Versioned[R], wanted: R, command: str) -> bool:
+        """Write another record than was found; returns whether it is another one."""
+        if wanted == found.value:
+            return False
+        self.commit([Put(path, wanted, found.version)], command)
+        return True
 
     def commit_each(
         self,

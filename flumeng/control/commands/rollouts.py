@@ -30,12 +30,8 @@ def change_rollout(
 ) -> bool:
     """Returns whether that is a change. Raises ``ConflictError`` when no rollout is under way."""
     current, _ = _under_way(operator.store, flow, expect_revision)
-    wanted = CHANGES[verb](current.value)
-    if wanted == current.value:
-        return False
     command = f"flow rollout {verb} {flow} (revision {current.value.revision})"
-    operator.commit([Put(paths.flow(flow), wanted, current.version)], command)
-    return True
+    return operator.change(paths.flow(flow), current, CHANGES[verb](current.value), command)
 
 
 def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:

@@ -253,8 +253,7 @@ def _change(
             f"({limits.enter:g}): it would end and begin again at once"
         )
     said = f"{command} (was {shown(before)})"
-    operator.commit([Put(paths.cluster(), wanted, current.version)], said)
-    return True
+    return operator.change(paths.cluster(), current, wanted, said)
 
 
 def begin_maintenance(operator: Operator) -> None:
@@ -265,16 +264,15 @@ def begin_maintenance(operator: Operator) -> None:
     current = _read(operator.store)
     maintenance = records.Maintenance(who=operator.author, why=operator.reason, since=operator.now)
     wanted = replace(current.value, maintenance=maintenance)
-    operator.commit([Put(paths.cluster(), wanted, current.version)], "cluster maintenance on")
+    operator.change(paths.cluster(), current, wanted, "cluster maintenance on")
 
 
 def end_maintenance(operator: Operator) -> records.Maintenance | None:
     """Returns the one that ends; None when there is none."""
     current = _read(operator.store)
     before = current.value.maintenance
-    if before is not None:
-        wanted = replace(current.value, maintenance=None)
-        operator.commit([Put(paths.cluster(), wanted, current.version)], "cluster maintenance off")
+    wanted = replace(current.value, maintenance=None)
+    operator.change(paths.cluster(), current, wanted, "cluster maintenance off")
     return before
 
 

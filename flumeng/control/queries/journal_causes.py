@@ -121,16 +121,6 @@ ADVICE = {
 }
 
 
-@dataclass(frozen=True)
-class Short:
-    """A journal with too few replicas."""
-
-    journal: str
-    flow: str
-    state: str
-    why: str
-
-
 def of_replicas(
     journals: Mapping[str, Journal],
     wanted: Mapping[str, Replicas],
@@ -138,15 +128,15 @@ def of_replicas(
     acked: Mapping[str, int],
 ) -> Iterator[Cause]:
     """One for each flow and state. ``wanted``: by flow; ``acked``: journal -> the flow's ack."""
-    found: dict[tuple[str, str], list[Short]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for name, journal in journals.items():
         done = journal.end is not None and acked.get(name, 0) >= journal.end
         if journal.lineage and not journal.gone and not done:
-            short = _short(name, journal, wanted.get(journal.flow), live)
-            if short is not None:
-                found.setdefault((short.flow, short.state), []).append(short)
+            state, why = _shortage(journal, wanted.get(journal.flow), live)
+            if state:
+                found.setdefault((journal.flow, state), []).append(f"{name} ({why})")
     for (flow, state), those in sorted(found.items()):
-        named = "; ".join(f"{one.journal} ({one.why})" for one in those[:NAMED])
+        named = "; ".join(those[:NAMED])
         more = f"; and {len(those) - NAMED} more" if len(those) > NAMED else ""
         yield Cause(
             f"flow {flow}: {len(those)} journal{'s' if len(those) > 1 else ''} {state}: "
@@ -156,15 +146,14 @@ def of_replicas(
         )
 
 
-def _short(
-    name: str, journal: Journal, wanted: Replicas | None, live: Collection[str]
-) -> Short | None:
+def _shortage(journal: Journal, wanted: Replicas | None, live: Collection[str]) -> tuple[str, str]:
+    """The state of a journal with too few replicas, and why; empty with enough."""
     known = [node_of(copy) for copy in journal.in_sync]
     there = [node for node in known if node in live]
     if not there:
-        return Short(name, journal.flow, UNAVAILABLE, f"{', '.join(known)} not live")
+        return UNAVAILABLE, f"{', '.join(known)} not live"
     if wanted is None or journal.closed or len(there) >= wanted.copies:
-        return None
+        return "", ""
     state = UNDER
     if len(there) < wanted.min_in_sync:
         state = BELOW
@@ -177,4 +166,4 @@ def _short(
     ]
     if len(journal.copies) < wanted.copies:
         missing.append("no other node may hold a copy")
-    return Short(name, journal.flow, state, f"in sync: {', '.join(there)}; {', '.join(missing)}")
+    return state, f"in sync: {', '.join(there)}; {', '.join(missing)}"
