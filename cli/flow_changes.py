@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from flumeng.config.guarantees import promise
 from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flows, delete_flow, rollback_flow, rollback_text
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.commands.next_revision import Applied, RefusedError
+from flumeng.control.commands.revisions import Applied, RefusedError
 from flumeng.control.queries import conditions, target_checks
 from flumeng.control.queries.history import difference
 from flumeng.control.queries.target_checks import TargetsFailedError
@@ -126,13 +126,14 @@ def apply(
     applied.
     """
     context = click.get_current_context().ensure_object(CliContext)
-    outcome = ApplyOutcome(files)
+    flows: dict[Path, str] = {}
+    applied: dict[str, Applied] = {}
     try:
         if if_revision is not None and len(files) > 1:
             raise UserError("--if-revision goes with one file: apply the files one by one")
         found = read_flows(files)
         texts = {file.spec.flow: file.text for file in found}
-        outcome.flows = {file.path: file.spec.flow for file in found}
+        flows = {file.path: file.spec.flow for file in found}
         with context.store(hosts) as store:
             if check_targets:
                 _let_nodes_check_targets(context, store, found, as_json=as_json)
@@ -141,18 +142,18 @@ def apply(
                 return
             operator = context.operator(store, reason)
             for part in apply_flows(operator, texts, expect_revision=if_revision):
-                outcome.add(part)
-                if not as_json:
-                    for applied in part:
-                        _tell(applied)
+                applied |= {one.flow: one for one in part}
+                for one in () if as_json else part:
+                    _tell(one)
     except FlumengError as error:
         if as_json:
-            show_json(outcome.rows(error))
+            show_json([_outcome(path, flows.get(path), applied, error) for path in files])
         elif len(files) > 1 and not isinstance(error, FlowFilesError):
-            warn(outcome.sentence)
+            done = len(applied.keys() & set(flows.values()))
+            warn(f"{done} of {len(files)} files are applied, {len(files) - done} not")
         raise
     if as_json:
-        show_json(outcome.rows())
+        show_json([_outcome(path, flows.get(path), applied) for path in files])
 
 
 def _let_nodes_check_targets(
@@ -271,36 +272,21 @@ def _tell(applied: Applied) -> None:
         click.echo(str(left))
 
 
-class ApplyOutcome:
-    """``flows`` is known once all files are read."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.flows: Mapping[Path, str] = {}
-        self._files = files
-        self._applied: dict[str, Applied] = {}
-
-    def add(self, applied: Iterable[Applied]) -> None:
-        self._applied.update((one.flow, one) for one in applied)
-
-    @property
-    def sentence(self) -> str:
-        count = len(self._applied.keys() & set(self.flows.values()))
-        return f"{count} of {len(self._files)} files are applied, {len(self._files) - count} not"
-
-    def rows(self, error: FlumengError | None = None) -> list[dict[str, Any]]:
-        """One for each file, in order; ``error`` is what ended the command."""
-        return [self._row(path, error) for path in self._files]
-
-    def _row(self, path: Path, error: FlumengError | None) -> dict[str, Any]:
-        flow = self.flows.get(path)
-        applied = self._applied.get(flow or "")
-        return {
-            "file": str(path),
-            "flow": flow,
-            "revision": applied.revision if applied else None,
-            "changed": bool(applied and applied.changed),
-            "error": None if applied or error is None else _why(error, path, flow),
-        }
+def _outcome(
+    path: Path,
+    flow: str | None,
+    applied: Mapping[str, Applied],
+    error: FlumengError | None = None,
+) -> dict[str, Any]:
+    """Of one file; ``error`` is what ended the command."""
+    own = applied.get(flow or "")
+    return {
+        "file": str(path),
+        "flow": flow,
+        "revision": own.revision if own else None,
+        "changed": bool(own and own.changed),
+        "error": None if own or error is None else _why(error, path, flow),
+    }
 
 
 def _why(error: FlumengError, path: Path, flow: str | None) -> str:

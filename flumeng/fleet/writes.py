@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.chains import why_not_deleted
-from flumeng.control.commands.next_revision import RefusedError
+from flumeng.control.commands.operator import audit_entry
 from flumeng.control.commands.parts import deletion, parts_there
-from flumeng.control.commands.revisions import next_revisions, revision_writes
+from flumeng.control.commands.revisions import RefusedError, next_revisions, revision_writes
 from flumeng.control.commands.settings import SETTINGS
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
 from flumeng.control.zookeeper.transaction import first_that_fit
@@ -107,7 +106,7 @@ def transaction(
         *_cluster(copy, changes),
         *_nodes(copy, changes),
         *_old(copy),
-        audit.put(told),
+        audit_entry(told),
     ]
 
 

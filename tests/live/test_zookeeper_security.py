@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from kazoo.exceptions import NoAuthError
 
 from cli.main import tree as commands
-from flumeng.control.commands import audit
 from flumeng.control.commands.acks import reset_acks
 from flumeng.control.commands.cluster import verify_cluster
 from flumeng.control.commands.flows import (
@@ -27,7 +26,7 @@ from flumeng.control.commands.flows import (
     rollback_flow,
     set_flow_state,
 )
-from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.operator import Operator, audit_entry
 from flumeng.control.commands.queues import decide
 from flumeng.control.commands.securing import acl_mismatches, secure_cluster, set_access
 from flumeng.control.master.daemon import Master
@@ -119,7 +118,7 @@ def admin(sessions: Sessions) -> Store:
         operator.write(folder, None, ABSENT)
     text = records.Revision(text="name: web", author="al", reason="", time=1.0)
     operator.write(paths.revision("web", "1"), text, ABSENT)
-    operator.commit([audit.put(ENTRY)])
+    operator.commit([audit_entry(ENTRY)])
     for name in ("n1", "n2"):
         node = sessions.of("node", name)
         node.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)

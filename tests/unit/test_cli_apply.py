@@ -14,8 +14,8 @@ import pytest
 from flumeng.config.document import MAX_BYTES
 from flumeng.config.flow_files import FlowFilesError, read_flows
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.revisions import RefusedError
 from flumeng.control.zookeeper import ABSENT, Store, Version, Write, tree
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.platform.errors import ConflictError

@@ -14,8 +14,8 @@ from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
 from flumeng.control.commands.acks import delete_cursor
 from flumeng.control.commands.flows import apply_flow, delete_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.revisions import RefusedError
 from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError

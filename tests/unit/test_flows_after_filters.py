@@ -11,9 +11,8 @@ from flumeng.config import SpecError, check_flow
 from flumeng.config.chain import chain_of, composed
 from flumeng.config.guarantees import promise
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.revisions import next_revisions
+from flumeng.control.commands.revisions import RefusedError, next_revisions
 from flumeng.control.queries.flow_graph import graph_of
 from flumeng.control.queries.overview import flow as flow_detail
 from flumeng.control.zookeeper import Version, Write, tree

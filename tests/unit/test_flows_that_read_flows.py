@@ -11,9 +11,8 @@ from flumeng.connectors.api.finding import Before, Offer
 from flumeng.connectors.flows.finder import FlowFinder
 from flumeng.connectors.flows.options import FlowSource
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.revisions import next_revisions
+from flumeng.control.commands.revisions import RefusedError, next_revisions
 from flumeng.control.master.execution import carry_out
 from flumeng.control.planner.actions import Drop
 from flumeng.control.snapshot.partitions import ack_path

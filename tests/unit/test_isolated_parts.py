@@ -18,8 +18,8 @@ from flumeng.control.commands.flows import (
     set_flow_state,
     set_flow_states,
 )
-from flumeng.control.commands.next_revision import RefusedError
 from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.revisions import RefusedError
 from flumeng.control.planner.drops import drop_of
 from flumeng.control.queries import journal_causes, overview
 from flumeng.control.queries.causes import Cause

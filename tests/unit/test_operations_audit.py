@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import KEEP_AUDIT, MOST_LOOKS, trim_audit
 from flumeng.control.zookeeper import ABSENT, Found, tree
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -36,16 +36,16 @@ def authors(store: FakeStore) -> list[str]:
 def test_wrong_clock_of_a_writer_does_not_decide_which_entries_go(
     store: FakeStore, off: float
 ) -> None:
-    add(store, audit.KEEP_AUDIT - 100, 2e9, "early")
+    add(store, KEEP_AUDIT - 100, 2e9, "early")
     add(store, 200, 2e9 + off, "late")
-    audit.trim(store)
+    trim_audit(store)
     kept = authors(store)
     assert kept.count("late") == 200
-    assert kept.count("early") == audit.KEEP_AUDIT - 1 - 200
+    assert kept.count("early") == KEEP_AUDIT - 1 - 200
 
 
 def test_flood_of_entries_is_trimmed_in_bounded_portions(store: FakeStore) -> None:
-    add(store, audit.MOST_LOOKS + audit.KEEP_AUDIT, 2e9, "a")
+    add(store, MOST_LOOKS + KEEP_AUDIT, 2e9, "a")
 
     class Counting(FakeStore):
         most = 0
@@ -56,6 +56,6 @@ def test_flood_of_entries_is_trimmed_in_bounded_portions(store: FakeStore) -> No
 
     counting = Counting(store.tree)
     for _ in range(3):
-        audit.trim(counting)
-    assert len(authors(store)) == audit.KEEP_AUDIT - 1
-    assert counting.most <= audit.MOST_LOOKS
+        trim_audit(counting)
+    assert len(authors(store)) == KEEP_AUDIT - 1
+    assert counting.most <= MOST_LOOKS

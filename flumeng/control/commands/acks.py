@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flumeng.control.commands import audit
 from flumeng.control.commands.lookup import found_by_name, require_flow
-from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.operator import Operator, room_bytes
 from flumeng.control.commands.unfinished import (
     decided_batches,
     intents_of,
@@ -200,7 +199,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
         moves,
         lambda move: [move.registered, move.put(epoch)],
         each=[*guards, *unchanged],
-        room_bytes=audit.room_bytes(store.scale),
+        room_bytes=room_bytes(store.scale),
         most=NAMED_WRITES,
     ):
         fresh = {move.registered: None for move in part if move.ack is None}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from flumeng.control.commands import audit, membership
+from flumeng.control.commands import membership
 from flumeng.control.commands.live_processes import live_processes
-from flumeng.control.commands.operator import Operator
+from flumeng.control.commands.operator import Operator, room_bytes
 from flumeng.control.commands.securing import acl_mismatches
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -134,7 +134,7 @@ def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]
     for change in [*sets, *(change for change in deletes if isinstance(change, Delete))]:
         expect = versions.get(change.path, ANY if change.path in dump else ABSENT)
         writes.append(_write(change, expect))
-    for part in singly(store.scale, writes, room_bytes=audit.room_bytes(store.scale)):
+    for part in singly(store.scale, writes, room_bytes=room_bytes(store.scale)):
         command = f"schema verify --fix: {', '.join(str(write.path) for write in part)}"
         operator.commit(part, command[:8192])
     return done
@@ -225,8 +225,8 @@ def _carry_out(
     """Write in parts, the last one by ``end`` with ``schema``; returns how many writes."""
     for attempt in range(1, ATTEMPTS + 1):
         writes = _writes(store, migration)
-        room_bytes = store.scale.weigh(schema) + audit.room_bytes(store.scale)
-        *parts, last = [*singly(store.scale, writes, room_bytes=room_bytes)] or [[]]
+        room = store.scale.weigh(schema) + room_bytes(store.scale)
+        *parts, last = [*singly(store.scale, writes, room_bytes=room)] or [[]]
         try:
             for part in parts:
                 store.commit(part)

@@ -8,7 +8,7 @@ from itertools import chain
 
 from flumeng.config import check_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
-from flumeng.control.commands import audit, parts
+from flumeng.control.commands import parts
 from flumeng.control.commands.chains import why_not_deleted
 from flumeng.control.commands.lookup import (
     expect_current,
@@ -17,9 +17,14 @@ from flumeng.control.commands.lookup import (
     require_flow,
     require_revision,
 )
-from flumeng.control.commands.next_revision import Applied, NextRevision, groups
-from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.revisions import next_revisions, revision_writes
+from flumeng.control.commands.operator import Operator, room_bytes
+from flumeng.control.commands.revisions import (
+    Applied,
+    NextRevision,
+    groups,
+    next_revisions,
+    revision_writes,
+)
 from flumeng.control.commands.settings import without_chokes
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.zookeeper import Check, Put, ReadableStore, Versioned, Write, tree
@@ -59,9 +64,9 @@ def apply_flows(
         (group, revision_writes(group, schema, operator.author, operator.reason, operator.now))
         for group in groups(one for one in wanted if one.changed)
     ]
-    room_bytes = audit.room_bytes(store.scale)
+    room = room_bytes(store.scale)
     for part in portions(
-        store.scale, prepared, lambda one: one[1], each=[unchanged], room_bytes=room_bytes
+        store.scale, prepared, lambda one: one[1], each=[unchanged], room_bytes=room
     ):
         revisions = [one for group, _ in part for one in group]
         said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)

@@ -1,23 +1,29 @@
-"""The operator of a change: on which cluster, in whose name, why and when."""
+"""The operator of a change: on which cluster, in whose name, why and when; and the audit of it."""
 
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flumeng.control.commands import audit
-from flumeng.control.zookeeper import Put, Remove, Store, Versioned, Write
-from flumeng.control.zookeeper.transaction import singly
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Versioned, Write
+from flumeng.control.zookeeper.transaction import Scale, singly
 from flumeng.platform.errors import ForbiddenError, UnavailableError
-from zkschema import records
+from zkschema import paths, records
 from zkschema.records import Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
 
+KEEP_AUDIT = 500
+COMMAND_CHARACTERS = 8192
+NAME_CHARACTERS = 60
+MOST_LOOKS = 2000
+"""Entries that one call of ``trim`` reads."""
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
@@ -40,8 +46,8 @@ class Operator:
         done. Raises ConflictError, TooLargeError, and UnavailableError when the outcome is unknown.
         """
         with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
-            audit.trim(self.store)
-        own = audit.put(self.entry(command))
+            trim_audit(self.store)
+        own = audit_entry(self.entry(command))
         try:
             self.store.commit([*writes, own])
         except ForbiddenError:
@@ -68,8 +74,8 @@ class Operator:
     ) -> None:
         """Independent writes in as few transactions as fit, ``each`` in all. ``command`` is given
         the names of the written znodes."""
-        room_bytes = audit.room_bytes(self.store.scale)
-        for part in singly(self.store.scale, writes, each=each, room_bytes=room_bytes):
+        room = room_bytes(self.store.scale)
+        for part in singly(self.store.scale, writes, each=each, room_bytes=room):
             self.commit([*each, *part], command(" ".join(write.path.name for write in part)))
 
     def _appears(self, own: Put) -> bool:
@@ -81,3 +87,29 @@ class Operator:
                     return True
             time.sleep(LOOK_SECONDS)
         return False
+
+
+def room_bytes(scale: Scale) -> int:
+    """The largest size of an audit entry in a transaction, in bytes."""
+    return scale.most(paths.audit("x" * NAME_CHARACTERS))
+
+
+def trim_audit(store: Store) -> None:
+    """Remove the entries created first. Their names and times are chosen by writers and do not
+    count. Raises ForbiddenError, UnavailableError."""
+    names = store.children(paths.audits())
+    if len(names) < KEEP_AUDIT:
+        return
+    entries = [paths.audit(name) for name in names[:MOST_LOOKS]]
+    known = zip(entries, store.read_each(entries), strict=True)
+    created = sorted((found.created, str(path), path) for path, found in known if found)
+    removals = [[Remove(path, ANY)] for _, _, path in created[: -KEEP_AUDIT + 1]]
+    for refused in store.commit_each(removals):
+        if isinstance(refused, ForbiddenError):
+            raise refused
+
+
+def audit_entry(entry: records.Audit) -> Put:
+    """The write of an entry under a unique name that sorts by time."""
+    short = replace(entry, command=textwrap.shorten(entry.command, COMMAND_CHARACTERS))
+    return Put(paths.audit(entry.name(uuid.uuid4().hex[:8])), short, ABSENT)

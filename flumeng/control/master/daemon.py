@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Literal
 
 from flumeng import __version__
-from flumeng.control.commands import audit
+from flumeng.control.commands.operator import trim_audit
 from flumeng.control.master.execution import Outcome, carry_out, topics
 from flumeng.control.master.isolation import IsolatingPlanner
 from flumeng.control.master.journal_access import JournalAccess
@@ -159,7 +159,7 @@ class Master:
         """In a secured cluster only masters may."""
         now = self._clock()
         if now - self._trimmed_at >= TRIM_SECONDS:
-            audit.trim(self._store)
+            trim_audit(self._store)
             self._trimmed_at = now
 
     def _turn(self) -> str:
