@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -24,6 +23,7 @@ from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_
 from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.control.commands import derived_flows as operations
 from flumeng.control.commands.derived_flows import LettersOf, free_name
+from flumeng.control.queries import moments
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.moments import time_of
@@ -123,7 +123,11 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
         found = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
         kinds = [
-            {**asdict(kind), "first": _utc(kind.first), "last": _utc(kind.last)}
+            {
+                **asdict(kind),
+                "first": moments.utc(kind.first // 1_000_000),
+                "last": moments.utc(kind.last // 1_000_000),
+            }
             for kind in found.kinds
         ]
         show_json({"flow": name, "path": letters.of.files.path, **asdict(found), "kinds": kinds})
@@ -138,8 +142,8 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
                 kind.reason,
                 kind.letters,
                 kind.replayed,
-                _utc(kind.first),
-                _utc(kind.last),
+                moments.utc(kind.first // 1_000_000),
+                moments.utc(kind.last // 1_000_000),
             )
             for kind in found.kinds
         ),
@@ -380,7 +384,3 @@ def _moment(option: str, text: object) -> int | None:
         raise UserError(
             f"{option} {text}: expected a time with its zone, like 2026-11-22T08:00:00Z"
         ) from error
-
-
-def _utc(micros: int) -> str:
-    return datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

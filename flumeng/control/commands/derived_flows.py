@@ -77,9 +77,13 @@ def start(
     operator.commit([*others, *writes], command)
 
 
+def _effective(store: Store, flow: str) -> str:
+    return require_revision(store, flow, require_flow(store, flow).value.revision).effective
+
+
 def current_text(store: Store, flow: str) -> str:
     """Raises ``UserError`` for a flow that cannot be backfilled."""
-    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
+    text = _effective(store, flow)
     require_offsets(flow, parse_flow(text))
     return text
 
@@ -97,9 +101,7 @@ class Written:
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
     """Whether a backfill reads objects: the flow reads nothing else, or ``paths`` are given. Raises
     ``UserError`` for paths without objects."""
-    spec = parse_flow(
-        require_revision(store, flow, require_flow(store, flow).value.revision).effective
-    )
+    spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
         raise UserError(f"flow {flow} reads no objects: leave --path out")
@@ -108,9 +110,9 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
 
 def start_objects_backfill(operator: Operator, flow: str, name: str, written: Written) -> None:
     """Raises as ``start_backfill``."""
-    store = operator.store
-    text = require_revision(store, flow, require_flow(store, flow).value.revision).effective
-    wanted = times_text(text, name, written.paths, written.start, written.end)
+    wanted = times_text(
+        _effective(operator.store, flow), name, written.paths, written.start, written.end
+    )
     said = f"written from {written.start or 'ever'} before {written.end}"
     where = f" at {', '.join(written.paths)}" if written.paths else ""
     command = f"flow backfill {flow} as {name}: {said}{where}"

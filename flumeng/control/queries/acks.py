@@ -35,9 +35,7 @@ Ask = Callable[[str], Mapping[str, Position]]
 
 
 def ask_worker(address: str) -> Mapping[str, Position]:
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, asking.CALL_SECONDS) as client:
+    with asking.client(address) as client:
         return client.positions()
 
 

@@ -6,11 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.queries.reading import Reading
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from zkschema import paths
+from zkschema.records import LiveNode
+
+if TYPE_CHECKING:
+    from flumeng.journal.serving.client import JournalClient
 
 CALL_SECONDS = 1.5
 """Time limit for one answer."""
@@ -24,37 +29,36 @@ Answers = Mapping[str, Mapping[str, A]]
 """Node -> the answers of its workers together."""
 
 
+def client(address: str, seconds: float = CALL_SECONDS) -> JournalClient:
+    """A client of the process at an address."""
+    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
+
+    return JournalClient(address, seconds)
+
+
 def ask_all(
     reading: Reading, ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
     """The answers of the live nodes that serve partitions, and the nodes that did not answer."""
     names = reading.children(paths.live_nodes())
-    found = reading.read_many([paths.live_node(name) for name in names])
-    served = [
-        (name, address)
-        for name, live in zip(names, found, strict=True)
-        for address in ((*live.value.addresses, live.value.discovery) if live is not None else ())
-        if address
-    ]
-    return _by_node(ask, served)
+    return _ask(reading, names, ask, lambda live: (*live.addresses, live.discovery))
 
 
 def ask_collectors(
     reading: Reading, nodes: Sequence[str], ask: Callable[[str], Mapping[str, A]]
 ) -> tuple[Answers[A], tuple[str, ...]]:
     """The answers of the running collectors of these nodes, and the nodes that did not answer."""
-    found = reading.read_many([paths.live_node(name) for name in nodes])
-    served = [
-        (name, live.value.collector)
-        for name, live in zip(nodes, found, strict=True)
-        if live is not None and live.value.collector
-    ]
-    return _by_node(ask, served)
+    return _ask(reading, nodes, ask, lambda live: (live.collector,))
 
 
-def _by_node(
-    ask: Callable[[str], Mapping[str, A]], served: Sequence[tuple[str, str]]
+def _ask(
+    reading: Reading,
+    nodes: Sequence[str],
+    ask: Callable[[str], Mapping[str, A]],
+    addresses: Callable[[LiveNode], Sequence[str]],
 ) -> tuple[Answers[A], tuple[str, ...]]:
+    live = readable_by_name(reading, paths.live_node, nodes)
+    served = [(name, one) for name in live for one in addresses(live[name].value) if one]
     answers = _together(ask, list(dict.fromkeys(address for _, address in served)))
     by_node: dict[str, dict[str, A]] = {}
     silent = []

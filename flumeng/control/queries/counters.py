@@ -83,9 +83,7 @@ _NO_COUNTERS = {"flow", "source", "held_by", "held_seconds", "lost_files"}
 
 
 def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, asking.CALL_SECONDS) as client:
+    with asking.client(address) as client:
         return client.counters()
 
 

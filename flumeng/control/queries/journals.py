@@ -21,9 +21,7 @@ Ask = Callable[[str], Mapping[str, Account]]
 
 
 def ask_worker(address: str) -> Mapping[str, Account]:
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, asking.CALL_SECONDS) as client:
+    with asking.client(address) as client:
         return client.accounts()
 
 
@@ -34,9 +32,8 @@ AskCopies = Callable[[str], Mapping[str, int]]
 def ask_copies(address: str) -> Mapping[str, int]:
     """An older node reports none."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
-    with JournalClient(address, asking.CALL_SECONDS) as client:
+    with asking.client(address) as client:
         try:
             return client.copies()
         except DeniedError:

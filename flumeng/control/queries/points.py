@@ -205,9 +205,7 @@ def _complete(found: dict[str, int], names: Sequence[str]) -> dict[str, int]:
 def ask_discovery(
     address: str, flow: str, partitions: Collection[str], to: str
 ) -> Mapping[str, int]:
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, OFFSETS_SECONDS) as client:
+    with asking.client(address, OFFSETS_SECONDS) as client:
         return client.offsets(flow, partitions, to)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from flumeng.config import FlowSpec
 from flumeng.control.commands.local_files import collecting_hosts
+from flumeng.control.queries import asking
 from flumeng.control.queries.reading import Reading
 from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import (
@@ -32,9 +33,7 @@ Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
 
 
 def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
-    from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
-
-    with JournalClient(address, CHECK_SECONDS) as client:
+    with asking.client(address, CHECK_SECONDS) as client:
         return client.check_targets(flow, text, signed)
 
 

@@ -1,4 +1,4 @@
-"""An inventory's directory, read as a whole: all its problems are told at once.
+"""Reads an inventory's directory and reports all its problems at once.
 
 ::
 
@@ -8,9 +8,9 @@
     groups/GROUP/...            the same for a group's sites, laid over what is below
     sites/SITE/...              the same for one site
 
-Names that begin with a dot, and ``*.md``, are no part of it; any other file is a problem. A
-symbolic link has to stay within the directory. The name of a flow's file is free. One whose first
-line is ``# flumeng: verbatim`` is, below that line, the flow byte for byte.
+Names that begin with a dot, and ``*.md``, are ignored; any other file is a problem. A symbolic
+link has to stay within the directory. A flow's file has any name; one that begins with the line
+``# flumeng: verbatim`` is the flow byte for byte below it.
 """
 
 from __future__ import annotations

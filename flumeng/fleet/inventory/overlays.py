@@ -1,20 +1,17 @@
-"""Overlays: how a patch is laid over what is below it. Pure.
-
-The rules are those of the strategic merge patch of Kubernetes, on the tree of a YAML file:
+"""Lays a patch over what is below it, as Kubernetes' strategic merge patch, on YAML trees. Pure.
 
 1. Mappings are merged key by key. A scalar replaces what is below it. ``null`` removes its key.
-2. ``$patch: replace`` in a mapping: it replaces the one below as a whole. ``$patch: delete``: it
-   removes it; at the top of a file, the whole flow.
-3. The lists of components (``sources``, ``filters``, ``sinks``) are merged by the component's name:
-   ``- files: {...}`` patches the entry ``files`` below, and ``- files: {$patch: delete}`` removes
-   it. A name that is not there below is added at the end. Where a name is there several times the
-   list has to be replaced.
-4. ``- $patch: replace`` as the first entry of a list: it replaces the list below.
+2. ``$patch: replace`` in a mapping replaces the one below as a whole; ``$patch: delete`` removes
+   it, at the top of a file the whole flow.
+3. Lists of components (``sources``, ``filters``, ``sinks``) are merged by name: ``- files: {...}``
+   patches the entry below, ``- files: {$patch: delete}`` removes it, a new name is appended. A list
+   with a repeated name has to be replaced.
+4. ``- $patch: replace`` as the first entry of a list replaces the list below.
 5. Any other list replaces the one below.
-6. Removing what is not there is no fault, so that a patch applied twice is as applied once.
+6. Removing what is absent is no error, so that patches are idempotent.
 
-Nodes keep their marks, so that each says from which file and line it came. A collection from which
-a patch removed something has the mark of what removed it.
+Nodes keep their marks: the file and line they came from. A collection from which a patch removed
+something has the mark of what removed it.
 """
 
 from __future__ import annotations
