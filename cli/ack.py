@@ -1,4 +1,4 @@
-"""``flumeng ack``, ``flumeng cursor`` and ``flumeng flow reset``: acks, and who has them."""
+"""``flumeng ack``, ``flumeng cursor`` and ``flumeng flow reset``."""
 
 from __future__ import annotations
 

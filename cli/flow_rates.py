@@ -1,4 +1,4 @@
-"""``flumeng flow choke`` and ``flumeng flow counters``."""
+"""``flumeng flow choke``, ``flumeng flow counters`` and ``flumeng flow lag``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``flumeng flow pause``, ``resume`` and ``stop``: one flow, some, or all."""
+"""``flumeng flow pause``, ``resume``, ``stop`` and ``handoff``."""
 
 from __future__ import annotations
 

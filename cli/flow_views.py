@@ -1,4 +1,4 @@
-"""``flumeng flow list``, ``show``, ``history``, ``diff`` and ``wait``."""
+"""``flumeng flow list``, ``show``, ``graph``, ``history``, ``diff`` and ``wait``."""
 
 from __future__ import annotations
 

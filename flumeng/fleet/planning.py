@@ -1,4 +1,4 @@
-"""Plans many sites at once, and adopts resources that were made by hand."""
+"""Plans pushes and rollbacks of many sites, and adopts resources that were made by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Moves acks forward to the oldest retained event (advance), or to other offsets (reset). A reset
-raises the epoch of the flow's plan in the same transaction, so an owner that was not told yet loses
-with its next write, and a new owner starts from what is written here."""
+"""Moves acks forward to the oldest retained event (advance) or to other offsets (reset), and
+deletes cursors. A reset raises the epoch of the flow's plan in the same transaction, so an
+owner that was not told yet loses with its next write, and a new owner starts from what is
+written here."""
 
 from __future__ import annotations
 

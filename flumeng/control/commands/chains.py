@@ -1,4 +1,5 @@
-"""Composes the texts of flows that read others ``after: filters`` (``flumeng.config.chain``)."""
+"""Flows that read other flows: their cursors there, and the texts composed along a chain of readers
+``after: filters`` (``flumeng.config.chain``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acks of flows and the ends of their partitions, which nodes and discovery tasks report."""
+"""Acks and cursors of flows, and the ends of partitions, which nodes and discovery tasks report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a flow's sources, filters, branches and sinks. Pure."""
+"""The graph of a flow, also as text, Mermaid and Graphviz. Pure."""
 
 from __future__ import annotations
 

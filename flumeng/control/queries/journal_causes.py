@@ -1,4 +1,5 @@
-"""Warns for which reader journals are kept, before they are full and senders wait."""
+"""Problems of journals: those kept for slow readers, before they are full and senders wait, and
+replicated ones with too few replicas in sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compares a flow's planned tasks with what nodes report: a row for each, and the rollout. Pure."""
+"""Compares planned tasks with what nodes report: rows, the rollout and the scaling of a flow.
+Pure."""
 
 from __future__ import annotations
 
