@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from flumeng.config import spark
 from flumeng.control.commands.lookup import refuse_deleted, require_flow, require_node
@@ -21,33 +21,15 @@ Value = Number | str
 SPARK = "spark."
 
 
-class Setting(Protocol):
-    """``get`` gives None for an unset bound; ``unset`` restores the default."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def doc(self) -> str: ...
-
-    def get(self, cluster: Cluster) -> Value | None: ...
-
-    def put(self, cluster: Cluster, value: Any) -> Cluster: ...
-
-    def unset(self, cluster: Cluster) -> Cluster: ...
-
-    def parse(self, text: str) -> Value:
-        """Raises ``UserError``."""
-
-
 @dataclass(frozen=True)
 class NumberSetting:
-    """``whole``: whole numbers only; ``most`` is None without an upper bound."""
+    """``get`` gives None for an unset bound; ``unset`` restores the default. ``whole``: no
+    fractions; ``most`` is None without an upper bound."""
 
     key: str
     doc: str
     get: Callable[[Cluster], Number | None]
-    put: Callable[[Cluster, Number], Cluster]
+    put: Callable[[Cluster, Any], Cluster]
     unset: Callable[[Cluster], Cluster]
     whole: bool = False
     least: float = 0
@@ -86,7 +68,7 @@ class SparkSetting:
     def get(self, cluster: Cluster) -> str | None:
         return cluster.spark.get(self.name, spark.default(self.name))
 
-    def put(self, cluster: Cluster, value: str) -> Cluster:
+    def put(self, cluster: Cluster, value: Any) -> Cluster:
         return replace(cluster, spark={**cluster.spark, self.name: value})
 
     def unset(self, cluster: Cluster) -> Cluster:
@@ -94,6 +76,9 @@ class SparkSetting:
 
     def parse(self, text: str) -> str:
         return spark.normal(self.name, text)
+
+
+Setting = NumberSetting | SparkSetting
 
 
 @dataclass(frozen=True)
