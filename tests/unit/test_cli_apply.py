@@ -22,6 +22,7 @@ from flumeng.platform.errors import ConflictError
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
+from zkschema.verify import verify
 
 FLOW = "flow: {name}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
 SIGN = ("ann", "", NOON)
@@ -89,7 +90,7 @@ def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: Fa
     assert [one.flow for one in applied] == [f"f{number}" for number in range(1, 50)]
     assert counting.commits == 1
     assert len(store.children(paths.audits())) == audits + 1
-    assert tree.verify(store) == []
+    assert verify(store.dump()) == []
 
 
 def test_a_thousand_flows_cost_few_transactions_and_few_looks(store: FakeStore) -> None:

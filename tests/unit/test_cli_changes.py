@@ -15,6 +15,7 @@ from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
+from zkschema.verify import verify
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
@@ -178,7 +179,7 @@ def test_apply_writes_a_flow_and_its_revision(
     assert revision.value == records.Revision(
         text=FLOW, author="ann@ops", reason="first", time=NOON
     )
-    assert tree.verify(store) == []
+    assert verify(store.dump()) == []
 
 
 def test_apply_of_the_same_text_changes_nothing(

@@ -20,6 +20,7 @@ from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
+from zkschema.verify import verify
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN = ("ann", "", 0.0)
@@ -96,7 +97,7 @@ def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
     assert done.stderr.splitlines() == SAID
     assert not [path for path in store.dump() if "n1" in path]
     assert store.exists(paths.ack("web", "main", "web.n2.0.aa"))
-    assert tree.verify(store) == verify_cluster(store) == []
+    assert verify(store.dump()) == verify_cluster(store) == []
     entries = [store.read(paths.audit(name)) for name in store.children(paths.audits())]
     assert [(e.value.command, e.value.reason) for e in entries if e][-1] == (
         "node decommission n1 --discard: gave up web.n1.0.closed of web for main: 60 events; "

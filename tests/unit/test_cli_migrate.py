@@ -29,6 +29,7 @@ from tests.testkit.store import FakeStore, FakeTree
 from tests.unit.made_up_version import BEFORE, NEXT, TO_NEXT, add_intents, make_up_next_version
 from zkschema import bootstrap, codec, migrations, paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set, Tree, path_to
+from zkschema.verify import verify
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN = ("ann", "", NOON)
@@ -82,7 +83,7 @@ def commands(store: FakeStore) -> list[str]:
 
 def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: FakeStore) -> None:
     assert tree.require(old).version == BEFORE
-    assert tree.verify(old) == []
+    assert verify(old.dump()) == []
     assert not [path for path in old.dump() if table.find(path, BEFORE) is None], "rows of the next"
     other = FakeStore()
     import_cluster(Operator(other, *SIGN), export_cluster(old))
@@ -91,7 +92,7 @@ def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: Fa
 
 def test_rows_of_the_next_version_are_a_fault_in_a_tree_of_this_one(old: FakeStore) -> None:
     old.write(paths.all_intents(), None, ABSENT)
-    assert [problem.path for problem in tree.verify(old)] == ["/intents"]
+    assert [problem.path for problem in verify(old.dump())] == ["/intents"]
 
 
 def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore) -> None:
@@ -99,7 +100,7 @@ def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore
     assert tree.require(old).version == BEFORE, "nothing is raised without --finish"
     done = shell.run("schema", "migrate", "--finish", "--yes", "--reason", "upgraded")
     assert (done.exit_code, tree.require(old).version) == (0, NEXT)
-    assert tree.verify(old) == []
+    assert verify(old.dump()) == []
     assert old.exists(paths.intents("web"))
     assert f"schema migrate {BEFORE} -> {NEXT}" in commands(old)
     assert add_intents(documents_of(old)) == []
@@ -144,7 +145,7 @@ def test_a_flow_that_is_applied_meanwhile_gets_its_folder_too(old: FakeStore) ->
     done: list[object] = []
     migrate_cluster(Operator(Late(old.tree), *SIGN), TO_NEXT)
     assert done
-    assert tree.verify(old) == []
+    assert verify(old.dump()) == []
     assert old.exists(paths.intents("late"))
 
 
@@ -308,7 +309,7 @@ def test_an_export_of_the_unreleased_version_is_imported(store: FakeStore) -> No
     other = FakeStore()
     import_cluster(Operator(other, *SIGN), exported)
     assert tree.require(other).version == table.VERSION
-    assert tree.verify(other) == []
+    assert verify(other.dump()) == []
     assert other.dump()["/flows/web"] == store.dump()["/flows/web"]
     exported["znodes"]["/schema"]["version"] = table.UNRELEASED - 1
     with pytest.raises(UserError, match="schema version 7, this flumeng knows versions up to"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from flumeng.control.snapshot.assignment_pages import assignment_writes
 from flumeng.control.snapshot.snapshot import IntentView
@@ -36,8 +37,18 @@ class Fence:
         return Put(paths.intent(flow, self.task), self.record, self.seen.version)
 
 
+class _Written:
+    """An action that writes a znode at the version ``expect``."""
+
+    expect: Any
+
+    @property
+    def version_after(self) -> Version:
+        return next_version(self.expect)
+
+
 @dataclass(frozen=True)
-class Replan:
+class Replan(_Written):
     """Changes the owners or partitions of a flow's tasks. ``before`` are the tasks at version
     ``expect``; ``told`` the assignment versions of owners that lose tasks, which another master may
     just be writing; ``throttled``: it begins moves that a cluster throttle bounds."""
@@ -52,10 +63,6 @@ class Replan:
     fences: tuple[Fence, ...] = ()
     throttled: bool = False
 
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
-
     def writes(self, moves: Expected | None = None) -> Sequence[Write]:
         """``moves`` is the version of ``/moves`` that a throttled plan expects."""
         return [
@@ -68,7 +75,7 @@ class Replan:
 
 
 @dataclass(frozen=True)
-class Assign:
+class Assign(_Written):
     """Writes a node's assignment while the plans it derives from are unchanged. ``gives``: the node
     loses no task by it."""
 
@@ -80,10 +87,6 @@ class Assign:
     gives: bool
     why: tuple[str, ...]
 
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
-
     def writes(self) -> Sequence[Write]:
         checks = [Check(paths.plan(flow), version) for flow, version in self.plans]
         return [
@@ -93,7 +96,7 @@ class Assign:
 
 
 @dataclass(frozen=True)
-class Revert:
+class Revert(_Written):
     """Ends a rollout by returning to the revision before."""
 
     flow: str
@@ -101,10 +104,6 @@ class Revert:
     expect: Version
     audit: Audit
     why: tuple[str, ...]
-
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
 
     def writes(self) -> Sequence[Write]:
         entry = self.audit.name(f"{self.flow}@{self.expect.number}")
@@ -115,31 +114,23 @@ class Revert:
 
 
 @dataclass(frozen=True)
-class Maintain:
+class Maintain(_Written):
     """Begins or ends maintenance mode."""
 
     cluster: Cluster
     expect: Version
     why: tuple[str, ...]
 
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
-
     def writes(self) -> Sequence[Write]:
         return [Put(paths.cluster(), self.cluster, self.expect)]
 
 
 @dataclass(frozen=True)
-class MarkAway:
+class MarkAway(_Written):
     node: str
     record: Node
     expect: Version
     why: tuple[str, ...]
-
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
 
     def writes(self) -> Sequence[Write]:
         return [Put(paths.node(self.node), self.record, self.expect)]
@@ -173,15 +164,11 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Replicate:
+class Replicate(_Written):
     journal: str
     record: Journal
     expect: Version
     why: tuple[str, ...]
-
-    @property
-    def version_after(self) -> Version:
-        return next_version(self.expect)
 
     def writes(self) -> Sequence[Write]:
         return [Put(paths.journal(self.journal), self.record, self.expect)]

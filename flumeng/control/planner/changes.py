@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from flumeng.control.snapshot.snapshot import FlowView
+from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.snapshot.task_map import Change
-from zkschema.records import COLLECT, INGEST, Journal
+from zkschema.records import COLLECT, INGEST
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,7 @@ class ChangeSet:
         return bool(self.everything or self.nodes or self.partitions or self.tasks)
 
 
-class Look(Protocol):
-    @property
-    def flows(self) -> Mapping[str, FlowView]: ...
-    @property
-    def journals(self) -> Mapping[str, Journal]: ...
-    @property
-    def drained(self) -> frozenset[str]: ...
-
-
-def changed_partitions(before: Look, after: Look) -> dict[str, set[str]]:
+def changed_partitions(before: Snapshot, after: Snapshot) -> dict[str, set[str]]:
     """Flow -> its partitions that came, went, changed or were drained."""
     changed: dict[str, set[str]] = {}
     drained = before.drained ^ after.drained

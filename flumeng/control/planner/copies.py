@@ -1,14 +1,10 @@
 """Which nodes hold the copies of replicated journals, and who leads one whose primary is lost.
 
-A copy stays where it is as long as its node is live, or is missed for less than the grace period.
-A journal that takes no events meanwhile, for lack of copies in sync, gets another copy at once: the
-missed one leaves when enough others are in sync.
-New ones are in other zones than the primary and each other as long as one has a node for them,
-each on the node that holds the fewest. A copy that is to leave (its node is drained, or an operator
-moves it) holds on until as many others as the flow wants are in sync.
-
-Who is in sync is not decided here: the primary says so. Only where that is lost, one of those in
-sync leads in its stead, in a new term; where none is live, nobody does.
+A copy stays while its node is live or missed for less than the grace period. A journal that lacks
+copies in sync, and so takes no events, gets another at once. New copies go to zones of their own as
+far as possible, each to the node with the fewest. A copy that is to leave holds on until enough
+others are in sync. The primary decides who is in sync; where it is lost, one of those leads in a
+new term.
 """
 
 from __future__ import annotations

@@ -36,12 +36,9 @@ def _may_hold(node: NodeView, flow: FlowView) -> bool:
         return False
     status = node.status
     heard = status and status.journals_told and status.assignment_version == version.number
-    return not heard and INGEST in node.record.roles and _matches(node, flow)
-
-
-def _matches(node: NodeView, flow: FlowView) -> bool:
     labels = (flow.place or Place()).ingest.labels
-    return all(node.record.labels.get(key) == value for key, value in labels.items())
+    matches = all(node.record.labels.get(key) == value for key, value in labels.items())
+    return not heard and INGEST in node.record.roles and matches
 
 
 def says_it_runs(node: NodeView, flow: FlowView) -> bool:

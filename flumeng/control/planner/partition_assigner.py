@@ -1,13 +1,9 @@
-"""Which task of a flow reads which of its partitions: each stays in the task that it is in, and new
-ones join the smallest. When tasks are added, as few as possible move to even the tasks out.
+"""Which task of a flow reads which partitions: each stays in its task, new ones join the smallest,
+and added tasks take as few as possible from others.
 
-A task that gets a partition from another one needs a higher epoch than that one had, since the acks
-refuse a lower one.
-
-No partition leaves a task that has a batch under way which has to be repeated exactly: see
-``PlanBuilder``. That holds also for one that discovery has ended where it was acked. A task that is
-to end goes by itself as soon as it has none; when tasks are added, all that give partitions away do
-so together.
+A task that gets a partition from another needs a higher epoch than that one, since acks refuse
+lower ones. No partition leaves a task with an open batch (see ``PlanBuilder``). A task that is to
+end goes once it has none; when tasks are added, all that give partitions away do so together.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Which node runs which task of a flow: sticky, so that as little as possible moves.
 
-A task changes hands in one of two ways. Its owner is gone: another takes it with a higher epoch
-after the grace period, and fencing makes that safe. Its owner may not keep it, or has too much: the
-task is marked ``draining``, the owner finishes its batch, acks and lets go, and only then it is
-given away; past a deadline it is taken. In maintenance mode nothing moves that is not on its way.
-
-A task that is to end, or to give partitions away, and has decided a batch itself drains for that
-too. One that has to repeat the batch of an earlier owner does that first.
+A task of a lost owner goes to another node under a higher epoch after the grace period; fencing
+makes that safe. A task whose owner may not keep it, or has too much, is marked ``draining``: its
+owner finishes its batch, acks and lets go, and then it is given away; past a deadline it is taken.
+In maintenance mode nothing new moves. A task that is to end or to give partitions away drains too
+when it has decided a batch itself; a batch of an earlier owner is repeated first.
 """
 
 from __future__ import annotations
@@ -48,7 +46,8 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
     if _collects(builder):
         _spread(builder, changes)
     else:
-        _wind_down(builder)
+        _end_collecting(builder)
+        _settle(builder, in_order(builder.held), {}, {})
 
 
 def may_collect(node: NodeView, place: CollectPlace) -> bool:
@@ -84,12 +83,6 @@ def _end_unreadable(builder: PlanBuilder) -> None:
         end_discovery(builder)
     if not _collects(builder):
         _end_collecting(builder)
-
-
-def _wind_down(builder: PlanBuilder) -> None:
-    """Collects nothing more and finishes decided batches."""
-    _end_collecting(builder)
-    _settle(builder, in_order(builder.held), {}, {})
 
 
 def _end_collecting(builder: PlanBuilder) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import absences
@@ -21,34 +21,17 @@ from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder, Recovery
 from flumeng.control.planner.projection import assign
 from flumeng.control.planner.rollout import revert, roll
-from flumeng.control.planner.standbys import choose_standbys
+from flumeng.control.planner.standbys import Standbys
 from flumeng.control.planner.steps import steps
 from flumeng.control.snapshot.leases import RunOut
-from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
+from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from flumeng.control.snapshot.task_map import Bucket, Tasks
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Version
 from zkschema import paths
-from zkschema.records import EndedTask, Journal, Plan
+from zkschema.records import EndedTask, Plan
 
 MARK_BYTES = 64
 """Room in a plan's own znode for its buckets and steps."""
-
-
-@dataclass
-class _Seen:
-    """The last snapshot with tasks as planned then, and nodes with outdated assignments."""
-
-    flows: Mapping[str, FlowView] = field(default_factory=dict)
-    nodes: Mapping[str, NodeView] = field(default_factory=dict)
-    journals: Mapping[str, Journal] = field(default_factory=dict)
-    drained: frozenset[str] = frozenset()
-    committing: frozenset[str] = frozenset()
-    intents: Mapping[str, Mapping[str, IntentView]] = field(default_factory=dict)
-    mine: frozenset[str] = frozenset()
-    chokes: Mapping[str, float] = field(default_factory=dict)
-    spark: Mapping[str, str] = field(default_factory=dict)
-    maintenance: bool = False
-    behind: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -72,7 +55,10 @@ class Planner:
         self._index = PlacementIndex()
         self._copies = CopyIndex()
         self._balanced: object = None
-        self._seen = _Seen()
+        self._seen = Snapshot({}, {}, {}, frozenset(), frozenset())
+        """The last one, with flows as planned: what is not written shows as a difference."""
+        self._behind: set[str] = set()
+        """Nodes with outdated assignments."""
         self.held: Mapping[str, frozenset[str]] = {}
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
@@ -81,12 +67,14 @@ class Planner:
         for builder in round_.builders.values():
             roll(builder)
         self._balance(round_)
-        choose_standbys(round_.builders, round_.change_sets, self._index)
+        standbys = Standbys(self._index)
+        for name, builder in round_.builders.items():
+            standbys.choose(builder, round_.change_sets[name])
         return self._project(round_)
 
     def _reconcile(self, snapshot: Snapshot) -> _Round:
         """Updates the index from the snapshot and finds what to look at."""
-        behind = set(self._seen.behind)
+        behind = set(self._behind)
         nodes = changed_names(self._seen.nodes, snapshot.nodes)
         for name in nodes:
             self._index.put_node(name, snapshot.nodes.get(name))
@@ -149,7 +137,7 @@ class Planner:
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         releases = [_release(lease) for lease in snapshot.run_out]
-        self._remember(after, {action.node for action in assigns})
+        self._seen, self._behind = after, {action.node for action in assigns}
         self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
         return [
             *round_.first,
@@ -190,9 +178,9 @@ class Planner:
             behind.update(_nodes_of(gone))
             self._index.remove_flow(gone)
         of_all = (snapshot.mine, snapshot.cluster.chokes, snapshot.cluster.spark)
-        if (seen.mine, seen.chokes, seen.spark) != of_all:
+        if (seen.mine, seen.cluster.chokes, seen.cluster.spark) != of_all:
             behind.update(snapshot.nodes)
-        resumed = seen.maintenance != (snapshot.cluster.maintenance is not None)
+        resumed = bool(seen.cluster.maintenance) != bool(snapshot.cluster.maintenance)
         other_commits = seen.committing ^ snapshot.committing
         change_sets = {}
         for name, flow in snapshot.flows.items():
@@ -238,22 +226,6 @@ class Planner:
             and (flow.pins, flow.discovers) == (before.pins, before.discovers)
             and flow.proposed_tasks == before.proposed_tasks
             and not flow.plan.sharing
-        )
-
-    def _remember(self, after: Snapshot, behind: set[str]) -> None:
-        """Remembers flows as planned: what is not written shows as a difference next time."""
-        self._seen = _Seen(
-            flows=after.flows,
-            nodes=after.nodes,
-            journals=after.journals,
-            drained=after.drained,
-            committing=after.committing,
-            intents=after.intents,
-            mine=after.mine,
-            chokes=after.cluster.chokes,
-            spark=after.cluster.spark,
-            maintenance=after.cluster.maintenance is not None,
-            behind=behind,
         )
 
 

@@ -45,7 +45,9 @@ def assign(
         target = replace(
             view.assignment,
             chokes=_chokes(view, wanted, snapshot),
-            spark=_spark(view, snapshot),
+            spark={**snapshot.cluster.spark, **view.record.spark}
+            if snapshot.cluster_known
+            else view.assignment.spark,
             journals=told_now(view, copies.told(node), snapshot),
         )
         if target != view.assignment:
@@ -142,12 +144,6 @@ def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, f
     flows = sorted({flow for flow, _ in wanted})
     found = {flow: limits.get(f"{flow}@{node}", limits.get(flow)) for flow in flows}
     return {flow: rate for flow, rate in found.items() if rate is not None}
-
-
-def _spark(view: NodeView, snapshot: Snapshot) -> Mapping[str, str]:
-    if not snapshot.cluster_known:
-        return view.assignment.spark
-    return {**snapshot.cluster.spark, **view.record.spark}
 
 
 def _steps(

@@ -7,7 +7,7 @@ differently each time, so that the tasks of one node have different ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from flumeng.config import CollectPlace
@@ -131,11 +131,3 @@ def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) 
     if node is None or node.name == task.node or (not node.live and node.lost):
         return False
     return node.set_aside or node.eligible(COLLECT, place.labels)
-
-
-def choose_standbys(
-    builders: Mapping[str, PlanBuilder], changes: Mapping[str, ChangeSet], index: PlacementIndex
-) -> None:
-    standbys = Standbys(index)
-    for name, builder in builders.items():
-        standbys.choose(builder, changes[name])

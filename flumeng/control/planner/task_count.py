@@ -38,7 +38,7 @@ def task_count(given: int | None, planned: int, partitions: int, slots: float, n
 
 
 def _kept(planned: int, least: int, partitions: int) -> int:
-    """At least ``tasks``; a larger number stays while tasks are at least half full."""
+    """The ``planned`` number stays while tasks are at least half full."""
     return (
         least
         if least >= planned

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
 
 from flumeng.control.snapshot.cluster_copy import IsLive, Mirror, changed_in, first_name
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
@@ -23,7 +22,6 @@ from flumeng.control.snapshot.views import Views, lacks_a_text
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
 from zkschema import paths, table
 from zkschema.records import Journal, LiveMaster
-from zkschema.table import Row
 
 ROUND_SECONDS = 60.0
 LOOK_SECONDS = 0.25
@@ -180,7 +178,7 @@ class Reader:
     def _look_at_buckets(self) -> None:
         """No bucket may be older than its plan, else a plan would undo what was written with it."""
         heard = self._take_heard()
-        buckets = {path for path in heard if any(_is(path, row) for row in SHARES)}
+        buckets = {path for path in heard if any(row.matches(path) for row in SHARES)}
         self._read_again(_paths_of(buckets))
         for path in heard - buckets:
             self._heard.put(path)
@@ -335,7 +333,3 @@ def _paths_of(texts: Iterable[str]) -> list[Path]:
 def _everywhere(heard: set[str]) -> bool:
     """Whether an event names a folder, that is all below it."""
     return any(str(top) in heard for top in WATCHED if top.row.record is None)
-
-
-def _is(path: str, row: Row[Any]) -> bool:
-    return row.matches(path) is not None

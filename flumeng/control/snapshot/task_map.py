@@ -10,9 +10,9 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Va
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Protocol, TypeVar
 
 from flumeng.control.snapshot import shards
+from flumeng.control.snapshot.journal_registry import Source
 from flumeng.control.zookeeper import (
     Expected,
     Found,
@@ -25,10 +25,7 @@ from flumeng.control.zookeeper import (
     readable,
 )
 from zkschema import paths
-from zkschema.records import Plan, PlannedTask, Record
-from zkschema.table import ZPath
-
-R = TypeVar("R", bound=Record)
+from zkschema.records import Plan, PlannedTask
 
 INLINE_TASKS = 512
 INLINE_PARTITIONS = 4096
@@ -43,12 +40,6 @@ def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> Plan
     """The draining task; its mark is ``epoch`` if that begins now."""
     mark = task.mark if task.state == "draining" else epoch
     return replace(task, state="draining", target=target, mark=mark, why=why)
-
-
-class Source(Protocol):
-    """A store or a copy of one."""
-
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
 
 
 class Tasks(Mapping[str, PlannedTask]):

@@ -1,13 +1,9 @@
-"""Since when something has been so: turns the passing of time into facts for the planner.
+"""How long something has been so: turns time into facts for the planner.
 
-Only what this process has seen counts, on a clock that only grows: a process that has just begun to
-look starts at zero. A lost connection or a failed look takes nothing back: a fact that held before
-and holds after has held in between, unless a record changed that is its witness.
-
-The grace period of a node is measured so; a node that was back meanwhile has reported its status.
-For what takes longer a master writes down since when a node is away, once, so that masters which
-come and go agree. That is a wall clock: it decides what counts as missing and what is forgotten,
-never who owns anything.
+Only what this process saw counts, on a monotonic clock. A lost connection or failed look takes
+nothing back: a fact that held before and after held in between, unless its witness (a record)
+changed. Longer absences of nodes are written down by masters, by a wall clock that decides what is
+missing or forgotten, never who owns anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tree of a cluster: creates and checks it, and detects when another one took its place."""
+"""The tree of a cluster: creates and requires it, and detects when another one took its place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from flumeng.control.zookeeper import ABSENT, ReadableStore, Store, Versioned
 from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
 from zkschema.records import Schema
-from zkschema.verify import Problem
-from zkschema.verify import verify as verify_tree
 
 
 def init(store: Store) -> list[str]:
@@ -26,10 +24,6 @@ def init(store: Store) -> list[str]:
             continue
         created.append(str(path))
     return created
-
-
-def verify(store: Store) -> list[Problem]:
-    return verify_tree(store.dump())
 
 
 def require(store: ReadableStore) -> Schema:
