@@ -26,7 +26,7 @@ from flumeng.control.commands.derived_flows import LettersOf, free_name
 from flumeng.control.queries import moments
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
-from flumeng.platform.options.moments import time_of
+from flumeng.platform.options.texts import time_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ import click
 
 from cli.options import given
 from cli.output import count, warn
-from flumeng.agent.dryrun.moments import micros
+from flumeng.agent.dryrun.cases import micros
 from flumeng.config.flow_files import read_flows
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.garbage import no_garbage_collection
@@ -267,9 +267,8 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     """
     with no_garbage_collection():
         from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
-        from flumeng.agent.dryrun.junit import junit  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.outcomes import run_cases  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.outcomes import junit, run_cases  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         read = read_cases(files)

@@ -35,8 +35,7 @@ from flumeng.platform.options.patterns import (
 )
 from flumeng.platform.options.problems import SpecError, nearest
 from flumeng.platform.options.quantities import check_absolute, check_address
-from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
-from flumeng.platform.options.user_code import check_module
+from flumeng.platform.options.texts import FILE_FORMATS, check_format, check_module
 from flumeng.platform.secrets import SecretBackend
 from flumeng.platform.security.identity import NAME
 from flumeng.platform.security.signing import check_signer

@@ -1,8 +1,7 @@
 """Text work on a whole column at once: positions in one flat byte array, never a Python row loop.
 
-A binary column is one run of bytes with offsets. Everything here speaks of absolute positions in
-that run, so "the next space after" is one ``searchsorted`` for all rows, and a field of every row
-is copied out by one Arrow ``take``.
+Positions are absolute in a binary column's run of bytes: "the next space after" is one
+``searchsorted`` for all rows, and a field of every row is copied by one Arrow ``take``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ByteColumn:
         return len(self.starts)
 
     def at(self, positions: Positions, ends: Positions) -> Bytes:
-        """The byte at each position; 0 where it lies at or behind the row's end."""
+        """The byte at each position; 0 at or behind the row's end."""
         if not len(self.data):
             return np.zeros(positions.shape, np.uint8)
         return np.where(positions < ends, self.data.take(positions, mode="clip"), 0)
@@ -66,11 +65,8 @@ class ByteColumn:
         return found
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
-        """A binary column of ``data[starts[i]:ends[i]]``, null where not ``present``.
-
-        It is as long as these three. Where ``present`` is false, ``starts`` and ``ends`` may hold
-        anything.
-        """
+        """A binary column of ``data[starts[i]:ends[i]]``, null where not ``present``: there the
+        bounds may hold anything."""
         bounds = np.empty(2 * len(starts) + 1, np.int32)
         bounds[0:-1:2] = np.where(present, starts, 0)
         bounds[1::2] = np.where(present, ends, 0)
@@ -102,7 +98,7 @@ def contains(sorted_positions: Positions, wanted: Positions) -> Mask:
 
 
 def text(column: pa.Array) -> pa.Array:
-    """A binary column as strings, not UTF-8 becomes U+FFFD. Valid columns are not copied."""
+    """A binary column as strings, with U+FFFD for invalid UTF-8. Valid columns are not copied."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -110,10 +106,8 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def _repaired(column: pa.Array) -> pa.Array:
-    """Decode all rows in one go, each closed by a newline so that no two rows can join.
-
-    Newlines survive decoding, and how many a row has is known, so its end is found again.
-    """
+    """Decode all rows in one go, each closed by a newline so that no two rows can join: newlines
+    survive, and their known number finds a row's end again."""
     closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
     before = ByteColumn(closed)
     newlines = before.find("\n")

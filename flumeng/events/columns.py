@@ -1,10 +1,11 @@
-"""Columns of a batch, changed and added; the others stay as they are, in their places."""
+"""Columns of a batch: changed, added, or as text. The others keep their places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flumeng.platform.errors import UserError
 
@@ -24,8 +25,8 @@ def changed(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.Record
 
 
 def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """Of events of which some pass a filter by, and the others go ``through`` it: all columns of
-    both, which may be null. Raises UserError when no type holds both."""
+    """The columns of events of which some go ``through`` a filter: all columns of both, perhaps
+    null. Raises UserError when no type holds both."""
     try:
         found = pa.unify_schemas([passing, through], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -39,7 +40,6 @@ def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, null where ``batch`` has none."""
     columns = [
         batch[field.name].cast(field.type)
         if field.name in batch.schema.names
@@ -50,7 +50,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """All events in tables of so many at least, but for the last."""
+    """All events in tables of at least ``rows`` rows, but for the last."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -59,3 +59,26 @@ def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]
             waiting = []
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def check_plain(events: pa.Schema, names: Iterable[str], place: str) -> None:
+    """Raises UserError when a column is missing, or holds lists, maps or structs."""
+    for name in names:
+        if name not in events.names:
+            shown = ", ".join(events.names) or "none"
+            raise UserError(f"{place}: there is no column {name}; there are {shown}")
+        if pa.types.is_nested(events.field(name).type):
+            raise UserError(
+                f"{place}: the column {name} is no plain value but {events.field(name).type}"
+            )
+
+
+def texts(column: pa.Array) -> pa.BinaryArray:
+    """For keys, headers and names: binary as it is, times as RFC 3339 in UTC, others as Arrow
+    writes them."""
+    if pa.types.is_timestamp(column.type):
+        shown = pc.strftime(column, "%Y-%m-%dT%H:%M:%S")
+        return pc.binary_join_element_wise(shown, "Z", "").cast(pa.binary())
+    if pa.types.is_binary(column.type):
+        return column
+    return column.cast(pa.string()).cast(pa.binary())

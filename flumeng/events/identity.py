@@ -1,9 +1,5 @@
-"""Which event a row is: columns that travel with it whatever a filter selects.
-
-``select`` may drop or rename ``journal`` and ``seq``; a sink that needs to know the event (its id
-in a search index, say) finds it here. The columns are there only when a sink of the flow needs
-them.
-"""
+"""The identity of an event: columns that stay with each row, for sinks that need the event's id,
+whatever a filter does with ``journal`` and ``seq``. They are there only when a sink needs them."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ import pyarrow as pa
 
 JOURNAL, SEQ, SPLIT = "__journal", "__seq", "__split"
 COLUMNS = (JOURNAL, SEQ, SPLIT)
-"""The partition, the offset in it, and the number of the split of the batch, from 0. A journal was
-the first kind of partition, and the names are those of its columns."""
+"""The partition, the offset in it, and the number of the batch's split, from 0. Journals were the
+first kind of partition, hence the names."""
 
 
 def with_identity(events: pa.Schema) -> pa.Schema:
@@ -28,14 +24,14 @@ def with_identity(events: pa.Schema) -> pa.Schema:
 
 
 def identify(events: pa.RecordBatch, split: int) -> pa.RecordBatch:
-    """``events``, which have the columns ``journal`` and ``seq``, with their identity."""
+    """``events``, with columns ``journal`` and ``seq``, with their identity."""
     number = pa.repeat(pa.scalar(split, pa.int32()), events.num_rows)
     columns = [*events.columns, events.column("journal"), events.column("seq"), number]
     return pa.RecordBatch.from_arrays(columns, schema=with_identity(events.schema))
 
 
 def present(events: pa.Schema) -> tuple[str, ...]:
-    """Which of the columns are there: all or none."""
+    """The columns that are there: all or none."""
     return tuple(name for name in COLUMNS if name in events.names)
 
 
@@ -48,7 +44,6 @@ def strip(events: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def name_of(events: pa.RecordBatch) -> str:
-    """The id of the first event: its journal and its number in it."""
     if not present(events.schema):
         return "an event"
     return f"the event {events.column(JOURNAL)[0].as_py()}-{events.column(SEQ)[0].as_py()}"

@@ -1,7 +1,5 @@
-"""What a journal's id says: ``flow.node.worker.suffix``. Flow names have no dots, node names may.
-
-``worker`` is the number of the ingest worker that made it. Pure, and light to import.
-"""
+"""The parts of a journal's id: ``flow.node.worker.suffix``. Light to import. Flow names have no
+dots; ``worker``: the number of the ingest worker that made it."""
 
 from __future__ import annotations
 
@@ -14,22 +12,22 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 def is_id(text: str) -> bool:
-    """Whether a journal may be called that: a name for a directory, and for nothing else."""
+    """Whether it is a valid name of a journal, and of a directory."""
     return _ID.fullmatch(text) is not None
 
 
 def is_journal(text: str) -> bool:
-    """Whether it is an id as ``new_id`` makes them, of which flow, node and maker can be told."""
+    """Whether it is an id of ``new_id``, with flow, node and worker."""
     return is_id(text) and _JOURNAL.fullmatch(text) is not None
 
 
 def is_node(text: str) -> bool:
-    """Whether a node may be called that: the ids of its journals hold its name."""
+    """Whether a node may have that name: the ids of its journals contain it."""
     return len(text) <= NODE_CHARACTERS and is_id(text)
 
 
 def new_id(flow: str, node: str, worker: int) -> str:
-    """An id that no journal ever had."""
+    """A unique id."""
     return f"{flow}.{node}.{worker}.{uuid.uuid4().hex[:8]}"
 
 
@@ -38,7 +36,6 @@ def flow_of(journal: str) -> str:
 
 
 def node_of(journal: str) -> str:
-    """The node that made the journal."""
     return journal.rsplit(".", 2)[0].partition(".")[2]
 
 
@@ -48,7 +45,7 @@ def maker_of(journal: str) -> int:
 
 
 def worker_of(journal: str, workers: int) -> int:
-    """Which of a node's ``workers`` serves the journal: the one that made it, or the first one when
-    the node had more of them then."""
+    """Which of a node's ``workers`` serves the journal: its maker, or the first one when the node
+    has fewer workers now."""
     maker = maker_of(journal)
     return maker if maker < workers else 0

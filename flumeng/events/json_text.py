@@ -1,10 +1,9 @@
-"""Rows as JSON texts, made column by column in Arrow: no Python object for an event.
+"""Rows as JSON texts, made column by column in Arrow, without a Python object for each event.
 
-Texts say what Arrow's types say: times are RFC 3339 in UTC with microseconds (years beyond 9999 and
-before 0 with a sign, as in ISO 8601), maps are objects, decimals keep their digits, other binary
-than the body is base64, and a UUID is its usual text. A number that JSON does not know (NaN,
-infinity) is null. JSON is text: a body that is not UTF-8 has U+FFFD where it is not, and comes as
-``body_base64`` too.
+Times are RFC 3339 in UTC with microseconds (years beyond 9999 and before 0 with a sign, as in ISO
+8601), maps are objects, decimals keep their digits, binary other than the body is base64, and a
+UUID is its usual text. NaN and infinity are null. A body that is not UTF-8 has U+FFFD for invalid
+bytes, and comes as ``body_base64`` too.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from flumeng.platform.errors import UserError
 
 BODY, EXACT_BODY = "body", "body_base64"
 SHORT = dict(zip(b'\\"\b\t\n\f\r', (b"\\" + bytes([c]) for c in b'\\"btnfr'), strict=True))
-"""What JSON has a short form for; other control characters go by number."""
+"""Other control characters are written by number."""
 YEARS = {"D": (-719_528, 2_932_896), "us": (-62_167_219_200_000_000, 253_402_300_799_999_999)}
 """The years 0 to 9999, in days and microseconds since 1970."""
 LARGEST = 2**63 - 1
 NUMBER = {b"flumeng": b"number"}
-"""The metadata of a field whose texts are numbers, of any length."""
+"""The metadata of a field whose texts are numbers of any length."""
 _JSON_NUMBER = rb"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 
@@ -73,7 +72,6 @@ def rows(events: pa.RecordBatch, *, nulls: bool = False, end: bytes = b"") -> pa
 
 
 def is_number(field: pa.Field) -> bool:
-    """Whether the texts of a column are numbers."""
     return field.metadata is not None and NUMBER.items() <= field.metadata.items()
 
 
@@ -83,21 +81,21 @@ def values(name: str, column: pa.Array) -> pa.BinaryArray:
 
 
 def parts(name: str, column: pa.Array) -> tuple[bytes, pa.BinaryArray, bytes]:
-    """The same as texts between two constants, for whoever joins them with others."""
+    """The same as texts between two constants, for joining with others."""
     found = _texts(name, column, nulls=False)
     return found.before, found.values, found.after
 
 
 def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Each body as the text that JSON has of it, without quotes."""
+    """Each body as JSON text without quotes."""
     return _as_utf8(escaped(column))
 
 
 def _objects(
     fields: list[tuple[str, _Texts]], count: int, nulls: bool, end: bytes = b""
 ) -> pa.Array:
-    """Commas stand behind the fields before the first one that every row has, and before those
-    after it."""
+    """Commas stand behind the fields before the first one without nulls, and before those after
+    it."""
     always = (n for n, (_, texts) in enumerate(fields) if nulls or not texts.values.null_count)
     pivot = next(always, None)
     parts: list[bytes | pa.Array] = [b"{"]
@@ -162,7 +160,6 @@ def _texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
 
 
 def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
-    """Of columns whose values have several parts, and of those that are not text."""
     kind = column.type
     if pa.types.is_map(kind):
         return _Texts(_lists(column, _entries(name, column, nulls)), b"{", b"}")
@@ -203,7 +200,6 @@ def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _entries(name: str, column: pa.MapArray, nulls: bool) -> pa.Array:
-    """Each entry of all maps, as in an object: a key is a text, whatever its type is."""
     start, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
     keys = _texts(name, column.keys.slice(start, end - start), nulls)
     values = _texts(name, column.items.slice(start, end - start), nulls)
@@ -216,13 +212,12 @@ def _entries(name: str, column: pa.MapArray, nulls: bool) -> pa.Array:
 
 
 def _lists(column: pa.Array, texts: pa.Array) -> pa.Array:
-    """``texts`` of the entries joined by commas, as the entries of ``column`` are in lists."""
     offsets = pc.subtract(column.offsets, column.offsets[0]).cast(pa.int32())
     return _where_valid(column, pc.binary_join(pa.ListArray.from_arrays(offsets, texts), b","))
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """With a point or an exponent: whoever guesses a type from the text sees no integer."""
+    """With a point or an exponent, so that no reader takes them for integers."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _cast(column)
@@ -247,7 +242,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, unit: Literal["us", "D"]) -> pa.Array:
-    """``texts``, anew where Arrow does not write the year as others read it."""
+    """``texts``, corrected where Arrow does not write the year in ISO 8601."""
     first, last = YEARS[unit]
     far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if not pc.any(far).as_py():
@@ -268,7 +263,7 @@ def _base64(column: pa.Array) -> pa.Array:
 
 
 def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
-    """With every quote, backslash and control character as JSON writes it."""
+    """With quotes, backslashes and control characters as JSON writes them."""
     for byte in _to_escape(content_of(column)):
         short = SHORT.get(byte, b"\\u%04x" % byte)
         column = pc.replace_substring(column, bytes([byte]), short)
@@ -276,7 +271,6 @@ def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _to_escape(content: np.ndarray[Any, np.dtype[np.uint8]]) -> list[int]:
-    """What is to be escaped in ``content``, the backslash first."""
     whole = content.tobytes()
     found = [byte for byte in b'\\"' if bytes([byte]) in whole]
     if whole and content.min() < 0x20:
@@ -285,7 +279,6 @@ def _to_escape(content: np.ndarray[Any, np.dtype[np.uint8]]) -> list[int]:
 
 
 def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of all values, one value after the other."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
         return np.empty(0, np.uint8)
@@ -295,8 +288,7 @@ def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _as_utf8(quoted: pa.BinaryArray) -> pa.BinaryArray:
-    """The same when it is UTF-8; else with U+FFFD, as Python and the web do it. ``quoted`` has no
-    line end in it."""
+    """Unchanged when it is UTF-8; else with U+FFFD. ``quoted`` has no line end in it."""
     try:
         quoted.cast(pa.string())
         return quoted
@@ -308,7 +300,6 @@ def _as_utf8(quoted: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _exact(body: pa.BinaryArray, quoted: pa.BinaryArray, text: pa.BinaryArray) -> _Texts:
-    """The bodies that are not UTF-8."""
     none = pa.nulls(len(body), pa.binary())
     changed = pc.fill_null(pc.not_equal(text, quoted), False)
     exact = pc.replace_with_mask(none, changed, _base64(body.filter(changed)))

@@ -1,10 +1,8 @@
-"""The events of a batch on their way through filters and sinks, before anything has run.
+"""A batch's events on their way through filters and sinks, before anything has run.
 
-A batch is the numbers of its splits, or a Spark DataFrame, followed by Arrow stages that have not
-been handed to Spark yet. Neighbouring Arrow stages are fused into one Python stage, so that events
-cross between Python and the JVM only where a stage in Spark SQL stands between them. A batch that
-has met no SQL needs no DataFrame at all. A batch is immutable: several sinks can go on from the
-same one.
+A batch is the numbers of its splits, or a Spark DataFrame, followed by pending Arrow stages.
+Adjacent ones are fused into one Python stage, so events cross to the JVM only around Spark SQL.
+Batches are immutable: several sinks can go on from the same one.
 """
 
 from __future__ import annotations
@@ -29,18 +27,17 @@ if TYPE_CHECKING:
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Runs in an executor, once a split. Pickled by reference: a plain class or function."""
 Action: TypeAlias = "Callable[[DataFrame], None]"
-"""Does something with a DataFrame in the driver, in the thread and the Spark job of the batch."""
+"""Uses a DataFrame in the driver, in the thread and the Spark job of the batch."""
 Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
-"""A session, or what gives one when it is needed, and may have to start it first."""
+"""A session, or a function that gives one and may have to start it."""
 
 
 @dataclass(frozen=True)
 class LazyBatch:
-    """``schema`` is that of the last stage; ``pending`` are the stages after ``source``, which is
-    None when they begin with the numbers of the splits. ``action``, if there is one, comes last.
-    Unless ``shuffled``, each partition has the rows of one split, in a repeat too. ``bound`` is
-    what its ``Parameter`` is given. ``large_rows``: its session takes rows of any size.
-    """
+    """``pending`` are the stages after ``source``, None when they begin with the numbers of the
+    splits; ``schema`` is the last one's. Unless ``shuffled``, each partition has the rows of one
+    split, in a repeat too. ``bound``: the value of its ``Parameter``. ``large_rows``: its session
+    takes any."""
 
     session: Session
     splits: int
@@ -54,35 +51,33 @@ class LazyBatch:
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """What ``stage`` makes of the numbers 0 to ``splits - 1``, each in a Spark task."""
+        """``stage`` over the numbers 0 to ``splits - 1``, each in a Spark task."""
         return cls(session, splits, None, (stage,), schema)
 
     @property
     def spark(self) -> SparkSession:
-        """Only for what cannot be done without it: it may take seconds."""
+        """Only for what needs Spark: it may take seconds to start."""
         return self.session() if callable(self.session) else self.session
 
     @property
     def in_arrow(self) -> bool:
-        """Whether its last stage is Arrow: another one costs no crossing out of the JVM."""
+        """Whether its last stage is Arrow: another one causes no crossing out of the JVM."""
         return self.source is None or bool(self.pending)
 
     def beginning(self, schema: pa.Schema) -> LazyBatch:
-        """A batch of ``schema`` without any stage yet, to see what others would add."""
+        """A batch of ``schema`` without stages, to see what others would add."""
         return replace(self, source=None, pending=(), schema=schema)
 
     def without_identity(self) -> LazyBatch:
-        """The same without the columns that tell which event a row is."""
         if not identity.present(self.schema):
             return self
         return self.arrow(_strip, identity.without(self.schema))
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """Then through ``stage``, which yields batches of exactly ``schema``."""
+        """Then ``stage``, which yields batches of exactly ``schema``."""
         return replace(self, pending=(*self.pending, stage), schema=schema)
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
-        """Then through Spark SQL, row by row."""
         return self.in_spark(transform(self.sql_input()), shuffled=False)
 
     def sql_input(self) -> DataFrame:
@@ -92,7 +87,7 @@ class LazyBatch:
         return self.arrow(require_small_rows, self.schema).rows()
 
     def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
-        """``rows``, which Spark makes of this batch, perhaps ``shuffled`` out of their splits."""
+        """``rows``, made by Spark of this batch, perhaps ``shuffled`` out of their splits."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
         return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
@@ -102,12 +97,9 @@ class LazyBatch:
         return replace(self, action=action)
 
     def prepared(self) -> LazyBatch:
-        """The same, to be run again and again with something else bound to its ``Parameter``.
-
-        A plan that leaves each row in its split is kept whole, with its broadcast tables. Any other
-        plan would keep results of the first run (shuffled rows, answers of subqueries): Spark only
-        remembers what it has analysed, and plans each run anew.
-        """
+        """The same, to be run repeatedly with other values bound to its ``Parameter``. A plan that
+        leaves each row in its split is kept whole, with its broadcast tables. Any other would keep
+        results of the first run (shuffled rows, subqueries): only its analysis is kept."""
         if self.source is None or self.shuffled:
             return self
         execution = self.source._jdf.queryExecution()
@@ -119,16 +111,15 @@ class LazyBatch:
         return replace(self, source=type(self.source)(rows, self.spark))
 
     def bind(self, *given: Any) -> LazyBatch:
-        """The same with what its ``Parameter`` is to be given. No secrets: it is a property of the
-        Spark job, which Spark's pages and event logs show."""
+        """Bind the value of its ``Parameter``. No secrets: it is a property of the Spark job, which
+        Spark's pages and event logs show."""
         return replace(self, bound=given)
 
     def cached(self) -> LazyBatch:
-        """The same, computed once by Spark however often it is run; to be given back."""
+        """Computed once by Spark for several runs; ``release`` it afterwards."""
         return replace(self, source=self.rows().persist(), pending=())
 
     def release(self) -> None:
-        """Give back what was cached."""
         if self.source is not None:
             self.source.unpersist()
 
@@ -140,14 +131,12 @@ class LazyBatch:
 
     @property
     def all_arrow(self) -> Stage | None:
-        """All stages as one, which takes batches of split numbers; None when one of them is SQL, or
-        when there is an action."""
+        """All stages as one, over batches of split numbers; None with SQL or an action."""
         if self.action is not None or self.source is not None:
             return None
         return Fused(self.pending)
 
     def rows(self) -> DataFrame:
-        """The batch as Spark sees it, with the pending stages as one."""
         if self.source is not None and not self.pending:
             return self.source
         source = self.source
@@ -159,8 +148,7 @@ class LazyBatch:
         return source.mapInArrow(Fused(self.pending), wanted)
 
     def collect(self) -> list[Row]:
-        """Run it. Only for frames that end with an action, or whose last stage yields a few rows a
-        split."""
+        """Run it. Only for frames with an action, or with few rows a split."""
         context = self.spark.sparkContext
         if self.bound is not None:
             text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
@@ -176,7 +164,7 @@ class LazyBatch:
 
 
 def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
-    """Its times are in UTC; a Spark that has no such argument takes UTC by itself."""
+    """With times in UTC; a Spark without that argument uses UTC anyway."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  loads pyspark
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
@@ -185,11 +173,11 @@ def _arrow_schema_of(rows: DataFrame) -> pa.Schema:
 
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
-"""So many rows come back from Spark SQL at once, and so many bytes they may have by themselves."""
+"""Rows that come back from Spark SQL at once, and the most bytes of them."""
 
 
 class LargeRowsError(FlumengError):
-    """Rows are so large that their number alone does not bound what comes back from Spark SQL."""
+    """Rows are so large that their number does not bound what comes back from Spark SQL."""
 
 
 def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,8 +197,8 @@ PARAMETER = "flumeng.parameter"
 
 @dataclass(frozen=True)
 class Parameter:
-    """The stage that ``make`` makes of what comes with each job, as one of its local properties: so
-    one plan serves many batches, as a prepared statement does."""
+    """The stage that ``make`` makes of a local property of each job: one plan serves many batches,
+    as a prepared statement does."""
 
     make: Callable[..., Stage]
 
@@ -230,15 +218,15 @@ def _strip(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 HELD_BYTES = 64 * 1024 * 1024
 FAILED_SINK = "flumeng_sink"
-"""The attribute of an error with the number of the sink behind which it was raised."""
+"""The attribute of an error with the number of the sink that raised it."""
 BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.binary())])
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Each of ``stages`` over the same batches, which are computed once. With a number, what it
-    yields is a row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself.
-    Batches that take more than HELD_BYTES wait on disk."""
+    """Each of ``stages`` over the same batches, which are computed once. With a number, its output
+    is one row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself.
+    Batches over HELD_BYTES wait on disk."""
 
     stages: tuple[tuple[int | None, Stage], ...]
 
@@ -262,7 +250,7 @@ class Branches:
 
 
 def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
-    """Write them as an Arrow stream; False, and nothing written, when there are none."""
+    """Write an Arrow stream; False, and nothing written, without batches."""
     writer = None
     for batch in batches:
         if writer is None:

@@ -1,11 +1,9 @@
-"""Directories that depend on their events: ``/lake/dt=%Y-%m-%d/app={app}``, of whole batches.
-
-Times are in UTC; values of columns are written as Hive writes them. The part before the first
-pattern is fixed: the root, under which staging lies too.
-"""
+"""Directories that depend on events: ``/lake/dt=%Y-%m-%d/app={app}``, with times in UTC and values
+as Hive writes them. The fixed part before the first pattern is the root."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.hive_names import hive_name
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.patterns import FIELD, fixed_part, split_query
 
@@ -30,7 +27,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class PatternPath:
-    """``root`` is the directory before the first pattern, without a slash at its end."""
+    """``root``: the directory before the first pattern, without a slash at its end."""
 
     def __init__(self, path: str) -> None:
         path, self._query = split_query(path)
@@ -44,11 +41,8 @@ class PatternPath:
         self._known: dict[int, str] = {}
 
     def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Directories and the rows of ``batch`` that go there, in their order.
-
-        An event without a time goes where 1970 is. Raises UserError when the batch lacks a column
-        that the path needs.
-        """
+        """Directories and the rows of ``batch`` that go there, in order; without a time, where 1970
+        is. Raises UserError when the batch lacks a column of the path."""
         if not batch.num_rows:
             return
         periods = self._periods(batch) if self._timed else np.zeros(batch.num_rows, np.int64)
@@ -70,7 +64,6 @@ class PatternPath:
             yield directory(int(order[start])), grouped.slice(start, end - start)
 
     def _periods(self, batch: pa.Table) -> Numbers:
-        """Of each row, in units since 1970."""
         if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
             raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
         micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
@@ -78,7 +71,6 @@ class PatternPath:
         return found
 
     def _field(self, batch: pa.Table, name: str) -> tuple[Numbers, list[str]]:
-        """A number for each row, and which name in the path that stands for."""
         if name not in batch.schema.names:
             raise UserError(f"files: {self._path} needs the column {name}, which is not there")
         texts = pc.fill_null(batch[name].cast(pa.string()), "").combine_chunks()
@@ -98,7 +90,6 @@ class PatternPath:
 
 
 def _combined(keys: list[Numbers]) -> Numbers:
-    """A number for each row, the same where all keys are."""
     groups: Numbers = keys[0] - keys[0].min()
     for key in keys[1:]:
         _, groups = np.unique(groups, return_inverse=True)
@@ -111,3 +102,22 @@ def _digits(moment: datetime, pattern: str) -> str:
         return f"{moment.year:04d}"
     numbers = {"%m": moment.month, "%d": moment.day, "%H": moment.hour, "%M": moment.minute}
     return f"{numbers[pattern]:02d}"
+
+
+NOTHING = "__HIVE_DEFAULT_PARTITION__"
+MOST_BYTES = 200
+"""File systems take names of 255 bytes."""
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]|^[._]""")
+
+
+def hive_name(value: str) -> str:
+    """A value in a path; NOTHING for an empty one. A first dot or underscore is escaped too, since
+    readers skip such names. A long value ends with its hash."""
+    if not value:
+        return NOTHING
+    name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    if len(name.encode()) <= MOST_BYTES:
+        return name
+    digest = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+    kept = name.encode()[: MOST_BYTES - 17].decode("utf-8", "ignore")
+    return f"{re.sub('%[0-9A-F]?$', '', kept)}~{digest}"

@@ -1,7 +1,5 @@
-"""The columns of an event, as the journal stores them and as its readers get them.
-
-The sequence number is not stored: it is the frame's first number plus the row.
-"""
+"""The columns of an event, as journals store and send them. Its number is not stored: it is the
+frame's first number plus the row."""
 
 from __future__ import annotations
 

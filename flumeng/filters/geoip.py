@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import note
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.events.reasons import note
 from flumeng.filters import ddl
 from flumeng.filters.contract import Filter
 from flumeng.filters.formats import json_values

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from flumeng.events import attributes
+from flumeng.events.attributes import ATTRS, PARSE_ERROR, note
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.events.reasons import ATTRS, PARSE_ERROR, note
 from flumeng.filters.contract import Wrapping
 from flumeng.filters.marks import Marked, TakeStage, Unmarked
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import note
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.events.reasons import note
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import formats
 from flumeng.filters.contract import EachBatch, Filter

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import note
 from flumeng.events.lazy_batch import Stage
-from flumeng.events.reasons import note
 
 REFUSED = "ts_refused"
 SECOND = 1_000_000

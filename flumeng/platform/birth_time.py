@@ -1,4 +1,4 @@
-"""When a file was made, by ``statx``: no tool can set it, and a changed mode leaves it as it is."""
+"""When a file was made, by ``statx``: no tool can set it, and a changed mode does not change it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = struct.Struct("=q")
 
 
 def birth_time(descriptor: int) -> int | None:
-    """Whole seconds since the epoch; None where the file system or the C library does not say."""
+    """Whole seconds since the epoch; None where it is not available."""
     statx = getattr(ctypes.CDLL(None), "statx", None)
     if statx is None:
         return None

@@ -1,8 +1,5 @@
-"""The one error tree, split by who must act.
-
-Every error that leaves an adapter (store, journal, Flight, Spark) is one of these. The command
-line maps them to exit codes 2, 3, 4 and 1.
-"""
+"""The error tree, split by who must act. Every error that leaves an adapter is one of these; the
+command line maps them to exit codes 2, 3, 4 and 1."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ class FlumengError(Exception):
 
 
 class UserError(FlumengError):
-    """The input is wrong: whoever wrote it must change it."""
+    """The input is wrong: its author must change it."""
 
 
 class NotAllowedError(UserError):
-    """A node, or its policy file, does not allow it to this identity. Asking again is in vain."""
+    """A node, or its policy file, does not allow it to this identity; a retry is in vain."""
 
 
 class ConflictError(FlumengError):
@@ -28,8 +25,8 @@ class UnavailableError(FlumengError):
 
 
 class ForbiddenError(UnavailableError):
-    """ZooKeeper lets others do it, and not us. Nothing was written, and asking again is in vain
-    until an administrator has changed who may."""
+    """ZooKeeper does not allow it to this identity. Nothing was written, and a retry is in vain
+    until an administrator changes the access."""
 
 
 class CorruptError(FlumengError):

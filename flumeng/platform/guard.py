@@ -1,10 +1,9 @@
-"""Runs a command in a process group that ends when whoever started this process does.
+"""``python -I -S guard.py COMMAND...``: runs a command in a process group that ends with its
+parent.
 
-``python -I -S guard.py COMMAND...``, started as the leader of a new session, with a pipe as
-standard input that nobody writes to. When the pipe ends (its other end was closed, or its owner was
-killed) every process of the group gets SIGTERM, and SIGKILL when the command has ended or does not.
-Exits with the command's own status, 128 and the signal that ended it, or 127 when it cannot be
-started.
+Started as the leader of a new session, with a pipe as standard input. At its end the group gets
+SIGTERM, and SIGKILL when the command has ended or does not. Exits with the command's status, 128
+and the signal that ended it, or 127 when it cannot be started.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""How a command of a user is started: under a guard, which ends it with whoever started it."""
+"""How a user's command is started: under a guard, which ends it with the process that started
+it."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from pathlib import Path
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 """Goes before the words of the command."""
 STOP_SECONDS = 4.0
-"""So long after its input has ended a guard has ended, or hangs."""
+"""A guard that runs so long after the end of its input hangs."""
 ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
-"""The rest of a process of ours is its own; there may be secrets in it."""
+"""Other variables of our process may hold secrets."""
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Connections of an executor that nobody uses now: to open one costs more than a small batch."""
+"""Idle connections of an executor: opening one costs more than a small batch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ KEEP_SECONDS = 60.0
 
 
 class IdleClients(Generic[K, C]):
-    """A few of each server, of the servers that were used last. Used from any thread.
-
-    ``clock`` gives seconds that only grow.
-    """
+    """A few for each recently used server, for any thread. ``clock`` gives seconds that only
+    grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._clients: dict[K, list[C]] = {}
-        """Server -> its connections; who was used last is last in both."""
+        """Server -> its connections, both in order of use."""
         self._used_at: dict[K, float] = {}
 
     def take(self, server: K) -> C | None:
@@ -39,7 +37,6 @@ class IdleClients(Generic[K, C]):
             return kept.pop() if kept else None
 
     def keep(self, server: K, client: C) -> None:
-        """Keep it for a while, and close what was not used for long or is too much."""
         with self._lock:
             kept = [*self._clients.pop(server, []), client]
             surplus, self._clients[server] = kept[:-EACH], kept[-EACH:]

@@ -13,7 +13,7 @@ JAVA_AT_LEAST = 17
 
 
 def find_java() -> str:
-    """Path of a Java that is new enough; UserError with the command to install one."""
+    """Path of a Java that is new enough. Raises UserError with the command to install one."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
@@ -26,7 +26,6 @@ def find_java() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """What the program ``java`` says of itself: 17, 25; nothing when it is no Java."""
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
     return int(found[1]) if found else None

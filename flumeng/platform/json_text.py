@@ -1,8 +1,7 @@
-"""JSON as RFC 8259 has it, for msgspec, which refuses one thing that the RFC lets be.
+r"""JSON as RFC 8259 has it, for msgspec, which refuses unpaired surrogates (``"\\ud83d"``).
 
-Half of a surrogate pair may stand alone (``"\\ud83d"``). A text with every such escape, paired or
-not, written as ``\\ufffd`` is JSON exactly if the text is, and all of its values are as long. (What
-looks like one behind an escaped backslash is letters, of which it does not matter which they are.)
+With every such escape as ``\\ufffd``, a text is JSON exactly if it was, and its values keep their
+lengths.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _ESCAPE = tuple(map(_is_one_of, (b"u", b"dD", b"89abcdefABCDEF", *[b"0123456789a
 
 
 def without_surrogates(text: bytes) -> bytes:
-    """``text`` with every escaped half of a surrogate pair as ``\\ufffd``."""
     if rb"\ud" not in text and rb"\uD" not in text:
         return text
     data = np.frombuffer(text, np.uint8).copy()

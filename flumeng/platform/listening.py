@@ -1,4 +1,4 @@
-"""Sockets to receive on: bound, and with the reason in one sentence when that cannot be."""
+"""Sockets to receive on, and the reason in one sentence when they cannot be bound."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ _REASONS = {
 
 
 async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
-    """A bound socket that does not block. ``share``: other workers of the node bind the same
-    address, and the kernel spreads senders over them.
-
-    Raises UserError.
-    """
+    """A bound non-blocking socket. ``share``: other workers of the node bind the same address, and
+    the kernel spreads senders over them. Raises UserError."""
     family, kind, found = await resolve(place, protocol)
     try:
         return _bind(family, kind, found, share=share)
@@ -35,10 +32,6 @@ async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) ->
 async def resolve(
     place: str, protocol: Literal["tcp", "udp"]
 ) -> tuple[int, socket.SocketKind, tuple[object, ...]]:
-    """The address that ``place`` means: its family, kind and how the kernel names it.
-
-    Raises UserError.
-    """
     host, _, port = place.rpartition(":")
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     try:
@@ -56,19 +49,17 @@ def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
 
 
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:
-    """Whether a connection has one of the last descriptors that this process may open. They are for
-    the journals and for who reads them. (A new descriptor is the lowest that is free.)"""
+    """Whether a connection uses one of the last descriptors of this process, which are reserved for
+    the journals and their readers. (A new descriptor is the lowest free one.)"""
     return is_reserved(transport.get_extra_info("socket").fileno())
 
 
 def is_reserved(descriptor: int) -> bool:
-    """Whether it is one of those that are kept for the journals."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return descriptor >= most - reserved_files(most)
 
 
 def reserved_files(most: int) -> int:
-    """How many of the descriptors that a process may have are kept for its journals."""
     return min(RESERVED_FILES, most // 4)
 
 

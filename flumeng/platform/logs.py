@@ -8,7 +8,7 @@ from flumeng.platform import scrubbing
 
 
 def to_stderr(process: str) -> None:
-    """Log from INFO up; kazoo only from ERROR up, since the store says what matters of it."""
+    """Log from INFO up; kazoo only from ERROR up, since the store reports what matters of it."""
     handler = logging.StreamHandler()
     line = f"%(asctime)s {process} %(levelname)s %(message)s"
     handler.setFormatter(scrubbing.Formatter(line, "%Y-%m-%dT%H:%M:%S%z"))

@@ -1,10 +1,7 @@
-"""The directory in which a process keeps its data: only its user enters it, whatever the umask is
-and whoever has made it.
+"""The data directory of a process: only its user enters it, whatever the umask and its maker.
 
-Events, cursors and references lie there. What a process makes in it, it makes with mode 0600 and
-0700; what is there already from another time is closed when the process starts. Only what is named
-is touched beside the directory itself, so never the output of a flow that somebody lets write into
-it.
+Older files are closed to others when the process starts; beside the directory only named parts, so
+never the output of a flow that writes into it.
 """
 
 from __future__ import annotations
@@ -26,11 +23,8 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 
 def make_private(directory: Path, names: Iterable[str]) -> None:
-    """Make the directory if it is not there, and close it and all below ``names`` in it to others.
-
-    Raises UserError when it belongs to another user, unless this process is root's, and when it
-    cannot be had.
-    """
+    """Make the directory if necessary, and close it and everything below ``names`` in it to others.
+    Raises UserError when it belongs to another user or cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         owner = directory.stat().st_uid
@@ -67,7 +61,7 @@ def write_private(file: Path, text: str) -> None:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """The path itself, where a link leads to, and all below it."""
+    """The path itself, the target of a link, and everything below."""
     top = path.resolve()
     yield top
     for directory, directories, files in os.walk(top):
@@ -76,7 +70,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> bool:
-    """Whether others could do anything with it. A link is left alone, and so is what is gone."""
+    """Whether others had access to it. Links and missing files are left alone."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:

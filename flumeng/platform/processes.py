@@ -1,21 +1,23 @@
-"""Which processes there are on this host (Linux)."""
+"""Processes of this host: how they start, end and leave nothing behind (Linux)."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import signal
 import sys
 from functools import cache
 from pathlib import Path
 
 PYTHON = (sys.executable, "-P", "-m")
-"""Begins the command of a module of ours. What lies in the working directory is not imported: there
-may be a directory ``flumeng``, or whatever somebody puts there."""
+"""The command that runs a module of ours, and imports nothing from the working directory."""
+PR_SET_PDEATHSIG = 1
 
 
 @cache
 def boot() -> str:
-    """An id of this boot of the host and of the namespace in which this process has its number: no
-    other boot, host or container has it. Empty when it cannot be known."""
+    """A unique id of this boot of the host and of the process's PID namespace; empty if unknown."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot_id}/{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -24,8 +26,33 @@ def boot() -> str:
 
 
 def has_ended(boot_id: str, pid: int) -> bool:
-    """Whether a process with that number in that boot has certainly ended. What happens in another
-    container of this host is not known. Our own number was that of another process before."""
+    """Whether that process has certainly ended, which is unknown for other containers."""
     if boot_id != boot():
         return False
     return pid == os.getpid() or not Path(f"/proc/{pid}").exists()
+
+
+def die_with_parent() -> None:
+    """Let the kernel send SIGTERM to this process when its parent dies; kept across ``exec``."""
+    parent = os.getppid()
+    _on_death_of_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(0)
+
+
+def go_on_without_parent() -> None:
+    """Let the kernel continue this process if it is stopped when its parent dies: then it reads the
+    end of its input."""
+    _on_death_of_parent(signal.SIGCONT)
+
+
+def _on_death_of_parent(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def forbid_core_dumps() -> None:
+    """Keep secrets and events in memory off the disk after a crash of this process or a child: the
+    limit is inherited, as ``PR_SET_DUMPABLE`` is not. Only the soft one: a user's command may raise
+    it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -1,8 +1,5 @@
-"""A rate limit: a token bucket that may be overdrawn, since what was received has to be taken.
-
-Pure: seconds come from the caller. What is overdrawn is waited for before anything more is read, so
-over any longer time the rate holds.
-"""
+"""A token bucket that may be overdrawn, since received bytes have to be taken. The overdraft is
+waited for, so the rate holds over any longer time. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ class RateLimit:
         self._at = now
 
     def take(self, nbytes: int, now: float) -> float:
-        """Count what was received; gives the seconds to wait before receiving more."""
+        """Count received bytes; gives the seconds to wait before receiving more."""
         saved = self._balance + (now - self._at) * self.rate
         self._balance = min(saved, self.rate * BURST_SECONDS) - nbytes
         self._at = now

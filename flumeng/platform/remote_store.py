@@ -1,8 +1,7 @@
-"""Stores of files behind a network: any file system of pyarrow's, with time-outs and credentials.
+"""File stores behind a network: any file system of pyarrow, with time-outs and credentials.
 
-An object store has no rename: showing a file there is a copy inside the store, which appears at
-once, and its staged source goes with its staging directory. Hidden from readers of the final
-directory, that source may be copied any number of times, by anyone.
+An object store has no rename: a file is shown by a copy, which appears at once and may be repeated
+until its source goes with its staging directory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OBJECT_STORES = ("s3", "gcs", "abfs")
 RENAMES_AT_ONCE = 8
 CONNECT_SECONDS = 5
 SILENT_SECONDS = 5
-"""A server that sends nothing for so long in the middle of a request is not waited for."""
+"""The longest silence of a server in the middle of a request."""
 ATTEMPTS = 3
 S3_PARAMETERS = {"region": "region", "scheme": "scheme", "endpoint_override": "endpoint_override"}
 S3_CREDENTIALS = {
@@ -50,11 +49,11 @@ _TO_BE_MENDED = {
 _WORTH_WAITING = {408, 425, 429}
 
 Resolve = Callable[[str], str]
-"""Gives the secret behind a reference, else raises UserError."""
+"""Gives the secret behind a reference, or raises UserError."""
 
 
 def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
-    """The store of a URL, and the path there. UserError for one that nobody serves."""
+    """The store of a URL, and the path there. Raises UserError for an unknown one."""
     place, query = split_query(location)
     scheme, _, rest = place.partition("://")
     host, slash, path = rest.partition("/")
@@ -64,7 +63,7 @@ def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
 
 
 def revealed(query: str, resolve: Resolve) -> dict[str, str]:
-    """What the query of a location says, its secrets looked up."""
+    """The parameters of a location's query, with secrets."""
     return {
         name: resolve(value) if SECRET.fullmatch(value) else value
         for name, value in parameters(query).items()
@@ -117,7 +116,7 @@ def _azure(host: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
 
 
 class RemoteFileStore:
-    """See ``file_store.FileStore``. ``name`` is for messages: what comes before the path."""
+    """See ``file_store.FileStore``. ``name``: what comes before the path in messages."""
 
     def __init__(self, filesystem: fs.FileSystem, name: str = "") -> None:
         self.files = filesystem
@@ -188,12 +187,11 @@ class RemoteFileStore:
 
 
 def is_marker(move: tuple[str, str]) -> bool:
-    """Whether what is moved says of other files that they are there."""
+    """Whether the moved file announces other files."""
     return move[1].rpartition("/")[2].startswith("_")
 
 
 def _explained(error: Exception, name: str) -> FlumengError:
-    """Whether a person has to do something about it, or trying again may help."""
     said = f"{name}: {str(error).partition(' (Request ID')[0]}"
     if not isinstance(error, OSError):
         return UserError(said)

@@ -1,9 +1,7 @@
-"""Secrets in memory, and how they stay out of whatever leaves a process.
+"""Keeps secrets in memory out of whatever leaves a process.
 
-A process remembers each secret that it has had, and ``scrub`` takes it out of texts: of log lines,
-of what a task says of itself, and of errors where an executor raises them, so that neither Spark's
-log nor the driver sees one that a server has quoted. A secret is found as a whole, in each line of
-a longer one, and as URLs, JSON, HTML and base64 write it.
+A process remembers each secret that it has had; ``scrub`` removes it from logs, statuses and errors
+of executors: as a whole, in each line of a longer one, and as URLs, JSON, HTML and base64 write it.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ T = TypeVar("T")
 
 SHOWN = "***"
 LINE_CHARACTERS = 8
-"""Shorter lines of a secret of several lines are in many texts that have nothing to do with it."""
+"""Shorter lines of a secret occur in unrelated texts."""
 BASE64_BYTES = 6
 _known: dict[str, re.Pattern[str]] = {}
 
 
 class Secret(str):
-    """The text of a secret. Its ``repr`` does not show it, so neither does that of an object that
-    has it; and whichever process makes or unpickles one scrubs it from then on."""
+    """A text that ``repr`` does not show, and that each process which makes or unpickles it scrubs
+    from then on."""
 
     __slots__ = ()
 
@@ -50,30 +48,27 @@ class Secret(str):
 
 
 class Formatter(logging.Formatter):
-    """Lines of a log, with their traces, without secrets."""
+    """Log lines and traces without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
         return scrub(super().format(record))
 
 
 def scrub(text: str) -> str:
-    """``text`` without any secret that this process has had. Whoever cuts a text scrubs it first:
-    the rest of a secret that was cut is not known as one."""
+    """``text`` without any secret of this process. Scrub a text before cutting it: a part of a
+    secret is not recognised."""
     for pattern in list(_known.values()):
         text = pattern.sub(SHOWN, text)
     return text
 
 
 def excerpt(text: str, characters: int) -> str:
-    """The beginning of ``text``, as a server has said it, without secrets or parts of one."""
+    """The beginning of a server's ``text``, without secrets or parts of them."""
     return scrub(text)[:characters]
 
 
 def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
-    """The same ``items``; an error that tells a secret, or whose causes do, tells it no more.
-
-    Nor do log lines of libraries in a process that has set up no log of its own.
-    """
+    """The same ``items``, whose errors, causes and log lines of libraries tell no secret."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Formatter())
     try:
@@ -86,7 +81,7 @@ def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
 
 
 def _scrubbed(error: Exception) -> Exception:
-    """Of the same kind when it is one of ours, which others tell apart."""
+    """Errors of ours keep their kind."""
     if isinstance(error, FlumengError) and all(isinstance(arg, str) for arg in error.args):
         return type(error)(*map(scrub, error.args))
     return FlumengError(scrub(f"{type(error).__name__}: {error}"))
@@ -106,8 +101,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(content: bytes) -> Iterator[str]:
-    """What the base64 of any text with ``content`` in it has in common, by the three positions at
-    which it may begin."""
+    """What the base64 of any text with ``content`` in it has in common, for the three offsets."""
     if len(content) < BASE64_BYTES:
         return
     for before, first in enumerate((0, 2, 3)):

@@ -1,8 +1,8 @@
-"""Secrets, which inventories and flows only refer to: ``${secret:NAME}``.
+"""Secrets, to which inventories and flows refer: ``${secret:NAME}``.
 
-A secret is looked up on the host that uses it: where the node's policy file says, else in the
-environment variable ``FLUMENG_SECRET_<NAME>``, in capitals and with underscores for dashes, else in
-the file NAME of the directory that ``FLUMENG_SECRETS`` names. No message here shows one.
+Looked up on the host that uses it: where the node's policy file says, else in the variable
+``FLUMENG_SECRET_<NAME>`` (capitals, underscores for dashes), else in the file NAME of the directory
+``FLUMENG_SECRETS``. No message here shows one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREFIX = "FLUMENG_SECRET_"
 MAX_BYTES = 64 * 1024
 COMMAND_SECONDS = 10.0
 KEEP_SECONDS = 30.0
-"""What a command said is used for so long, so that many tasks that begin at once run it once."""
+"""A command's output is reused for so long, so that many tasks that begin at once run it once."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def use(backends: Mapping[str, SecretBackend]) -> None:
 
 
 def resolve(reference: str) -> Secret:
-    """The secret that ``${secret:NAME}`` refers to, without the line end of its file. Raises
-    ``UserError``: it is nowhere, cannot be read, or its file is open to others."""
+    """The secret of ``${secret:NAME}``, without the line end of its file. Raises ``UserError``: it
+    is missing, unreadable, or its file is open to others."""
     form = SECRET.fullmatch(reference)
     if form is None:
         raise UserError("expected a reference to a secret, like ${secret:fra-zookeeper}")
@@ -88,7 +88,7 @@ def of(credentials: Credentials | None) -> dict[str, Secret]:
 
 
 def filled(values: Mapping[str, str]) -> dict[str, str]:
-    """``values`` with the secrets to which they refer. Raises ``UserError``."""
+    """``values`` with their secrets. Raises ``UserError``."""
     found = {}
     for name, value in values.items():
         whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
@@ -128,7 +128,6 @@ def _from_backend(name: str, backend: SecretBackend) -> Secret:
 
 
 def _content(path: Path) -> str | None:
-    """What is in the file of a secret; None when there is no such file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
             state = os.fstat(file.fileno())
@@ -153,8 +152,6 @@ def _text(content: bytes, what: str) -> str:
 
 
 class _Command:
-    """Runs once at a time, and not again for a while."""
-
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
         self._lock = threading.Lock()
@@ -163,7 +160,7 @@ class _Command:
         self._trouble = ""
 
     def output(self, name: str) -> bytes:
-        """What it prints, at most MAX_BYTES + 1. Raises ``UserError``."""
+        """At most MAX_BYTES + 1. Raises ``UserError``."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._printed, self._trouble = _run(self._words)
@@ -179,7 +176,6 @@ _commands: dict[tuple[str, ...], _Command] = {}
 
 
 def _run(words: tuple[str, ...]) -> tuple[bytes, str]:
-    """What the command has printed, and what went wrong with it."""
     quiet = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -209,6 +205,5 @@ def _expire(process: subprocess.Popen[bytes], expired: threading.Event) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The command and what it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

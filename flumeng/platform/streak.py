@@ -1,5 +1,4 @@
-"""When something that is tried again and again counts as unhealthy: after some failures in a row,
-and then until it has succeeded as often in a row. So nobody reads another word each second."""
+"""A health threshold: unhealthy after some failures in a row, until as many successes in a row."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ HEALTHY, UNHEALTHY, UNREACHABLE = "", "unhealthy", "unreachable"
 
 
 class Streak:
-    """``health`` is ``unreachable`` when the failures of the streak were that nobody answered."""
+    """``health`` is ``unreachable`` when the failures were that nothing answered."""
 
     def __init__(self) -> None:
         self.health = HEALTHY

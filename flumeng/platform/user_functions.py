@@ -1,4 +1,4 @@
-"""Functions of users that flows name: how one is found, and what is said when it raises."""
+"""Users' functions that flows name: how they are found, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ UserFunction = Callable[..., Any]
 
 
 class FunctionError(FlumengError):
-    """The function has raised something, or returned what it may not."""
+    """A user's function raised, or returned what it may not."""
 
 
 def imported(place: str) -> UserFunction:
-    """The function ``module:name``, which that module or one below it defines. Raises UserError."""
+    """The function ``module:name``, defined in that module or below it. Raises UserError."""
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name, None)
@@ -39,8 +39,8 @@ def imported(place: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """The error, and the deepest line of the user's package that has ``module``. Libraries that the
-    function calls are deeper. Without such a line the deepest one of all."""
+    """The error, and the deepest line in the package of ``module``; without one, the deepest of
+    all."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)
@@ -52,7 +52,6 @@ def last_line(error: Exception, module: str) -> str:
 
 
 def _home(module: str) -> Path | None:
-    """The folder of the package that has ``module``, or the file of a module without a package."""
     try:
         found = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):

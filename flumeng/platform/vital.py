@@ -1,14 +1,12 @@
-"""Threads that a process cannot do without: when one ends with an error, so does the process.
-
-The node starts it anew. Without such a thread it would go on saying that it is alive while it does
-nothing any more.
-"""
+"""Threads that a process cannot do without: when one raises, the process ends, and the node starts
+it again, since without it the process would report that it is alive and do nothing."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,7 +17,7 @@ EXIT_CODE = 70
 
 @contextmanager
 def vital() -> Iterator[None]:
-    """What is done in it raises nothing, or this process ends."""
+    """Ends this process when its body raises."""
     try:
         yield
     except BaseException:
@@ -28,7 +26,7 @@ def vital() -> Iterator[None]:
 
 
 def start(name: str, run: Callable[[], None]) -> threading.Thread:
-    """Let ``run`` run in a daemon thread of that name."""
+    """Run ``run`` in a vital daemon thread of that name."""
 
     def guarded() -> None:
         with vital():
@@ -37,3 +35,14 @@ def start(name: str, run: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=guarded, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def every(seconds: float, act: Callable[[], None], name: str) -> None:
+    """Call ``act`` again and again in a vital thread, after so many ``seconds`` each time."""
+
+    def run() -> None:
+        while True:
+            time.sleep(seconds)
+            act()
+
+    start(name, run)

@@ -1,12 +1,8 @@
 """Ends a daemon whose main loop hangs, and reports each turn of the loop to systemd.
 
-A session in ZooKeeper is kept alive by a thread of the client, so it proves nothing about the loop.
-A loop that has made no turn within its limit ends its process: the session ends with it, and
-systemd or the parent starts the daemon again. Time in which the whole process stood still, such as
-after SIGSTOP, is no fault of the loop.
-
-systemd restarts what cannot run even this thread, by ``WatchdogSec`` in the units: see
-``sd_notify(3)``.
+A client thread keeps the ZooKeeper session alive, which proves nothing about the loop. A loop
+without a turn within its limit ends its process. Time in which the whole process was stopped
+(SIGSTOP) does not count; systemd restarts such a one by ``WatchdogSec``, see ``sd_notify(3)``.
 """
 
 from __future__ import annotations
@@ -26,20 +22,18 @@ from flumeng.platform.metrics.health import Health
 log = logging.getLogger(__name__)
 
 EXIT_CODE = 75
-"""Of a daemon that its watchdog has ended; nothing else ends with it."""
+"""Only of daemons ended by their watchdog."""
 CHECK_SECONDS = 1.0
 LATE_SECONDS = 1.0
-"""A check that comes so late after it was due: the process stood still."""
+"""A check that is so late: the process was stopped."""
 REPORT_SECONDS = 1.0
 LOG_SECONDS = 2.0
 """The hung thread may hold what logging needs; then the process ends without a log entry."""
 
 
 class ServiceManager:
-    """systemd as a unit with ``Type=notify`` sees it; without ``NOTIFY_SOCKET`` nothing is sent.
-
-    The address is taken out of ``environ``: it is not meant for children.
-    """
+    """systemd for a unit with ``Type=notify``. The address is removed from ``environ``, so that
+    children do not get it; without one nothing is sent."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
@@ -57,8 +51,8 @@ class ServiceManager:
 
 
 class Watchdog:
-    """Of the daemon ``name``, whose loop runs in the thread that makes this object and says in
-    ``health`` when it turns. ``clock`` gives seconds that only grow."""
+    """Watches the daemon ``name``, whose loop runs in the creating thread and reports turns to
+    ``health``. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
@@ -79,8 +73,8 @@ class Watchdog:
         self._checked_at = clock()
 
     def start(self) -> None:
-        """Watch until the process ends. SIGABRT, with which systemd ends a daemon, leaves the
-        stacks of all threads on standard error."""
+        """Watch until the process ends. SIGABRT, by which systemd ends a daemon, leaves all stacks
+        on standard error."""
         faulthandler.enable()
         self._health.on_turn(self._report)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
@@ -91,7 +85,6 @@ class Watchdog:
             self.check()
 
     def check(self) -> None:
-        """To be called every ``CHECK_SECONDS``."""
         now = self._clock()
         stood_still = now - self._checked_at - CHECK_SECONDS
         self._checked_at = now
@@ -112,7 +105,6 @@ class Watchdog:
         log.error("%s: %s; ending with exit code %d:\n%s", self._name, why, EXIT_CODE, where)
 
     def _report(self) -> None:
-        """Called by the loop at each turn."""
         now = self._clock()
         if now - self._reported_at < REPORT_SECONDS:
             return

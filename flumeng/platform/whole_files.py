@@ -1,4 +1,4 @@
-"""Small files that must be whole and there after a power cut."""
+"""Small files that must be whole and durable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flumeng.platform.errors import CorruptError
 
 
 def write_durably(file: Path, text: str) -> None:
-    """Whole or not at all, also after a power cut; only for the user of this process to read."""
+    """Written whole or not at all, also after a power cut; only for this process's user to read."""
     draft = file.with_suffix(".tmp")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(text)
@@ -25,8 +25,8 @@ def write_durably(file: Path, text: str) -> None:
 
 
 def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in ``file``; empty when that is not there. Raises OSError, and CorruptError
-    for anything else than an object."""
+    """The JSON object in ``file``; empty when there is none. Raises OSError, and CorruptError for
+    other content."""
     try:
         found = json.loads(file.read_bytes())
     except FileNotFoundError:

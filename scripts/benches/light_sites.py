@@ -15,7 +15,7 @@ from functools import partial
 from flumeng.control.master.daemon import Master, collect_garbage_rarely
 from flumeng.control.zookeeper import ABSENT, Put, Store, Version, tree
 from flumeng.control.zookeeper.kazoo_store import connect
-from flumeng.platform import parentage
+from flumeng.platform import processes
 from zkschema import paths
 from zkschema.records import COLLECT, INGEST, LiveNode, Node, NodeStatus, TaskStatus
 
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def main(hosts: str, *names: str) -> None:
-    parentage.die_with_parent()
+    processes.die_with_parent()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     collect_garbage_rarely()
     assigned: queue.SimpleQueue[Store] = queue.SimpleQueue()

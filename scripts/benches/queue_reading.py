@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from benches.senders import make_lines
 from flumeng.agent.collector import spark
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import Scale
-from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import TaskRevision

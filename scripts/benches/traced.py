@@ -32,7 +32,7 @@ from flumeng.control.master.daemon import Master
 from flumeng.control.zookeeper import Path as ZPath
 from flumeng.control.zookeeper import Put, Refused, Store, Version, Write
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
-from flumeng.platform import logs, parentage
+from flumeng.platform import logs, processes
 from tests.testkit.collector import Restless, ScriptedEngine, ScriptedPipeline, StillPositions
 from zkschema import paths
 from zkschema.records import COLLECT, DISCOVER, Ack
@@ -260,7 +260,7 @@ def run_nodes(hosts: str, folder: str, first: str, count: str) -> None:
 
 
 if __name__ == "__main__":
-    parentage.die_with_parent()
+    processes.die_with_parent()
     logs.to_stderr(sys.argv[1])
     run: dict[str, Callable[..., None]] = {"master": run_master, "nodes": run_nodes}
     run[sys.argv[1]](*sys.argv[2:])

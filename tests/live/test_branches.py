@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from flumeng.agent.collector.batch import Filtered, Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Filtered, Work
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.journals.reader import JournalReader

@@ -20,9 +20,10 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
 from flumeng.connectors.journals.addresses import Addresses

@@ -18,12 +18,12 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from flumeng.agent.collector import pipeline as pipeline_module
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.prepared import PreparedBatches
-from flumeng.agent.collector.work import Work
-from flumeng.agent.pyspark.batch import BatchReader
 from flumeng.agent.pyspark.options import Options
+from flumeng.agent.pyspark.source import BatchReader
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.journals.executor_tokens import ExecutorTokens

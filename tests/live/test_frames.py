@@ -12,10 +12,10 @@ import pytest
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.outcome import BatchFailedError, Outcome
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Work
-from flumeng.agent.collector.written import BatchFailedError, Outcome
 from flumeng.config import parse_flow
 from flumeng.config.tables import LookupTable
 from flumeng.connectors.api.ranged import Range, UnreadableError

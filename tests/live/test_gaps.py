@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import DELETED, Range
 from flumeng.connectors.api.sink import Written

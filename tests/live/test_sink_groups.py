@@ -19,10 +19,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Work
-from flumeng.agent.collector.written import Outcome
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import Range

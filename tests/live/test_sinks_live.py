@@ -18,10 +18,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.outcome import BatchFailedError
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Work
-from flumeng.agent.collector.written import BatchFailedError
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.api.sink import Attempt, BatchTooWideError, Written

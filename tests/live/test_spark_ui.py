@@ -11,12 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import spark_ui
+from flumeng.agent.collector.spark import ui_address
 
 SESSION = """
 import json, os, sys, urllib.error, urllib.request
 from pathlib import Path
-from flumeng.agent.collector import class_archive, spark, spark_ui
+from flumeng.agent.collector import class_archive, spark
 from flumeng.config.spark import SparkOptions
 
 def listening(pid):
@@ -41,7 +41,7 @@ port = int(context.uiWebUrl.rpartition(":")[2])
 context.setJobGroup("g", "web/0: 45 events")
 context.parallelize([1, 2], 2).sum()
 said = {
-    "address": spark_ui.address(session),
+    "address": spark.ui_address(session),
     "listens": listening(spark.pid(session))[port],
     "page": ask(f"http://127.0.0.1:{port}/jobs/")[1],
     "kill": ask(f"http://127.0.0.1:{port}/jobs/job/kill/?id=0", "POST")[0],
@@ -53,7 +53,7 @@ LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")
 
 
 def test_there_is_none_unless_it_is_asked_for(spark: SparkSession) -> None:
-    assert spark_ui.address(spark) == ""
+    assert ui_address(spark) == ""
 
 
 def test_it_is_for_this_host_and_for_looking_and_its_links_are_the_proxys(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_it_is_for_this_host_and_for_looking_and_its_links_are_the_proxys(tmp_pa
 def test_without_a_proxy_its_address_is_on_loopback_whatever_the_driver_is_called() -> None:
     context = SimpleNamespace(uiWebUrl="http://node-1.example:4041")
     session: Any = SimpleNamespace(sparkContext=context, conf={})
-    assert spark_ui.address(session) == "http://127.0.0.1:4041"
+    assert ui_address(session) == "http://127.0.0.1:4041"

@@ -26,9 +26,10 @@ from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import FAILED, Status
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.config import parse_flow, registry
 from flumeng.connectors.api.finding import FindingTask

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.batch import Filtered, Intent, Pipeline, Work
+from flumeng.agent.collector.lines import JoinedRange
+from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.ranges import Scale
-from flumeng.agent.collector.work import Filtered, Intent, Pipeline, Work
-from flumeng.agent.collector.written import Outcome
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.connectors.api.sink import TaskRevision, Written

@@ -24,7 +24,7 @@ from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
-from flumeng.platform import parentage
+from flumeng.platform import processes
 from zkschema.records import INGEST
 
 TICK_SECONDS = 2.0
@@ -141,7 +141,7 @@ def start(hosts: str, folder: Path, number: int, session_seconds: float) -> Ligh
 
 
 def main(hosts: str, folder: str, first: str, count: str, session_seconds: str = "10") -> None:
-    parentage.die_with_parent()
+    processes.die_with_parent()
     numbers = range(int(first), int(first) + int(count))
     nodes = [start(hosts, Path(folder), n, float(session_seconds)) for n in numbers]
     print(f"{len(nodes)} nodes", flush=True)

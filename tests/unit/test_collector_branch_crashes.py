@@ -15,11 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.batch import Batch, Work
 from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.gaps import Gap
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.work import Work
 from flumeng.config import check_flow
 from flumeng.connectors.api.ranged import DELETED, Range
 from flumeng.connectors.api.sink import Row, Written

@@ -13,9 +13,8 @@ import pytest
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.claim import ClaimedTask
-from flumeng.agent.collector.cuts import LOOK_SECONDS
 from flumeng.agent.collector.gaps import RefuseGaps
-from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.partitions import LOOK_SECONDS, Partitions
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.config import parse_flow

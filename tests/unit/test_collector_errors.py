@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.agent.collector.written import BatchFailedError, of_kind
+from flumeng.agent.collector.outcome import BatchFailedError, of_kind
 from flumeng.connectors.elasticsearch.cluster import OverloadedError
 from flumeng.journal.log.errors import NotServedError
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError

@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.agent.collector.batch import Filtered
 from flumeng.agent.collector.forks import Plan
 from flumeng.agent.collector.stages import FilterCounts, Outputs, Stages
-from flumeng.agent.collector.work import Filtered
 from flumeng.config.branch import Branch
 from flumeng.config.component import Component, FilterOptions, SinkOptions
 from flumeng.config.stages import stages_of

@@ -19,13 +19,12 @@ import pytest
 from flumeng.agent.collector import intents
 from flumeng.agent.collector.ack import Acks, SupersededError
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.batch import Batch, Filtered, Intent
 from flumeng.agent.collector.claim import ClaimedTask
 from flumeng.agent.collector.intents import Intents
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, Scale, split
-from flumeng.agent.collector.work import Filtered, Intent
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchId, Written

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from flumeng.agent.collector.lags import Lag, Lags, Place
+from flumeng.agent.collector.measures import Lag, Lags, Place
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.snapshot.partitions import step_of
 from flumeng.platform.errors import UnavailableError

@@ -20,11 +20,11 @@ import pytest
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.batch import Batch
 from flumeng.agent.collector.claim import ClaimedTask
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.groups import Limits, Lines, group
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.outcome import BatchFailedError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize, share_out
-from flumeng.agent.collector.written import BatchFailedError
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.config.multiline import PIECE_SECONDS
 from flumeng.connectors.api.ranged import Progress, Range, Reach

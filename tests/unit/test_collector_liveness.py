@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from flumeng.agent.collector import liveness
 from flumeng.agent.collector import worker as module
-from flumeng.agent.collector.liveness import Liveness
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.protocol import Message
 from tests.testkit.store import FakeStore
@@ -56,7 +57,8 @@ def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.Mon
     running.start()
     time.sleep(0.6)
     said: list[Message] = []
-    Liveness(said.append, [worker.require_turning], seconds=0.02).start()
+    report = partial(liveness.report, said.append, [worker.require_turning], seconds=0.02)
+    threading.Thread(target=report, daemon=True).start()
     time.sleep(0.2)
     assert bool(said) == (loop == "none")
     stop.set()

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flumeng.agent.collector.batch import Filtered
 from flumeng.agent.collector.forks import Leaf, Plan
 from flumeng.agent.collector.stages import Outputs, Stages
-from flumeng.agent.collector.work import Filtered
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import ToLetters
+from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch
-from flumeng.events.reasons import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
 from flumeng.filters.stages import segments_of

@@ -22,9 +22,10 @@ from flumeng.agent.collector.partitions import (
     Partitions,
 )
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
 from flumeng.control.commands.acks import advance_acks

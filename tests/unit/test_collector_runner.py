@@ -11,15 +11,15 @@ import pytest
 
 from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Filtered
 from flumeng.agent.collector.claim import ClaimedTask
+from flumeng.agent.collector.measures import COUNTED
+from flumeng.agent.collector.outcome import HungError
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.slot import SMALL_EVENTS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
-from flumeng.agent.collector.task_counts import COUNTED
-from flumeng.agent.collector.work import Filtered
-from flumeng.agent.collector.written import HungError
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.control.commands.cluster import export_cluster, import_cluster
@@ -60,7 +60,7 @@ def test_batches_run_and_one_status_is_said(world: World) -> None:
     until(lambda: world.counted(table.COLLECT_EVENTS) == {("web",): 250})
     assert world.counted(table.COLLECT_BATCHES) == {("web",): 3}
     assert world.counted(table.COLLECT_FAILURES) == {}
-    world.measures.keep(["another"])
+    world.measures.keep(["another/collect.0"])
     assert world.counted(table.COLLECT_EVENTS) == {}
 
 

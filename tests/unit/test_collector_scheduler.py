@@ -13,10 +13,11 @@ import pytest
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.job import APART_SLOTS, Jobs
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.slot import SHARED_EVENTS, SHARED_MEMBERS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.collector import (

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 import flumeng
 from flumeng import filters
-from flumeng.agent.collector import shipping
+from flumeng.agent.collector import spark
 
 AT_EXECUTORS = (
     "flumeng.agent.collector.units",
@@ -43,7 +43,7 @@ NOT_THERE = ("grpc", "kazoo", "httptools", "uvloop", "prometheus_client", "click
 
 
 def test_a_python_without_flumeng_runs_the_archive(tmp_path: Path) -> None:
-    file = shipping.archive(tmp_path)
+    file = spark.archive(tmp_path)
     code = "import flumeng, zkschema.records;"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"{code} print(flumeng.__file__, flumeng.__version__)"],
@@ -58,10 +58,10 @@ def test_the_archive_is_named_after_its_content(tmp_path: Path) -> None:
     first, other = tmp_path / "a", tmp_path / "b"
     first.mkdir()
     other.mkdir()
-    one = shipping.archive(first)
+    one = spark.archive(first)
     made = one.stat().st_mtime_ns
-    assert shipping.archive(first).stat().st_mtime_ns == made
-    again = shipping.archive(other)
+    assert spark.archive(first).stat().st_mtime_ns == made
+    again = spark.archive(other)
     assert again.name == one.name
     assert again.read_bytes() == one.read_bytes()
 

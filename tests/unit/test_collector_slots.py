@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.job import STARTS_AT_ONCE, Jobs, Starts
+from flumeng.agent.collector.outcome import HungError
 from flumeng.agent.collector.slot import (
     SHARED_EVENTS,
     SHARED_MEMBERS,
@@ -21,8 +23,6 @@ from flumeng.agent.collector.slot import (
     bounds,
 )
 from flumeng.agent.collector.threads import Threads
-from flumeng.agent.collector.work import Work
-from flumeng.agent.collector.written import HungError
 from flumeng.connectors.api.ranged import Range
 from tests.testkit.collector import ScriptedEngine, ScriptedPipeline
 from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited

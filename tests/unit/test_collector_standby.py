@@ -9,9 +9,10 @@ from dataclasses import replace
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import Status
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
 from flumeng.control.zookeeper import ABSENT, ANY, tree

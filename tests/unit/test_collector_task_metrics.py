@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.task_metrics import KEEP_SECONDS, Row, TaskMetrics, Used
-from flumeng.agent.collector.work import Work
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
 from tests.testkit.collector import ScriptedPipeline
@@ -59,7 +59,7 @@ class World:
         self.metrics = TaskMetrics(self.spark, self._tell, lambda: self.now)
 
     def _tell(self, flow: str, used: Used) -> None:
-        self.used[flow] = self.used.get(flow, Used()) + used
+        self.used[flow] = self.used.get(flow, Used()).plus(used)
 
     def ran(self, name: str, *works: Work) -> None:
         with self.metrics.running(name, works):

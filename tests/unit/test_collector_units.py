@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.batch_times import TimeWrite
-from flumeng.agent.collector.engine import spread
+from flumeng.agent.collector.ranges import spread
 from flumeng.agent.collector.units import (
     AT_ONCE,
     ERROR,

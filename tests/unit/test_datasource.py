@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.agent.pyspark import offsets
+from flumeng.agent.pyspark import planning
 from flumeng.agent.pyspark.cursor import Cursor
 from flumeng.agent.pyspark.options import NAMES, Options
 from flumeng.control.commands.acks import delete_cursor
@@ -37,17 +37,17 @@ positions = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000))
 def test_a_batch_is_limited_goes_on_and_never_back(
     start: dict[str, int], reached: dict[str, int], most: int
 ) -> None:
-    at = offsets.ordered(start)
+    at = planning.ordered(start)
     wanted = {name: max(at.get(name, 0), reached.get(name, 0)) for name in {*at, *reached}}
     for _ in range(4000):
-        end = offsets.limited(at, reached, most)
+        end = planning.limited(at, reached, most)
         events = sum(end[name] - at.get(name, 0) for name in end)
         assert all(end.get(name, 0) >= offset for name, offset in at.items())
         assert events <= most
         if not events:
             break
         at = end
-    assert at == offsets.ordered(wanted)
+    assert at == planning.ordered(wanted)
     assert list(at) == sorted(at), "Spark compares offsets as text"
 
 
@@ -55,8 +55,8 @@ def test_a_batch_is_limited_goes_on_and_never_back(
 def test_parts_are_exactly_what_lies_between(
     start: dict[str, int], end: dict[str, int], events: int
 ) -> None:
-    wanted = offsets.ranges(start, end)
-    parts = offsets.splits(wanted, events)
+    wanted = planning.ranges(start, end)
+    parts = planning.splits(wanted, events)
     assert all(sum(piece.events for piece in part) == events for part in parts[:-1])
     read = [(p.partition, seq) for part in parts for p in part for seq in range(p.start, p.end)]
     assert read == [(n, seq) for n in sorted(end) for seq in range(start.get(n, 0), end[n])]

@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flumeng.events.attributes import note
 from flumeng.events.byte_column import ByteColumn, text
-from flumeng.events.reasons import note
 
 rows = st.lists(st.none() | st.binary(max_size=12) | st.text(max_size=6).map(str.encode))
 

@@ -22,7 +22,7 @@ from flumeng.agent.dryrun.reading import ahead, in_order
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config import parse_flow
 from flumeng.connectors.api.framing import Messages
-from flumeng.events.reasons import parse_errors
+from flumeng.events.attributes import parse_errors
 
 LINES = (
     b"<34>1 2026-11-23T10:15:03.003Z web1 su - ID47 - failed \xff\n"

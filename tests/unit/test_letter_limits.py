@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from flumeng.agent.collector.letter_limits import EVERY_SECONDS, LetterLimits
 from flumeng.agent.collector.measures import Measures
-from flumeng.config import FlowSpec, SpecError, check_flow
+from flumeng.config import SpecError, check_flow
 from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters.directory import LetterFile
 from flumeng.connectors.dead_letters.purging import DAY_SECONDS, MOST_FILES, outdated
@@ -20,6 +19,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.metrics import table
+from tests.testkit.collector import ScriptedPipeline
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths
@@ -59,11 +59,6 @@ def test_what_a_replay_has_to_read_stays() -> None:
 def test_a_look_deletes_a_bounded_number() -> None:
     files = [file(f"{n:06}", 40) for n in range(MOST_FILES + 5)]
     assert len(outdated(files, Keep(days=1), NOW)) == MOST_FILES
-
-
-@dataclass
-class Running:
-    spec: FlowSpec
 
 
 class Flow:
@@ -107,7 +102,7 @@ def test_a_flow_is_looked_after_for_as_long_as_a_task_runs_it(
     os.utime(other, (0, 0))
     flow.limits.turn()
     assert old.exists(), "nobody runs it"
-    running = Running(flow.spec)
+    running = ScriptedPipeline(flow.spec)
     flow.limits.watch(running)
     flow.limits.turn()
     assert (flow.left(), other.exists()) == ({young}, True)
@@ -118,7 +113,6 @@ def test_a_flow_is_looked_after_for_as_long_as_a_task_runs_it(
     flow.limits.turn()
     assert flow.left() == {young}
     assert EVERY_SECONDS == 3600.0
-    flow.measures.committed("web", 1)
     readings = {reading.metric: reading.value for reading in flow.measures.readings()}
     assert readings[table.COLLECT_LETTER_FILES_DELETED] == 2
     flow.bury(31)

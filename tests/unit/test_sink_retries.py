@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.engine import _error
+from flumeng.agent.collector.outcome import SinkUnavailableError, written_to
 from flumeng.agent.collector.units import Unit
-from flumeng.agent.collector.written import SinkUnavailableError, written_to
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.events.lazy_batch import Branches, Fused, Stage
 from flumeng.platform.errors import ConflictError, UnavailableError

@@ -13,7 +13,7 @@ from flumeng.config import parse_flow
 from flumeng.connectors.http.sink import requests
 from flumeng.connectors.http.sink_options import Http, check_header
 from flumeng.platform.options.problems import SpecError
-from flumeng.platform.options.urls import check_url
+from flumeng.platform.options.texts import check_url
 
 FLOW = """
 flow: web

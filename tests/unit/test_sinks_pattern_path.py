@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from flumeng.events.hive_names import MOST_BYTES
-from flumeng.events.pattern_path import PatternPath
+from flumeng.events.pattern_path import MOST_BYTES, PatternPath
 from flumeng.platform.errors import UserError
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.agent.collector.task_counts import TaskCounts
+from flumeng.agent.collector.measures import TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree

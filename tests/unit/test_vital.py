@@ -30,7 +30,7 @@ BROKEN = {
         from flumeng.agent.collector.status import Reports
         class Parent:
             send = fail
-        Reports(Parent()).answer(1, [], {})
+        Reports(Parent().send).answer(1, [], {})
         """,
     "slots": """
         from flumeng.agent.collector.job import Jobs

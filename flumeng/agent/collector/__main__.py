@@ -18,10 +18,9 @@ from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import class_archive, spark
 from flumeng.agent.collector.job import APART_SLOTS
-from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.config.spark import SparkOptions
-from flumeng.platform import logs, parentage, secrets
+from flumeng.platform import logs, processes, secrets
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
 
@@ -44,26 +43,14 @@ def main() -> int:
     logs.to_stderr("collector")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     parent = Parent.take_stdio()
-    parentage.go_on_without_parent()
+    processes.go_on_without_parent()
     starting: Future[SparkSession] = Future()
     cache = class_archive.cache_of(given.data)
     start = partial(_start, given, cache, parent.send, starting)
     Thread(target=start, name="start", daemon=True).start()
     from flumeng.agent.collector import daemon  # noqa: PLC0415  # loads for as long as Spark's launcher
 
-    return daemon.run(
-        parent,
-        starting,
-        spark_texts=given.spark,
-        hosts=given.zk,
-        host=given.host,
-        port=given.port,
-        session_seconds=given.session_seconds,
-        cache=cache,
-        policy_file=given.policy,
-        in_progress=InProgress(given.data),
-        metrics_channel=given.metrics_channel,
-    )
+    return daemon.run(parent, starting, given, cache)
 
 
 def _start(

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.connectors.ranged.accumulator import Accumulator, Entries
 
 Value = TypeVar("Value")

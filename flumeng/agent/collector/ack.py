@@ -1,12 +1,9 @@
 """The fenced acks of one task: only the last claimant can move them.
 
-Claiming rewrites every ack with the owner's epoch, so its version grows. Every later write names
-the version that this owner has seen, so an older owner loses with ConflictError. Versions are the
-authority; sessions and epochs are not.
-
-An ack that is removed and made again starts with version 0. So an ack is made only together with a
-check that its partition is registered: acks are removed in the transaction that deregisters the
-partition, and its name is never used again.
+A claim rewrites every ack, so its version grows, and writes of an older owner fail with
+ConflictError: versions are the authority, not sessions and epochs. A removed ack would start with
+version 0 again, so one is only made with a check that its partition is registered, whose name is
+never used again.
 """
 
 from __future__ import annotations
@@ -41,9 +38,8 @@ class SupersededError(ConflictError):
 
 class Acks:
     """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
-    are in the sinks; differs from ``offsets`` only where lines are joined by ``rules``. ``sure``:
-    see ``Progress``. Useless once a call has raised: claim again, since the outcome of the write
-    may be unknown."""
+    are in the sinks; differs only where lines are joined by ``rules``. ``sure``: see ``Progress``.
+    After an error the outcome of a write may be unknown: claim again."""
 
     def __init__(
         self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
@@ -76,12 +72,11 @@ class Acks:
         *,
         rules: str = "",
     ) -> Acks:
-        """Take all ``partitions``; those never acked start where their registration says. Where
-        lines were joined by other rules, emitted lines are not read again. ``offsets`` lacks
-        partitions that have no ack and are not registered any more.
+        """Take all ``partitions``; those never acked start where their registration says. Lines
+        emitted under other rules are not read again. ``offsets`` lacks partitions that are gone.
 
-        Raises SupersededError when one has a higher epoch. ConflictError: an ack was written in
-        between, by a twin of this owner or by a late write of its own; claim again.
+        Raises SupersededError when one has a higher epoch; ConflictError when an ack was written
+        meanwhile: claim again.
         """
         acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
@@ -142,10 +137,10 @@ class Acks:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Move the acks to the ends of ``ranges``, together with ``also``: all or nothing. Where
-        lines are ``joined``, they move as far as it says, which may be nowhere.
+        """Move the acks to the ends of ``ranges``, or as far as ``joined`` says, together with
+        ``also``: all or nothing. Each range begins at its ack; an empty one only writes its
+        leader's epoch.
 
-        Each range begins at its partition's ack. An empty range only writes its leader's epoch.
         Raises ConflictError when another owner has claimed, UnavailableError when the outcome is
         unknown.
         """

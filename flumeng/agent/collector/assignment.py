@@ -30,22 +30,15 @@ class Assignment:
         return f"{self.flow}/{self.task}"
 
 
-@dataclass(frozen=True)
-class _Rest:
-    """Nothing is done about ``assignment`` until then, unless the task begins to drain."""
-
-    assignment: Assignment
-    draining: bool
-    until: float
-
-
 class Retries:
     """When a task is tried again: soon at first, later each time while it fails soon after a claim.
     ``clock`` gives seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._rest: _Rest | None = None
+        self._rest: tuple[Assignment, bool] | None = None
+        """Nothing is done about it until ``_until``, unless the task begins to drain."""
+        self._until = 0.0
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)
         self._began = 0.0
 
@@ -58,15 +51,13 @@ class Retries:
         """Rest, and for longer the next time."""
         if self._clock() - self._began > MOST_SECONDS:
             self._backoff.reset()
-        self._rest = _Rest(assignment, draining, self._clock() + self._backoff.next())
+        self._rest, self._until = (assignment, draining), self._clock() + self._backoff.next()
 
     def wait(self, assignment: Assignment, *, draining: bool) -> None:
         """Rest for a moment: something is unavailable, but nothing has failed."""
-        self._rest = _Rest(assignment, draining, self._clock() + FIRST_SECONDS)
+        self._rest, self._until = (assignment, draining), self._clock() + FIRST_SECONDS
 
     def left_seconds(self, assignment: Assignment, *, draining: bool) -> float:
         """For how much longer to rest."""
-        rest = self._rest
-        if rest is None or (rest.assignment, rest.draining) != (assignment, draining):
-            return 0.0
-        return rest.until - self._clock()
+        rests = self._rest == (assignment, draining)
+        return self._until - self._clock() if rests else 0.0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+from flumeng.agent.collector.batch_times import Times
 from flumeng.agent.collector.gaps import Gap
+from flumeng.agent.collector.lines import JoinedRange
+from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.ranges import COUNTED, Scale
-from flumeng.agent.collector.written import Outcome
+from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import Write
@@ -16,10 +20,9 @@ from flumeng.control.zookeeper import Write
 
 @dataclass(eq=False)
 class Batch:
-    """``outcome``: what the sinks wrote, known at ``ended``. ``waited_seconds``: for a slot. A
-    batch under an intent has an ``identity`` and a fixed number of ``splits``. A batch of ``gaps``
-    has no events; any other lacks what is ``left_out``. ``reread`` events were in batches
-    before."""
+    """``outcome`` is known at ``ended``; ``waited_seconds``: for a slot. A batch under an intent
+    has an ``identity`` and fixed ``splits``. A batch of ``gaps`` has no events; any other lacks
+    what is ``left_out``. ``reread`` events were in batches before."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -38,12 +41,11 @@ class Batch:
 
     @property
     def also(self) -> list[Write]:
-        """Writes in the transaction of its acks."""
         return [write for gap in self.gaps or self.left_out for write in gap.also]
 
     @property
     def events(self) -> int:
-        return 0 if self.gaps else self._offsets - self.reread
+        return 0 if self.gaps else self.scale.total(self.ranges) - self.reread
 
     @property
     def gone(self) -> int:
@@ -51,19 +53,97 @@ class Batch:
         return self.scale.total(gap.told for gap in self.gaps)
 
     @property
-    def _offsets(self) -> int:
-        return self.scale.total(self.ranges)
-
-    @property
     def refused(self) -> int:
         """How many events had a time that a sink did not believe."""
-        return max((part.refused for part in self._written), default=0)
+        return max((part.refused for part in self.written), default=0)
 
     @property
     def dead_letters(self) -> int:
-        """How many events sinks have refused for good."""
-        return sum(part.dead_letters for part in self._written)
+        return sum(part.dead_letters for part in self.written)
 
     @property
-    def _written(self) -> list[Written]:
+    def written(self) -> list[Written]:
         return self.outcome if isinstance(self.outcome, list) else []
+
+
+Intent = Literal["before", "after"]
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """What the filters made of a task's events; None where it was not counted. ``taken``: events by
+    branch with a condition. ``failed``: events that each filter, by its place, dropped because it
+    could not process them. ``read``: events read; None where offsets count them."""
+
+    dropped: int | None = 0
+    parse_errors: int | None = 0
+    taken: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+    read: int | None = None
+    times: Times | None = field(default=None, compare=False)
+
+
+class Pipeline(Protocol):
+    """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` stages
+    make their directories themselves, if at all. ``shareable``: a batch may share its job with
+    other flows. ``intent``: when it is written, before the stages or before the commit; None:
+    never."""
+
+    @property
+    def spec(self) -> FlowSpec: ...
+
+    @property
+    def roots(self) -> tuple[str, ...]: ...
+
+    @property
+    def spare_roots(self) -> frozenset[str]: ...
+
+    @property
+    def shareable(self) -> bool: ...
+
+    @property
+    def intent(self) -> Intent | None: ...
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong while batches are written all the same."""
+
+    def event_bytes(self) -> float | None:
+        """Mean size of an event as it was read, since the last call; None when not counted."""
+
+    def filtered(self) -> Filtered: ...
+
+    def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
+        """Into how many splits it would cut a batch of ``ranges``."""
+
+    def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
+        """The joined lines of the batch written last, by partition. Lacks ranges that executors did
+        not report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A batch to write now. With ``identity`` it is cut into exactly ``splits`` splits. ``gaps``
+    are not read; dead letters record them. ``apart``: it takes one of Spark's tasks, since it may
+    never end. ``done`` gets the outcome once, from any thread, and only stores it."""
+
+    pipeline: Pipeline
+    ranges: Sequence[Range]
+    addresses: Mapping[str, str]
+    staging: Mapping[str, str]
+    limit_seconds: float
+    done: Callable[[Outcome], None]
+    identity: BatchId | None = None
+    splits: int | None = None
+    gaps: tuple[Gap, ...] = ()
+    apart: bool = False
+    scale: Scale = COUNTED
+
+    @property
+    def events(self) -> int:
+        return self.scale.total(self.ranges)
+
+    @classmethod
+    def trial(cls, pipeline: Pipeline) -> Work:
+        """An empty batch, to check that the flow fits together."""
+        return cls(pipeline, (), {}, {}, 0.0, lambda _outcome: None)

@@ -1,7 +1,6 @@
 """Measures how old events are when they are acked, and how long each sink takes for a split.
 
-Executors add sums to the process's accumulator, and the driver takes what was added since it asked
-last. A split that is read or written twice counts twice.
+Executors add sums to the process's accumulator. A split that is read or written twice counts twice.
 """
 
 from __future__ import annotations
@@ -121,8 +120,6 @@ class TimeWrite:
 
 
 class _Timed:
-    """An iterator that measures the ``seconds`` spent in it."""
-
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
         self.seconds = 0.0

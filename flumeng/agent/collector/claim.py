@@ -27,13 +27,15 @@ from typing import Protocol
 
 from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.batch import Batch, Pipeline
 from flumeng.agent.collector.commit import Commits, OpenStore
+from flumeng.agent.collector.delivery import Delivery
 from flumeng.agent.collector.gaps import gaps as find_gaps
 from flumeng.agent.collector.gaps import gone, left_out
 from flumeng.agent.collector.intents import Intents
-from flumeng.agent.collector.lags import Place
 from flumeng.agent.collector.line_joins import LineJoins
+from flumeng.agent.collector.measures import Place
+from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import (
     COUNTED,
@@ -44,11 +46,7 @@ from flumeng.agent.collector.ranges import (
     backlog,
     next_ranges,
 )
-from flumeng.agent.collector.work import Pipeline
-from flumeng.agent.collector.written import Outcome, places_of, written_to
-from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Parts, Progress, Range, Reach
-from flumeng.connectors.api.sink import BatchId, Written
 from flumeng.control.zookeeper import Store
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, UnavailableError
@@ -83,11 +81,8 @@ class Backlog:
 
 
 class ClaimedTask:
-    """``planned``: where the next batch of each partition starts; never below the ack.
-
-    ``look`` and ``start`` are never called at the same time, nor is ``commit`` by two threads.
-    ``size`` outlives the claim, since what it has learned stays true.
-    """
+    """``planned``: where the next batch of each partition starts; never below the ack. ``look`` and
+    ``start`` are never called at the same time, nor is ``commit`` by two threads."""
 
     def __init__(
         self,
@@ -101,7 +96,6 @@ class ClaimedTask:
         clock: Callable[[], float] = time.monotonic,
         open_store: OpenStore = file_store.open_store,
     ) -> None:
-        self._store = store
         self._pipeline = pipeline
         self._readable = readable
         self._size = size
@@ -114,7 +108,6 @@ class ClaimedTask:
             or multiline is not None
         )
         self._batches_at_once = 1 if alone else BATCHES_AT_ONCE
-        self._revision = assignment.revision
         self._last_end = 0.0
         self._caught_up = False
         self._ends: dict[str, int] = {}
@@ -133,13 +126,12 @@ class ClaimedTask:
         )
         self._commits.recover(leftovers)
         self._joins = None if multiline is None else LineJoins(multiline, self._acks, clock)
-        self._intents = Intents(store, self._acks, assignment.flow, assignment.task)
-        if self._intents.open is not None and self._intents.open.revision != assignment.revision:
-            raise ConflictError("a batch of another revision was decided meanwhile")
-        self._repeat = self._intents.open
-        self._repeating = self._repeat is not None
-        if self._repeat is not None:
-            readable.leave_out(self._repeat.left_out)
+        intents = Intents(store, self._acks, assignment.flow, assignment.task)
+        self._delivery = Delivery(pipeline, self._acks, self._commits, intents, assignment.revision)
+        if (repeat := self._delivery.repeat) is not None:
+            if repeat.revision != assignment.revision:
+                raise ConflictError("a batch of another revision was decided meanwhile")
+            readable.leave_out(repeat.left_out)
         inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
@@ -182,12 +174,12 @@ class ClaimedTask:
 
     @property
     def may_start(self) -> bool:
-        return len(self._running) < (1 if self._repeating else self._batches_at_once)
+        return len(self._running) < (1 if self.repeating else self._batches_at_once)
 
     @property
     def repeating(self) -> bool:
         """Whether a batch of an open intent is not acked yet; nothing new is read until then."""
-        return self._repeating
+        return self._delivery.repeating
 
     @property
     def handed_off(self) -> bool:
@@ -199,9 +191,9 @@ class ClaimedTask:
         and closed partitions."""
         reached = self._reached()
         safe = self._safe(reached)
-        if self._repeat is not None:
+        if (repeat := self._delivery.repeat) is not None:
             self._caught_up = False
-            again = self._ranges(self._repeat)
+            again = self._ranges(repeat)
             ready = can_be_read(again, reached)
             return Backlog(_scale(reached).total(again), 0.0 if ready else None)
         delivered = self.planned if self._joins is None else self._acks.emitted
@@ -236,16 +228,14 @@ class ClaimedTask:
 
     def start(self, most_events: int | None = None) -> Batch | None:
         """Stage the next batch, of everything readable that fits into ``most_events`` (None: any
-        size).
-
-        Gives None when no events wait. Raises errors of the store and the lake; then the claim is
-        useless.
-        """
+        size). None when no events wait. Raises errors of the store and the lake; then the claim is
+        useless."""
         reached = self._reached()
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
-        if self._repeat is not None:
+        repeat = self._delivery.repeat
+        if repeat is not None:
             replayed = self._pipeline.spec.delivery == "at-least-once"
-            again = self._ranges(self._repeat, replayed=replayed)
+            again = self._ranges(repeat, replayed=replayed)
             ranges = again if can_be_read(again, reached) else ()
             gaps, lacks = gone(again, reached), left_out(ranges, reached)
         else:
@@ -262,13 +252,11 @@ class ClaimedTask:
         scale = _scale(reached)
         identity = splits = None
         unread = [gap.piece for gap in gaps or lacks]
-        if self._repeat is not None:
-            identity, splits = _identity(self._repeat), self._repeat.splits
-            self._intents.leave_out(unread)
-            self._repeat = None
+        if repeat is not None:
+            identity, splits = self._delivery.take_repeat(unread)
         elif self._pipeline.intent == "before":
             splits = 1 if gaps else self._pipeline.splits(ranges, scale)
-            identity = _identity(self._intents.decide(ranges, self._revision, splits, unread))
+            identity = self._delivery.decide(ranges, splits, unread)
         if self._pipeline.spec.delivery == "at-most-once":
             self._acks.advance(ranges, [write for gap in gaps or lacks for write in gap.also])
         reread = 0 if gaps or self._joins is None else self._reread(ranges, scale)
@@ -312,61 +300,21 @@ class ClaimedTask:
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
             raise batch.outcome
-        joined = self._joined(batch)
-        files = [move for part in batch.outcome for move in part.files]
-        spare = self._pipeline.spare_roots - {root for one in batch.outcome for root in one.staged}
-        staging = [place for root, place in batch.staging.items() if root not in spare]
-        also = batch.also
-        if self._pipeline.spec.delivery == "exactly-once":
-            self._commit_once(batch, batch.outcome, staging, files, joined)
-        else:
-            self._commits.publish(staging, files)
-            _show(self._pipeline.spec, batch.outcome, None)
-            if batch.identity is not None:
-                self._acks.advance(batch.ranges, [self._intents.end(), *also], joined)
-                self._end_intent()
-            elif self._pipeline.spec.delivery == "at-least-once":
-                self._acks.advance(batch.ranges, also, joined)
-        left = {root for one in batch.outcome for root in one.abandoned} & spare
-        self._commits.discard(batch.staging[root] for root in sorted(left))
+        self._delivery.commit(batch, self._joined(batch))
         seconds = batch.ended - max(batch.began, self._last_end)
         self._size.measured(batch.events, seconds)
         if (event_bytes := self._pipeline.event_bytes()) is not None:
             self._size.weighed(event_bytes)
         self._last_end = batch.ended
-        log.debug("%d events in %.2f s, %d files", batch.events, seconds, len(files))
+        files = sum(len(part.files) for part in batch.written)
+        log.debug("%d events in %.2f s, %d files", batch.events, seconds, files)
         return batch
 
     def close(self) -> None:
         self._readable.close()
 
-    def _commit_once(
-        self,
-        batch: Batch,
-        outcome: Sequence[Written],
-        staging: Sequence[str],
-        files: Sequence[tuple[str, str]],
-        joined: Mapping[str, Progress] | None,
-    ) -> None:
-        also = batch.also
-        record = self._commits.record(self._acks.epoch, staging, files)
-        identity = batch.identity
-        if identity is None and any(part.commit for part in outcome):
-            splits = 1 if batch.gaps else self._pipeline.splits(batch.ranges, batch.scale)
-            unread = [gap.piece for gap in batch.gaps or batch.left_out]
-            decided = self._intents.decide(batch.ranges, self._revision, splits, unread)
-            identity = _identity(decided)
-        _show(self._pipeline.spec, outcome, identity)
-        if identity is None:
-            self._commits.commit(self._acks, batch.ranges, record, also, joined)
-        else:
-            end = self._intents.end()
-            self._commits.commit(self._acks, batch.ranges, record, [end, *also], joined)
-            self._end_intent()
-
     @property
     def _starts(self) -> Mapping[str, int]:
-        """Where each partition has to be readable from."""
         return self.planned if self._joins is None else self._acks.offsets
 
     def _quiet_seconds(self, reached: Mapping[str, Reach]) -> dict[str, float]:
@@ -375,7 +323,6 @@ class ClaimedTask:
         return self._joins.quiet_seconds(reached, self.planned)
 
     def _next_ranges(self, reached: Mapping[str, Reach], limit: int) -> tuple[Range, ...]:
-        """New events, about ``limit`` of them."""
         safe, scale = self._safe(reached), _scale(reached)
         fresh = next_ranges(self.planned, safe, limit, self._replayed_below, scale)
         if self._joins is None:
@@ -422,10 +369,6 @@ class ClaimedTask:
             for name, bounds in sorted(decided.ranges.items())
         )
 
-    def _end_intent(self) -> None:
-        self._intents.ended()
-        self._repeating = False
-
     def _reached(self) -> dict[str, Reach]:
         reached = self._readable.of(self._starts)
         if self._joins is not None:
@@ -455,17 +398,6 @@ class ClaimedTask:
         for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
             reach = reached[name]
             self._replayed_below[name] = reach.safe + reach.held
-
-
-def _show(spec: FlowSpec, outcome: Sequence[Written], identity: BatchId | None) -> None:
-    for place, part in zip(places_of(spec), outcome, strict=False):
-        if part.commit is not None:
-            with written_to(place):
-                part.commit(identity)
-
-
-def _identity(decided: Intent) -> BatchId:
-    return BatchId(decided.series, decided.number)
 
 
 def _scale(reached: Mapping[str, Reach]) -> Scale:

@@ -1,9 +1,7 @@
-"""The classes that Spark's JVM loads at its start, kept in one file that the next start maps.
+"""An archive of the classes that Spark's JVM loads at its start (class-data sharing, JEP 350).
 
-Loading and verifying its classes takes most of Spark's start. A dynamic archive of class-data
-sharing (JEP 350) holds them as the JVM has them in memory. It is made once, by a Spark session of
-its own that does what a collector does and then ends. It fits one Java and one set of jars, which
-its name says; the JVM ignores one that does not fit.
+Loading and verifying classes takes most of Spark's start. The archive is made once, by a Spark
+session that does what a collector does. Its name tells the Java and the jars that it fits.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,8 +23,7 @@ import pyspark
 from flumeng.platform import private_directory
 from flumeng.platform.errors import UserError
 from flumeng.platform.java import find_java
-from flumeng.platform.parentage import die_with_parent
-from flumeng.platform.processes import PYTHON
+from flumeng.platform.processes import PYTHON, die_with_parent
 
 CACHE_VARIABLE = "FLUMENG_CACHE"
 ROOM_BYTES = 512 * 1024 * 1024
@@ -36,13 +34,14 @@ BACKGROUND_AFTER_SECONDS = 60.0
 
 
 def cache_of(data: Path) -> Path:
-    """Where archives lie: the directory that ``FLUMENG_CACHE`` names, else in the node's own."""
+    """The directory of archives: ``FLUMENG_CACHE``, else in the node's data directory."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given) if given else data / "cache"
 
 
 def archive_in(cache: Path) -> Path:
-    """The archive for this Java and these jars, there or not. Raises UserError without Java."""
+    """The archive for this Java and these jars, whether or not it exists. Raises UserError without
+    Java."""
     java = Path(find_java()).resolve()
     jars = Path(pyspark.__file__).parent / "jars"
     content = [f"{java} {java.stat().st_mtime_ns}"]
@@ -52,7 +51,7 @@ def archive_in(cache: Path) -> Path:
 
 
 def java_options(cache: Path) -> str:
-    """What makes the JVM use the archive; empty while there is none that is our own."""
+    """Options that use the archive; empty unless there is one of our user."""
     archive = archive_in(cache)
     with suppress(OSError):
         if archive.stat().st_uid == os.getuid():
@@ -60,8 +59,15 @@ def java_options(cache: Path) -> str:
     return ""
 
 
+def make_later(cache: Path) -> None:
+    """Start making the archive once this process will likely be started again."""
+    timer = threading.Timer(BACKGROUND_AFTER_SECONDS, make_in_background, [cache])
+    timer.daemon = True
+    timer.start()
+
+
 def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
-    """Start making the archive at the lowest priority; None when it is there, or has no room."""
+    """Start making the archive at the lowest priority; None when it exists or has no room."""
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if archive_in(cache).exists() or shutil.disk_usage(cache).free < ROOM_BYTES:
@@ -77,10 +83,8 @@ def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
 
 
 def make(cache: Path) -> Path:
-    """The archive, made if it is not there. One process makes it, others wait for that one.
-
-    Raises UserError when Java is missing or ``cache`` cannot be written.
-    """
+    """Make the archive unless it exists; one process makes it while others wait. Raises UserError
+    when Java is missing or ``cache`` cannot be written."""
     archive = archive_in(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -99,8 +103,8 @@ def make(cache: Path) -> Path:
 
 
 def _train(scratch: Path, archive: Path) -> None:
-    """Run what a collector runs, so that its classes are loaded, and end the JVM in good order: at
-    its end it writes the archive."""
+    """Load the classes of a collector, and end the JVM in order: it writes the archive at its
+    end."""
     from flumeng.agent.collector import spark  # noqa: PLC0415  that module asks this one for its options
 
     options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"

@@ -1,15 +1,12 @@
 """Makes files visible in one step with the acks: staging, commit records and recovery.
 
 A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. One transaction moves its acks and
-creates its commit record, which lists every rename. From then on any process may finish it, at any
-time and any number of times: a rename takes effect once, and a record's name is used once, so
-nobody removes the record of another batch.
+creates its commit record, which lists every rename. From then on any process may finish it, any
+number of times: a rename takes effect once, and a record's name is used once.
 
-A staging directory without a record belongs to an undecided batch. It is named after a partition of
-the batch, whose next owner removes it under a rule that also holds for owners that wake up late:
-*list, then claim, then finish records, then remove what was listed*. What was listed was staged
-under acks that the claim has fenced, so it is decided by then or never; what a later owner stages
-was not listed.
+A staging directory without a record is of an undecided batch. The next owner of its partition
+removes it in this order, which also holds for owners that wake up late: *list, claim, finish
+records, remove what was listed*. What was listed was staged under acks that the claim has fenced.
 """
 
 from __future__ import annotations
@@ -66,12 +63,9 @@ class Commits:
         return found
 
     def recover(self, leftovers: Sequence[str]) -> None:
-        """Finish every decided batch of the flow, then remove ``leftovers``.
-
-        Call this after claiming and before staging. Records of other tasks are finished too, since
-        their owner may never come back. One that cannot be finished stops its own task only; its
-        staging directories are left alone by all.
-        """
+        """Finish every decided batch of the flow, also of other tasks, then remove ``leftovers``.
+        Call this after claiming and before staging. A record that cannot be finished stops its own
+        task only; its staging directories are left alone."""
         removable = set(leftovers)
         for name in self._store.children(paths.commits(self._flow)):
             path = paths.commit(self._flow, name)
@@ -98,7 +92,6 @@ class Commits:
         return staging
 
     def stage(self, root: str, partition: str, epoch: int) -> str:
-        """Makes a new staging directory."""
         staging = self.name(root, partition, epoch)
         store, path = self._open_store(staging)
         store.make_directory(path)
@@ -122,10 +115,8 @@ class Commits:
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
         """Decide the batch, together with ``also``, and show its files; see ``Acks.advance``.
-
-        Raises ConflictError (fenced) before anything is decided; after any other error it may be
-        decided: claim and recover.
-        """
+        Raises ConflictError before anything is decided; after any other error it may be: claim and
+        recover."""
         if not record.files:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)

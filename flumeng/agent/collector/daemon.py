@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, spark, spark_ui
+from flumeng.agent.collector import class_archive, letter_limits, liveness, spark, task_metrics
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.letter_limits import LetterLimits
-from flumeng.agent.collector.liveness import Application, Liveness
+from flumeng.agent.collector.liveness import Application
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
@@ -60,34 +62,19 @@ LEAST_SLOTS = 2
 
 
 def run(
-    parent: Parent,
-    starting: Future[SparkSession],
-    *,
-    spark_texts: Mapping[str, str],
-    hosts: str,
-    host: str,
-    port: int,
-    session_seconds: float,
-    cache: Path,
-    policy_file: Path | None,
-    in_progress: InProgress,
-    metrics_channel: int | None,
+    parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Until the node says stop or is gone; the exit code.
-
-    ``starting`` gives Spark's session, or raises UserError; ``spark_texts`` are the settings with
-    which it was started. ``hosts`` are ZooKeeper's, ``host`` and ``port`` where it tells what it
-    counts, ``cache`` is for the archive of classes, ``policy_file`` the node's, and
-    ``metrics_channel`` the descriptor to ask for metrics. ``in_progress`` is told what runs.
-    """
+    """Until the node says stop or is gone; the exit code. ``starting`` gives Spark's session, or
+    raises UserError; ``given``: the process's arguments; ``cache``: for the archive of classes."""
+    in_progress = InProgress(given.data)
     process.serve_as("collector")
     measures = Measures()
-    instruments = _serve(measures, metrics_channel)
+    instruments = _serve(measures, given.metrics_channel)
     try:
-        allowed = policy.load(policy_file)
+        allowed = policy.load(given.policy)
         secrets.use(allowed.secrets)
         admitted = executor_tokens.of_process()
-        store = ZooKeeperStore(hosts, session_seconds, roles=["collector"])
+        store = ZooKeeperStore(given.zk, given.session_seconds, roles=["collector"])
         session = starting.result()
     except UserError as problem:
         print(problem, file=sys.stderr)
@@ -102,14 +89,10 @@ def run(
         give_up("Spark's JVM has ended")
 
     vital.start("jvm", follow)
-    options = spark_settings.read(spark_settings.known(spark_texts))
+    options = spark_settings.read(spark_settings.known(given.spark))
     application = Application(session, options, lambda: measures.jobs()[0], in_progress)
     vital.start("application", lambda: give_up(application.follow()))
-    archiving = threading.Timer(
-        class_archive.BACKGROUND_AFTER_SECONDS, class_archive.make_in_background, [cache]
-    )
-    archiving.daemon = True
-    archiving.start()
+    class_archive.make_later(cache)
     measures.spark_runs = True
     if instruments is not None:
         instruments.page.add(store.readings)
@@ -127,27 +110,28 @@ def run(
         installed,
     )
     probes_of_life: list[Callable[[], object]] = [lambda: spark.ask(session)]
-    Liveness(parent.send, probes_of_life, application.held).start()
+    report = partial(liveness.report, parent.send, probes_of_life, application.held)
+    threading.Thread(target=report, name="liveness", daemon=True).start()
 
-    letter_limits = LetterLimits(store, measures)
-    threading.Thread(target=letter_limits.follow, name="letter-limits", daemon=True).start()
+    limits = LetterLimits(store, measures)
+    vital.every(letter_limits.LOOK_SECONDS, limits.turn, "letter-limits")
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
-        require_allowed(spec, allowed, options, in_progress.data)
+        require_allowed(spec, allowed, options, given.data)
         task = TaskRevision(assignment.flow, assignment.task, assignment.revision)
         pipeline = SparkPipeline(session, spec, task, inputs.reader(spec))
-        letter_limits.watch(pipeline)
+        limits.watch(pipeline)
         return pipeline
 
-    asked = _tell(measures, host, port)
-    task_metrics = TaskMetrics(StatusStore(session), measures.used)
-    threading.Thread(target=task_metrics.follow, name="task-metrics", daemon=True).start()
+    asked = _tell(measures, given.host, given.port)
+    used = TaskMetrics(StatusStore(session), measures.used)
+    vital.every(task_metrics.LOOK_SECONDS, used.look, "task-metrics")
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     worker = Worker(
         parent,
         store,
-        engine=SparkEngine(session, task_metrics.running),
+        engine=SparkEngine(session, used.running),
         slots=slots,
         build=build,
         positions=inputs.positions,
@@ -155,7 +139,7 @@ def run(
         open_store=bounded(allowed),
         in_progress=in_progress,
         measures=measures,
-        spark_ui=spark_ui.address(session),
+        spark_ui=spark.ui_address(session),
         address=asked.address if asked else "",
     )
     probes_of_life += [worker.require_turning, measures.health.turned]
@@ -201,7 +185,6 @@ def bounded(allowed: Policy) -> OpenStore:
 
 
 def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
-    """Serve what is counted of each task; None when that cannot be: nothing else needs it."""
     try:
         answers = {COUNTERS: lambda _: measures.tasks.rows()}
         return ActionServer(host, answers, port, keystore=process.keystore())
@@ -211,7 +194,6 @@ def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
 
 
 def _serve(measures: Measures, descriptor: int | None) -> Instruments | None:
-    """Tell the node how it goes from now on, while Spark starts."""
     if descriptor is None:
         return None
     from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only then it costs memory

@@ -1,12 +1,13 @@
-"""Runs batches on Spark: one with SQL in it as DataFrames, those that are all Arrow as units.
+"""Runs batches on Spark: with SQL in it as DataFrames, all in Arrow as units.
 
-Units need no DataFrame, whose planning costs more than a small batch does, and units of many
-batches go into one job.
+Units need no DataFrame, whose planning costs more than a small batch, and share jobs.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -14,12 +15,9 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import units
+from flumeng.agent.collector.batch import Pipeline, Work
 from flumeng.agent.collector.forks import Run
-from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.units import Result, Unit, Units
-from flumeng.agent.collector.warming import Warming
-from flumeng.agent.collector.work import Pipeline, Work
-from flumeng.agent.collector.written import (
+from flumeng.agent.collector.outcome import (
     BrokenTogetherError,
     HungError,
     Outcome,
@@ -29,11 +27,15 @@ from flumeng.agent.collector.written import (
     one_line,
     places_of,
 )
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.agent.collector.ranges import spread
+from flumeng.agent.collector.units import Imports, Result, Unit, Units
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError
 
+WARM_SECONDS = 30.0
 NAMED = 3
 """So many tasks are named in the description of a shared job."""
 MOST_BYTES = 500_000
@@ -44,20 +46,17 @@ stays until the session ends."""
 Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
 
-def unrecorded(_job: str, _works: Sequence[Work]) -> AbstractContextManager[None]:
-    """For engines whose jobs are not measured."""
-    return nullcontext()
-
-
 class SparkEngine:
     """See ``Engine``. Its pipelines are ``SparkPipeline``. ``recording`` is entered with the name
     and the batches of each job while it runs."""
 
-    def __init__(self, spark: SparkSession, recording: Recording = unrecorded) -> None:
+    def __init__(self, spark: SparkSession, recording: Recording | None = None) -> None:
         self._context = spark.sparkContext
-        self._recording = recording
+        self._recording = recording or (lambda _job, _works: nullcontext())
         self._numbers: dict[int, RDD[int]] = {}
-        self._warming = Warming(self._context)
+        self._warm_modules: set[str] = set()
+        self._warm_until = 0.0
+        self._warming = threading.Lock()
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
         with self._recording(job, works):
@@ -67,11 +66,24 @@ class SparkEngine:
         self._context.cancelJobGroup(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
+        """Keeps Spark's Python workers and the modules of its pipelines ready for standbys: the
+        first job of a session takes two seconds, the modules one more, and idle workers end after a
+        minute. Runs one empty job for all of them, now and then."""
         assert isinstance(pipeline, SparkPipeline)
-        try:
-            self._warming.warm_up(pipeline.modules)
-        except Exception as error:
-            raise one_line(error) from error
+        with self._warming:
+            fresh = pipeline.modules - self._warm_modules
+            if not fresh and time.monotonic() < self._warm_until:
+                return
+            every = tuple(sorted(self._warm_modules | fresh))
+            tasks = self._context.defaultParallelism
+            self._context.setJobGroup("warm-up", "keeps Python workers ready")
+            try:
+                numbers = self._context.parallelize(range(tasks), tasks)
+                numbers.mapPartitions(Imports(every)).collect()
+            except Exception as error:
+                raise one_line(error) from error
+            self._warm_modules |= fresh
+            self._warm_until = time.monotonic() + WARM_SECONDS
 
     def _write(self, works: Sequence[Work], job: str, slot: str) -> list[Outcome]:
         self._context.setJobGroup(job, describe(works), interruptOnCancel=True)
@@ -174,17 +186,14 @@ class _Part:
         return part
 
     def take(self, run: int, result: Result) -> None:
-        """Take a unit's result; the first error is the batch's."""
         _, kind, content = result
         if kind == units.ROWS:
             for sink, rows in self._runs[run].rows(units.read_rows(content)):
                 self._rows[sink] += rows
         elif self._error is None:
-            self._error = _error(kind, content, self._sinks(run))
-
-    def _sinks(self, run: int) -> dict[int, str]:
-        places = places_of(self._pipeline.spec)
-        return {number: places[number] for number in self._runs[run].sinks}
+            places = places_of(self._pipeline.spec)
+            sinks = {number: places[number] for number in self._runs[run].sinks}
+            self._error = _error(kind, content, sinks)
 
     def outcome(self) -> Outcome:
         if self._error is not None:
@@ -208,23 +217,11 @@ def describe(works: Sequence[Work]) -> str:
 
 
 def _said(ranges: Sequence[Range]) -> str:
-    """The size of a batch and its first range."""
     if not ranges:
         return "0 events"
     first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
     more = f" and {len(ranges) - 1} more" if len(ranges) > 1 else ""
     return f"{sum(piece.events for piece in ranges)} events, {first}{more}"
-
-
-def spread(weights: Sequence[int], most: int) -> list[list[int]]:
-    """The indexes of ``weights`` in at most ``most`` shares of about equal weight."""
-    shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
-    loads = [0] * len(shares)
-    for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
-        least = loads.index(min(loads))
-        shares[least].append(number)
-        loads[least] += weights[number] + 1
-    return shares
 
 
 def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:

@@ -1,7 +1,7 @@
 """Runs a batch with several outputs so that each event is read and filtered once.
 
-Arrow outputs behind a fork are one run: the batch is held there, and each output reads it from its
-beginning. Where an output goes on in Spark SQL, Spark caches the batch of the fork for all of them.
+Arrow outputs behind a fork share one run, which holds the batch. For outputs in Spark SQL, Spark
+caches it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Gaps: events that cannot be read any more, where a flow says to go on without them.
 
-A gap is a range in a batch of its own. It is acked once a gap record is among the flow's dead
-letters; nothing of it is read.
+A gap is a range in a batch of its own, acked with a gap record among the flow's dead letters.
 """
 
 from __future__ import annotations

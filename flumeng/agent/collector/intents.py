@@ -1,13 +1,9 @@
 """The intent: the batch that a task has decided to write to targets that know batches by number.
 
-It is written before the target is. The next owner repeats an open intent exactly, before anything
-new, so the target gets the same events under the same number. What cannot be read of the batch is
-written into the intent first. It ends in the transaction that moves the acks.
-
-Intents are not claimed: each decision is checked against an ack at the version that its owner
-knows, so no earlier owner changes the intent that an owner of the acks has read. Masters write its
-epoch when partitions leave an ended task; from then on an earlier owner, whose acks may not be
-claimed yet, decides nothing.
+It is written before the target is, and ends with the acks. The next owner repeats an open intent
+exactly, before anything new. What cannot be read of the batch is written into it first. Intents are
+not claimed: each decision is checked against an ack at its owner's version. Masters write an
+intent's epoch when partitions leave an ended task; an earlier owner then decides nothing.
 """
 
 from __future__ import annotations
@@ -43,12 +39,9 @@ class Intents:
         task: str,
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Reads it. Call this after claiming ``acks``; ``name`` makes a name that was never used.
-
-        Raises CorruptError when an open one does not follow the acks or reads a partition of
-        another task; SupersededError when partitions have left the task since the assignment;
-        ConflictError when somebody else has claimed.
-        """
+        """Reads it. Call this after claiming ``acks``; ``name`` makes a unique name. Raises
+        CorruptError when an open one does not follow the acks; SupersededError when partitions have
+        left the task since the assignment; ConflictError when somebody else has claimed."""
         self._store = store
         self._acks = acks
         self._path = paths.intent(flow, task)
@@ -70,7 +63,6 @@ class Intents:
 
     @property
     def open(self) -> Intent | None:
-        """The batch that is decided and not acked."""
         return self._intent if self._intent.ranges else None
 
     @property

@@ -1,11 +1,8 @@
 """The Spark jobs of a collector: a bounded number at once, each for one batch or many small ones.
 
 A batch's size is decided when its job starts, so batches grow while jobs are scarce. A job over its
-limit is cancelled: its batches have hung, and their tasks claim again. When Spark does not even end
-a cancelled job, ``on_stuck`` is called.
-
-The batches of a job begin a few at a time, since each waits for ZooKeeper and a lake. A job goes
-without a batch that has not begun ``START_SECONDS`` after a thread took it.
+limit is cancelled, and its batches have hung; ``on_stuck`` is called when Spark does not end it. A
+job goes without a batch that has not begun ``START_SECONDS`` after a thread took it.
 """
 
 from __future__ import annotations
@@ -21,10 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from flumeng.agent.collector.batch import Pipeline, Work
+from flumeng.agent.collector.outcome import BrokenTogetherError, HungError, Outcome
 from flumeng.agent.collector.slot import Request, Slots, bounds
 from flumeng.agent.collector.threads import Threads
-from flumeng.agent.collector.work import Pipeline, Work
-from flumeng.agent.collector.written import BrokenTogetherError, HungError, Outcome
 from flumeng.platform import vital
 
 log = logging.getLogger(__name__)
@@ -36,20 +33,12 @@ STARTS_AT_ONCE = 8
 START_SECONDS = 5.0
 
 
-def unrecorded(_flows: Collection[str]) -> AbstractContextManager[None]:
-    """For processes that keep no record of what ran when they ended."""
-    return nullcontext()
-
-
 class Engine(Protocol):
     """Runs batches. ``SparkEngine`` is the one that ships."""
 
     def write(self, works: Sequence[Work], job: str, slot: str) -> Sequence[Outcome]:
-        """Run all of ``works`` as one job of that name, and give the outcome of each.
-
-        Several are shareable. Raises when the job as a whole broke down. Called from one thread a
-        slot.
-        """
+        """Run all of ``works``, several only if shareable, as one job of that name; gives each
+        outcome. Raises when the job as a whole broke down. Called from one thread a slot."""
 
     def cancel(self, job: str) -> None:
         """Let ``write`` raise soon."""
@@ -79,7 +68,7 @@ class Jobs:
         slots: int,
         *,
         on_stuck: Callable[[str], None],
-        in_progress: Callable[[Collection[str]], AbstractContextManager[None]] = unrecorded,
+        in_progress: Callable[[Collection[str]], AbstractContextManager[None]] | None = None,
         shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         start_seconds: float = START_SECONDS,
@@ -87,7 +76,7 @@ class Jobs:
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
-        self._in_progress = in_progress
+        self._in_progress = in_progress or (lambda _flows: nullcontext())
         self._suspects: frozenset[str] = frozenset()
         self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
@@ -120,7 +109,6 @@ class Jobs:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many jobs run, and how many tasks wait for a slot."""
         with self._news:
             return len(self._jobs), len(self._slots)
 
@@ -131,7 +119,6 @@ class Jobs:
             self._news.notify_all()
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """See ``Engine``."""
         self._engine.warm_up(pipeline)
 
     def withdraw(self, request: Request) -> bool:
@@ -186,17 +173,15 @@ class Jobs:
                         break
                     self._news.wait()
             began = self._clock()
-            works = late or self._begin(requests)
+            works = late
+            if not late:
+                works, unreached = self._starts.begin(requests)
+                for request in unreached:  # they ask again
+                    self.ask(request)
             hung = bool(works) and self._run(works, slot)
             if len(requests) > 1 and not hung:
                 with self._news:
                     self._slots.measured(len(requests), self._clock() - began)
-
-    def _begin(self, requests: Sequence[Request]) -> list[Work]:
-        works, unreached = self._starts.begin(requests)
-        for request in unreached:
-            self.ask(request)
-        return works
 
     def _on_late(self, work: Work) -> None:
         with self._news:
@@ -275,7 +260,6 @@ class Starts:
         self._threads.look()
 
     def _wait_seconds(self, starts: Sequence[_Start], take_by: float) -> float:
-        """Until the next deadline. Leaves those that are over theirs."""
         now = self._clock()
         waits = []
         for start in starts:
@@ -288,27 +272,19 @@ class Starts:
         return min(waits, default=0.0)
 
     def _run(self, start: _Start) -> None:
-        if not self._take(start):
+        with self._news:
+            begins = not start.left
+            start.taken_at = self._clock() if begins else None
+        if not begins:
             return
         work = start.request.member.begin(start.most_events)
-        if not self._end(start, work) and work is not None:
-            self._on_late(work)
-
-    def _take(self, start: _Start) -> bool:
-        """Whether it is still to begin."""
-        with self._news:
-            if not start.left:
-                start.taken_at = self._clock()
-            return not start.left
-
-    def _end(self, start: _Start, work: Work | None) -> bool:
-        """Whether its job has waited for it."""
         with self._news:
             start.ended = True
-            if not start.left:
-                start.work = work
+            late = start.left
+            start.work = None if late else work
             self._news.notify_all()
-            return not start.left
+        if late and work is not None:
+            self._on_late(work)
 
 
 def _ignore(_seconds: float) -> None:

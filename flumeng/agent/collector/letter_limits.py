@@ -1,8 +1,7 @@
-"""Keeps the dead letters of the flows that this collector runs within what the flows say.
+"""Keeps the dead letters of the flows that run here within their limits.
 
-It looks once an hour, beside the batches, and deletes whole files, but none that a replay has still
-to read. Every collector of a flow looks: what is gone needs no deleting, and the disk of each host
-has letters of its own.
+Deletes whole files, but none that a replay still has to read. Each collector of a flow does it,
+since hosts may have letters of their own.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 from weakref import WeakValueDictionary
 
+from flumeng.agent.collector.batch import Pipeline
 from flumeng.agent.collector.measures import Measures
 from flumeng.config import FlowSpec
 from flumeng.config.component import Keep
@@ -27,14 +26,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3_600.0
 LOOK_SECONDS = 10.0
-"""A flow that is new here is looked after so soon."""
-
-
-class Runs(Protocol):
-    """What a task runs of a flow: a pipeline."""
-
-    @property
-    def spec(self) -> FlowSpec: ...
+"""So soon a new flow is looked at."""
 
 
 class LetterLimits:
@@ -47,24 +39,18 @@ class LetterLimits:
         self._store = store
         self._measures = measures
         self._clock = clock
-        self._pipelines: WeakValueDictionary[str, Runs] = WeakValueDictionary()
+        self._pipelines: WeakValueDictionary[str, Pipeline] = WeakValueDictionary()
         self._looked: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def watch(self, pipeline: Runs) -> None:
+    def watch(self, pipeline: Pipeline) -> None:
         """For as long as a task has it."""
         if pipeline.spec.dead_letters is not None and pipeline.spec.dead_letters.keep is not None:
             with self._lock:
                 self._pipelines[pipeline.spec.flow] = pipeline
 
-    def follow(self) -> None:
-        """Never returns."""
-        while True:
-            time.sleep(LOOK_SECONDS)
-            self.turn()
-
     def turn(self) -> None:
-        """Look after the flows whose hour is over."""
+        """Check the flows whose hour is over."""
         with self._lock:
             flows = {flow: pipeline.spec for flow, pipeline in self._pipelines.items()}
         self._looked = {flow: at for flow, at in self._looked.items() if flow in flows}
@@ -82,7 +68,7 @@ class LetterLimits:
                     log.exception("the dead letters of flow %s stay", flow)
 
     def apply(self, spec: FlowSpec) -> int:
-        """Delete what is too much; gives how many files. A replay or backfill has no letters of its
+        """Delete files over the limits; gives how many. A replay or backfill has no letters of its
         own. Raises CorruptError, UserError, UnavailableError."""
         flow, part = spec.flow, spec.dead_letters
         current = letters_of(self._store, flow).current
@@ -91,7 +77,10 @@ class LetterLimits:
         files = part.options.letter_files
         assert files is not None
         directory = LetterDirectory(files.location)
-        needed = _still_read(directory, flow, set(current.values()))
+        replays = set(current.values())
+        known = replay_lists.replays(directory, flow, replays)
+        reading = replays & known.lists.keys() - known.done
+        needed = {name for listed in reading for name in known.lists[listed][1]}
         found = purging.outdated(directory.files(), part.keep, self._clock(), needed)
         for file in found:
             purging.remove(directory, file)
@@ -101,12 +90,6 @@ class LetterLimits:
             log.info("flow %s: %s: it keeps %s", flow, said, _said(part.keep))
             self._measures.letter_files_deleted(flow, len(found))
         return len(found)
-
-
-def _still_read(directory: LetterDirectory, flow: str, current: set[str]) -> set[str]:
-    known = replay_lists.replays(directory, flow, current)
-    reading = current & known.lists.keys() - known.done
-    return {name for listed in reading for name in known.lists[listed][1]}
 
 
 def _said(keep: Keep) -> str:

@@ -1,7 +1,7 @@
-"""What a batch reads where lines are joined, and how far it may be acked.
+"""The ranges of a batch where lines are joined, and how far it may be acked.
 
-A batch begins where lines are to be read again. The last events of a partition wait for more lines
-until it has brought nothing for the flow's timeout, by the clock of this process alone.
+A batch begins where lines have to be read again. A partition's last events wait for more lines for
+the flow's timeout, by the clock of this process.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.batch import Batch
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines import JoinedRange
+from flumeng.agent.collector.outcome import BatchFailedError
 from flumeng.agent.collector.ranges import MOST
-from flumeng.agent.collector.written import BatchFailedError
 from flumeng.config.multiline import PIECE_SECONDS, Multiline
 from flumeng.connectors.api.ranged import Progress, Range, Reach
 
 
 class LineJoins:
-    """Of the partitions of one claim."""
+    """For the partitions of one claim."""
 
     def __init__(self, multiline: Multiline, acks: Acks, clock: Callable[[], float]) -> None:
         self._timeout_seconds = multiline.timeout_seconds
         self._finished: set[str] | None = None if multiline.container is None else set()
-        """Partitions in which the rest of no container's message is waited for."""
+        """Partitions where no rest of a container's message is awaited."""
         self._acks = acks
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
         """Partition -> how far it reached, and since when."""
 
     def note(self, reached: Mapping[str, Reach]) -> None:
-        """The partitions reach so far now."""
         now = self._clock()
         for name, reach in reached.items():
             if self._still.get(name, (-1, now))[0] != reach.safe:
@@ -39,8 +38,8 @@ class LineJoins:
     def quiet_seconds(
         self, reached: Mapping[str, Reach], planned: Mapping[str, int]
     ) -> dict[str, float]:
-        """Of the partitions that are read to their end and have events of which nobody knows yet
-        whether lines of them are to come: how long these are still waited for."""
+        """How long to wait for more lines, of each partition that is read to its end and has open
+        events."""
         return {
             name: 0.0 if reach.closed else max(0.0, self._left_seconds(name))
             for name, reach in reached.items()
@@ -54,7 +53,7 @@ class LineJoins:
         quiet: Mapping[str, float],
         replayed_below: Mapping[str, int],
     ) -> tuple[Range, ...]:
-        """``fresh``, from where they are to be read again, and what waits for no more lines."""
+        """``fresh`` ranges from where lines are read again, and ranges that wait no longer."""
         ends = {piece.partition: piece.end for piece in fresh}
         over = (name for name, left in quiet.items() if left == 0 and name not in ends)
         ends |= {name: reached[name].safe for name in over}
@@ -75,8 +74,8 @@ class LineJoins:
         return self._still[name][1] + seconds - self._clock()
 
     def progress_of(self, batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
-        """How far the acks of ``batch`` move, and counts what it has closed. Raises
-        BatchFailedError when executors have not told it of each range."""
+        """How far the acks of ``batch`` move; counts the events that it has closed. Raises
+        BatchFailedError when executors did not report each range."""
         _require_told(batch, told)
         if self._finished is not None:
             self._finished -= told.keys()

@@ -1,14 +1,12 @@
-"""Whether a collector's work goes on: it tells its node, and looks whether Spark can still do it.
+"""Reports that a collector's work goes on, and checks that Spark can still do it.
 
-A standalone master of Spark that was started anew knows nothing of an application and gives it no
-executors any more; a new application gets some. So a collector that has had work and no executor
-for long ends there, and the node starts it anew. No flow is to blame for that.
+A restarted standalone master gives an unknown application no executors. So a collector with work
+and no executor for long ends, without blame for a flow, and the node starts it again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,43 +25,27 @@ TOLD_AFTER_SECONDS = 10.0
 ALONE_SECONDS = 60.0
 
 
-class Liveness:
-    """Says ``alive``, in a thread of its own, after each round in which all of ``probes`` returned.
-
-    A probe returns when what it asks has answered, as Spark's JVM does. One that raises or does not
-    return keeps the collector silent, and the node ends it. ``held`` says what it waits for, if it
-    does.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[Message], None],
-        probes: Sequence[Callable[[], object]],
-        held: Callable[[], str] = str,
-        seconds: float = ALIVE_SECONDS,
-    ) -> None:
-        self._send = send
-        self._probes = probes
-        self._held = held
-        self._seconds = seconds
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="liveness", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                for probe in self._probes:
-                    probe()
-            except Exception as error:
-                log.error("the collector cannot say that it is alive: %s", error)
-            else:
-                self._send({"type": "alive", "held": self._held()})
-            time.sleep(self._seconds)
+def report(
+    send: Callable[[Message], None],
+    probes: Sequence[Callable[[], object]],
+    held: Callable[[], str] = str,
+    seconds: float = ALIVE_SECONDS,
+) -> None:
+    """Send ``alive`` after each round in which all of ``probes`` returned; never returns. While one
+    raises or hangs, the collector is silent, and the node ends it. ``held``: what it waits for."""
+    while True:
+        try:
+            for probe in probes:
+                probe()
+        except Exception as error:
+            log.error("the collector cannot say that it is alive: %s", error)
+        else:
+            send({"type": "alive", "held": held()})
+        time.sleep(seconds)
 
 
 class Application:
-    """A collector's application on Spark. ``running`` says how many jobs there are now."""
+    """A collector's application on Spark. ``running`` gives the number of running jobs."""
 
     def __init__(
         self,
@@ -79,7 +61,7 @@ class Application:
         self._alone_since: float | None = None
 
     def follow(self) -> str:
-        """Return why the application can do nothing any more."""
+        """Return why the application is of no use any more."""
         while not (why := self._trouble()):
             time.sleep(LOOK_SECONDS)
         self._in_progress.take()
@@ -97,9 +79,7 @@ class Application:
             if spark.is_stopped(self._session):
                 return f"{self._options.master} has ended the application"
             if not self._options.standalone:
-                return (
-                    ""  # others may let jobs wait for longer than a node lets a collector be held
-                )
+                return ""  # others may let jobs wait longer than a node lets a collector be held
             works = not self._running() or spark.executors(self._session) > 0
         except Py4JError:
             return ""  # the JVM has ended, which another thread notices

@@ -1,33 +1,36 @@
-"""What a collector counts of its own work, for its metrics. Nothing here reads ZooKeeper.
+"""What a collector counts of its work, for metrics and for commands that ask it about tasks.
 
-The fetch, the filters and the sinks of a batch are stages of one Spark job, which runs them
-interleaved; so they have one time together, ``write``.
+Reads nothing from ZooKeeper. Fetch, filters and sinks are stages of one Spark job and have one
+time, ``write``. A lag has the time of the last end that is acked by now, so a busy flow has a small
+one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from flumeng.agent.collector.ack import SupersededError
+from flumeng.agent.collector.batch import Batch, Filtered
 from flumeng.agent.collector.batch_times import Times
-from flumeng.agent.collector.lags import Lags
-from flumeng.agent.collector.task_counts import TaskCounts
+from flumeng.agent.collector.outcome import BrokenTogetherError, HungError, SinkUnavailableError
 from flumeng.agent.collector.task_metrics import Used
-from flumeng.agent.collector.written import BrokenTogetherError, HungError, SinkUnavailableError
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
+from flumeng.control.snapshot.partitions import distance
 from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.platform.metrics import table
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.metrics.histogram import EVENTS, FLOW_SECONDS, Histogram
+from flumeng.platform.metrics.moving_counts import MovingCounts
 from flumeng.platform.metrics.table import Metric, Reading
 
 STUCK_SECONDS = 120.0
-"""Spark may take so long to start; after that its probes turn every few seconds."""
-
+"""Spark may take so long to start."""
 CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (SupersededError, "superseded"),
     (BatchTooWideError, "too_wide"),
@@ -38,16 +41,180 @@ CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (ConflictError, "conflict"),
     (Exception, "failed"),
 )
-"""What a task's failure is called; the first that fits."""
+"""The cause of a failure in metrics: the first that fits."""
+USED = (
+    table.SPARK_RUN_SECONDS,
+    table.SPARK_CPU_SECONDS,
+    table.SPARK_GC_SECONDS,
+    table.SPARK_SPILLED_BYTES,
+    table.SPARK_FAILED_TASKS,
+    table.SPARK_PEAK_MEMORY_BYTES,
+)
+PROCESSED, DROPPED, PARSE_ERRORS, DEAD_LETTERS = COUNTED = (
+    "processed",
+    "dropped",
+    "parse_errors",
+    "dead_letters",
+)
+SPACING = 0.25
+"""Ends are noted at intervals of this part of the lag, which bounds its error."""
+LEAST_SECONDS = 1.0
+
+
+@dataclass
+class _Task:
+    epoch: int
+    since: float
+    counts: MovingCounts
+    unknown: frozenset[str] = frozenset()
+
+
+class TaskCounts:
+    """Counts of each task's events in the last 1, 5 and 15 minutes, for any thread. They are
+    nowhere else: a task from another node, or under another epoch, starts from zero. ``clock``
+    gives seconds that only grow, ``wall`` those since the epoch."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._tasks: dict[str, _Task] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, key: str, epoch: int) -> None:
+        """The task ``flow/task`` is claimed; under the same epoch its counts go on."""
+        with self._lock:
+            known = self._tasks.get(key)
+            if known is None or known.epoch != epoch:
+                since = round(self._wall(), 3)
+                self._tasks[key] = _Task(epoch, since, MovingCounts(self._clock))
+
+    def add(self, key: str, counts: Mapping[str, int | None]) -> None:
+        """Of a committed batch; None is not counted."""
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is not None:
+                task.unknown = frozenset(name for name, count in counts.items() if count is None)
+                task.counts.add({name: count or 0 for name, count in counts.items()})
+
+    def keep(self, keys: Collection[str]) -> None:
+        with self._lock:
+            self._tasks = {key: task for key, task in self._tasks.items() if key in keys}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a task, as JSON: each count by window, None where it is not counted."""
+        with self._lock:
+            return [_row(key, task) for key, task in sorted(self._tasks.items())]
+
+
+def _row(key: str, task: _Task) -> dict[str, Any]:
+    sums = task.counts.sums()
+    known = {
+        name: {window: counts[name] for window, counts in sums.items()}
+        for name in COUNTED
+        if name not in task.unknown
+    }
+    flow, _, name = key.partition("/")
+    return {
+        "flow": flow,
+        "task": name,
+        "epoch": task.epoch,
+        "since": task.since,
+        "counts": {name: known.get(name) for name in COUNTED},
+    }
+
+
+class Place(NamedTuple):
+    """Events below ``ack`` are delivered; the partition ends at ``end``, None when unknown."""
+
+    ack: int
+    end: int | None
+
+
+class Lag(NamedTuple):
+    """``events`` wait; everything that arrived ``seconds`` ago or earlier is delivered."""
+
+    events: int
+    seconds: float
+
+
+@dataclass
+class _Behind:
+    """A partition with waiting events or an unknown end. Everything that had arrived at ``since``
+    is acked. ``marks``: (second, end at that time), above the ack."""
+
+    since: float
+    events: int = 0
+    marks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def see(self, ack: int, end: int, events: int, now: float) -> None:
+        while self.marks and self.marks[0][1] <= ack:
+            self.since, _ = self.marks.popleft()
+        newest = self.marks[-1][0] if self.marks else -float("inf")
+        if now - newest >= max(LEAST_SECONDS, SPACING * (now - self.since)):
+            self.marks.append((now, end))
+        self.events = events
+
+
+class Lags:
+    """The lags of one process's tasks, for any thread. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tasks: dict[str, dict[str, _Behind]] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    def see(self, task: str, places: Mapping[str, Place]) -> None:
+        now = self._clock()
+        with self._lock:
+            old = self._tasks.get(task, {})
+            found: dict[str, _Behind] = {}
+            for name, (ack, end) in places.items():
+                events = 0 if end is None else distance(name, ack, end)
+                if end is None or events > 0:
+                    found[name] = old.get(name) or _Behind(now)
+                    if end is not None:
+                        found[name].see(ack, end, events, now)
+            self._tasks[task] = found
+            self._names[task] = frozenset(places)
+
+    def lose(self, task: str) -> None:
+        """The task has failed: whether its partitions grow is unknown from now on."""
+        now = self._clock()
+        with self._lock:
+            for name in self._names.get(task, ()):
+                self._tasks[task].setdefault(name, _Behind(now))
+
+    def forget(self, task: str) -> None:
+        with self._lock:
+            self._tasks.pop(task, None)
+            self._names.pop(task, None)
+
+    def keep(self, tasks: Collection[str]) -> None:
+        with self._lock:
+            for gone in self._tasks.keys() - set(tasks):
+                del self._tasks[gone], self._names[gone]
+
+    def by_flow(self) -> dict[str, Lag]:
+        now = self._clock()
+        found: dict[str, Lag] = {}
+        with self._lock:
+            for task, behind in self._tasks.items():
+                flow = task.partition("/")[0]
+                events, seconds = found.get(flow, Lag(0, 0.0))
+                events += sum(one.events for one in behind.values())
+                seconds = max([seconds, *(now - one.since for one in behind.values())])
+                found[flow] = Lag(events, seconds)
+        return found
 
 
 class Measures:
-    """Written by the turns of tasks; ``readings`` may be asked from any thread.
-
-    ``jobs`` gives how many Spark jobs run and how many tasks wait for one, ``acks`` how many acks
-    were written and in how many transactions, ``tasks`` what became of the last events of each, and
-    ``lags`` how far each is behind.
-    """
+    """Written by the turns of tasks; ``readings`` is for any thread. ``jobs`` gives running Spark
+    jobs and tasks that wait for one, ``acks`` written acks and transactions."""
 
     def __init__(self) -> None:
         self.health = Health(STUCK_SECONDS)
@@ -62,33 +229,37 @@ class Measures:
         self._used: dict[str, Used] = {}
         self._last_success: dict[str, float] = {}
         self._histograms: dict[tuple[Metric, tuple[str, ...]], Histogram] = {}
-        """By metric and labels, as above."""
         self._batch_events = Histogram(EVENTS)
         self._seconds = {stage: Histogram() for stage in ("wait", "write", "commit")}
         self._lock = threading.Lock()
 
-    def committed(
-        self,
-        flow: str,
-        events: int,
-        refused: int = 0,
-        dead_letters: int = 0,
-        gone: int = 0,
-        **seconds: float,
-    ) -> None:
-        """A batch; of ``refused`` events the time was not believed, and ``dead_letters`` are events
-        that a sink refused for good. ``gone`` offsets were passed over. ``seconds`` by stage: to
-        ``wait`` for a slot, to ``write``, to ``commit``."""
+    def committed(self, task: str, batch: Batch, made: Filtered, commit_seconds: float) -> None:
+        """A batch of the task ``flow/task`` is committed; ``made``: what its filters made of it."""
+        flow = task.partition("/")[0]
+        events = batch.events if made.read is None else made.read
         self._batch_events.add(events)
-        for stage, took in seconds.items():
-            self._seconds[stage].add(took)
+        self._seconds["wait"].add(batch.waited_seconds)
+        self._seconds["write"].add(batch.ended - batch.began)
+        self._seconds["commit"].add(commit_seconds)
         with self._lock:
             self._counts[table.COLLECT_EVENTS][flow,] += events
-            self._counts[table.COLLECT_REFUSED][flow,] += refused
-            self._counts[table.COLLECT_DEAD_LETTERS][flow,] += dead_letters
-            self._counts[table.COLLECT_GONE][flow,] += gone
+            self._counts[table.COLLECT_REFUSED][flow,] += batch.refused
+            self._counts[table.COLLECT_DEAD_LETTERS][flow,] += batch.dead_letters
+            self._counts[table.COLLECT_GONE][flow,] += batch.gone
             self._counts[table.COLLECT_BATCHES][flow,] += 1
             self._last_success[flow] = time.time()
+        self._add(table.COLLECT_BRANCH_EVENTS, flow, made.taken)
+        self._add(table.COLLECT_FAILED_EVENTS, flow, made.failed)
+        self._add(table.COLLECT_LINES_CLOSED, flow, batch.lines_closed)
+        if made.times is not None:
+            self.timed(flow, made.times, time.time())
+        counts = {
+            PROCESSED: events,
+            DROPPED: made.dropped,
+            PARSE_ERRORS: made.parse_errors,
+            DEAD_LETTERS: batch.dead_letters,
+        }
+        self.tasks.add(task, counts)
 
     def timed(self, flow: str, times: Times, now: float) -> None:
         """The events of a batch that is acked ``now``, in seconds since the epoch."""
@@ -98,35 +269,26 @@ class Measures:
         for sink, counts in times.writes.items():
             self._of_flow(table.SINK_WRITE_SECONDS, flow, sink).add_counts(counts)
 
-    def filtered(self, flow: str, taken: Mapping[str, int], failed: Mapping[str, int]) -> None:
-        """How many events of a batch went into each branch, and how many each filter dropped since
-        it could not process them."""
-        self._add(table.COLLECT_BRANCH_EVENTS, flow, taken)
-        self._add(table.COLLECT_FAILED_EVENTS, flow, failed)
-
-    def lines_closed(self, flow: str, counts: Mapping[str, int]) -> None:
-        """So many events of several lines ended for these reasons."""
-        self._add(table.COLLECT_LINES_CLOSED, flow, counts)
-
     def letter_files_deleted(self, flow: str, files: int) -> None:
-        """So many files of dead letters were more than the flow keeps."""
         with self._lock:
             self._counts[table.COLLECT_LETTER_FILES_DELETED][flow,] += files
 
     def failed(self, flow: str, error: Exception) -> None:
-        """A task of the flow has to begin anew."""
+        """A task of the flow has to begin again."""
         cause = next(cause for kind, cause in CAUSES if isinstance(error, kind))
         self._add(table.COLLECT_FAILURES, flow, {cause: 1})
         if isinstance(error, SinkUnavailableError):
             self._add(table.SINK_RETRIES, flow, {error.place: 1})
 
     def used(self, flow: str, used: Used) -> None:
-        """What Spark's tasks took for a job of the flow."""
         with self._lock:
-            self._used[flow] = self._used.get(flow, Used()) + used
+            self._used[flow] = self._used.get(flow, Used()).plus(used)
 
-    def keep(self, flows: Collection[str]) -> None:
-        """Forget the flows that this collector has nothing of any more."""
+    def keep(self, tasks: Collection[str]) -> None:
+        """Forget all other tasks, and flows without a task here."""
+        self.tasks.keep(tasks)
+        self.lags.keep(tasks)
+        flows = {task.partition("/")[0] for task in tasks}
         with self._lock:
             for counts in self._counts.values():
                 for labels in [labels for labels in counts if labels[0] not in flows]:
@@ -134,7 +296,7 @@ class Measures:
             for key in [key for key in self._histograms if key[1][0] not in flows]:
                 del self._histograms[key]
             for by_flow in (self._used, self._last_success):
-                for flow in by_flow.keys() - set(flows):
+                for flow in by_flow.keys() - flows:
                     del by_flow[flow]
 
     def readings(self) -> Iterator[Reading]:
@@ -153,12 +315,8 @@ class Measures:
             yield table.FLOW_LAG_EVENTS.of(lag.events, flow)
             yield table.FLOW_LAG_SECONDS.of(lag.seconds, flow)
         for flow, used in spark.items():
-            yield table.SPARK_RUN_SECONDS.of(used.run_seconds, flow)
-            yield table.SPARK_CPU_SECONDS.of(used.cpu_seconds, flow)
-            yield table.SPARK_GC_SECONDS.of(used.gc_seconds, flow)
-            yield table.SPARK_SPILLED_BYTES.of(used.spilled_bytes, flow)
-            yield table.SPARK_FAILED_TASKS.of(used.failed_tasks, flow)
-            yield table.SPARK_PEAK_MEMORY_BYTES.of(used.peak_memory_bytes, flow)
+            for metric, value in zip(USED, used, strict=True):
+                yield metric.of(value, flow)
         yield table.COLLECT_BATCH_EVENTS.of(self._batch_events)
         for stage, seconds in self._seconds.items():
             yield table.COLLECT_BATCH_SECONDS.of(seconds, stage)
@@ -174,6 +332,5 @@ class Measures:
             return self._histograms.setdefault((metric, labels), Histogram(FLOW_SECONDS))
 
     def _add(self, metric: Metric, flow: str, counts: Mapping[str, int]) -> None:
-        """To a metric with one more label."""
         with self._lock:
             self._counts[metric].update({(flow, label): n for label, n in counts.items()})

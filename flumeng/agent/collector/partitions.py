@@ -1,9 +1,8 @@
 """How far each partition of a task can be read, and which are stopped and why.
 
-Damage stops its partition only. It is read up to the place, its ack stays there, and the place is
-probed now and then, so that a repair is noticed. The same holds for a partition that its server
-does not send, for one with a loss that no operator has accepted, and for one whose ack lies outside
-of what it keeps. Probes run beside the batches: nothing here waits for a server.
+A damaged partition is read up to the place, its ack stays there, and the place is probed now and
+then, beside the batches. The same holds for one that its server does not send, for a loss that no
+operator has accepted, and for an ack outside of what is kept. Nothing here waits for a server.
 """
 
 from __future__ import annotations
@@ -11,13 +10,15 @@ from __future__ import annotations
 import logging
 import textwrap
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from flumeng.agent.collector.cuts import Cuts
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import (
+    CutError,
+    FindingCuts,
+    Gone,
     Kind,
     LeavingOut,
     Parts,
@@ -54,18 +55,13 @@ class _Stop:
 
 @dataclass(frozen=True)
 class _Wait:
-    """How long a partition was left out last; ``until`` is None while it is."""
-
     seconds: float
     until: float | None = None
 
 
 class Partitions:
-    """One for all claims of a task, since what it has learned stays true.
-
-    Called from the task's turns and from the thread that begins a batch, never from both at once
-    but for ``stop``. ``clock`` gives seconds that only grow.
-    """
+    """One for all claims of a task, since what it has learned stays true. Only ``stop`` may be
+    called at the same time as another method. ``clock`` gives seconds that only grow."""
 
     def __init__(self, positions: Positions, clock: Callable[[], float] = time.monotonic) -> None:
         self._positions = positions
@@ -88,12 +84,9 @@ class Partitions:
         return "; ".join(said[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
-        """Begin a claim of a revision with ``spec``.
-
-        A place that was given up may not be acked, and its input need not know of it any more. So
-        the partition is stopped there again and probed at once: else two damaged partitions would
-        make each other's batches fail.
-        """
+        """Begin a claim of a revision with ``spec``. A place that was given up may not be acked:
+        the partition is stopped there again and probed at once, else two damaged partitions would
+        make each other's batches fail."""
         for name, stop in self._given_up.items():
             self._stops.setdefault(name, replace(stop, look_at=self._clock()))
             self._waits.setdefault(name, _Wait(LOOK_SECONDS))
@@ -102,12 +95,8 @@ class Partitions:
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
-        """How far each partition can be read on from ``starts``, never beyond a place known to be
-        unreadable.
-
-        Lacks partitions that cannot be reached, whose end makes no sense, or whose new leader is
-        still compared.
-        """
+        """How far each partition can be read on from ``starts``. Lacks partitions that cannot be
+        reached, whose end makes no sense, or whose new leader is still compared."""
         found = self._positions.of(starts.keys())
         self._forget(starts)
         self._look_again(found)
@@ -168,7 +157,6 @@ class Partitions:
                     )
 
     def _look_again(self, found: Mapping[str, Reach]) -> None:
-        """Probe the places that are due, and take the results."""
         now = self._clock()
         for name, stop in list(self._stops.items()):
             if name in found and found[name].gone_from <= stop.offset < found[name].gone_below:
@@ -208,7 +196,6 @@ class Partitions:
     def _bound(
         self, name: str, start: int, reach: Reach, cut: Standstill | None
     ) -> tuple[Reach | None, str]:
-        """How far the partition can be read, and what is wrong with it."""
         stop = self._stops.get(name)
         end = reach.safe + reach.held
         safe, still = reach.safe, None
@@ -252,3 +239,62 @@ class Partitions:
         for name in (self._troubles.keys() & starts.keys()) - troubles.keys():
             log.info("partition %s is read on from %d", name, starts[name])
         self._troubles = troubles
+
+
+@dataclass(frozen=True)
+class _Search:
+    start: int
+    old: int
+    new: int
+    result: Future[Gone | None]
+    again_at: float
+
+
+class Cuts:
+    """The cuts of one task's partitions. ``clock`` gives seconds that only grow."""
+
+    def __init__(self, positions: Positions, clock: Callable[[], float]) -> None:
+        self._positions = positions
+        self._clock = clock
+        self._searches: dict[str, _Search] = {}
+
+    def forget(self, kept: Container[str]) -> None:
+        self._searches = {name: one for name, one in self._searches.items() if name in kept}
+
+    def look(
+        self, name: str, start: int, epoch: int | None, reach: Reach
+    ) -> tuple[Reach | None, Standstill | None]:
+        """The reach, with its cut if the flow skips one, and why the partition is stopped. No
+        reach: not known yet. Nothing is compared where nothing lies above ``start``, or that is
+        deleted."""
+        below = max(reach.floor, reach.gone_below)
+        new = reach.leader_epoch
+        if epoch is None or new is None or new == epoch or not below <= start < reach.safe:
+            return reach, None
+        search = self._search(name, start, epoch, new)
+        if not search.result.done():
+            return None, None
+        error = search.result.exception()
+        if error is None:
+            return replace(reach, cut=search.result.result()), None
+        why = textwrap.shorten(str(error) or type(error).__name__, WHY_CHARACTERS)
+        if isinstance(error, CutError):
+            return reach, Standstill("lost", name, error.end, start, why)
+        return reach, Standstill("unanswered", name, start, start, why)
+
+    def _search(self, name: str, start: int, old: int, new: int) -> _Search:
+        """The running or finished search; a new one for other arguments, or after a failure."""
+        search = self._searches.get(name)
+        known = search is not None and (search.start, search.old, search.new) == (start, old, new)
+        if search is None or not known or self._is_due_again(search):
+            assert isinstance(self._positions, FindingCuts), f"{name} has leaders"
+            result = self._positions.find_cut(name, start, old)
+            search = _Search(start, old, new, result, self._clock() + LOOK_SECONDS)
+            self._searches[name] = search
+        return search
+
+    def _is_due_again(self, search: _Search) -> bool:
+        if not search.result.done() or self._clock() < search.again_at:
+            return False
+        error = search.result.exception()
+        return error is not None and not isinstance(error, CutError)

@@ -1,32 +1,31 @@
-"""What a flow does with a batch: reads it, runs its filters, then its sinks and branches.
-
-Made from the flow's text each time a task is claimed; filters and sinks come from the registry.
-"""
+"""What a flow does with a batch: reads it, runs its filters, then its sinks and branches. Made from
+the flow's text at each claim."""
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import accumulators, spark
+from flumeng.agent.collector.batch import Filtered, Intent, Work
 from flumeng.agent.collector.batch_times import BatchTimes
 from flumeng.agent.collector.forks import Leaf, Plan, Run
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
-from flumeng.agent.collector.lines.joined import JoinedRange
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.reader import JoinLines
 from flumeng.agent.collector.lines.rules import Rules
+from flumeng.agent.collector.outcome import one_line, places_of, written_to
 from flumeng.agent.collector.prepared import PreparedBatches
 from flumeng.agent.collector.ranges import Scale, share_out, split
 from flumeng.agent.collector.stages import Outputs, Stages
-from flumeng.agent.collector.warming import modules_of
-from flumeng.agent.collector.work import Filtered, Intent, Work
-from flumeng.agent.collector.written import one_line, places_of, written_to
 from flumeng.config import FlowSpec, registry
-from flumeng.config.multiline import Multiline
 from flumeng.config.stages import FilterStage, leading_to
 from flumeng.connectors.api import dead_letters
 from flumeng.connectors.api.dead_letters import DeadLetters, ToLetters
@@ -85,9 +84,12 @@ class SparkPipeline:
         self._admitting = reader if isinstance(reader, Admitting) else None
         self._prepared_with: Hashable = None
         self._joined = accumulators.joined_ranges(session)
-        self._reader = (
-            measured if spec.multiline is None else self._joining(measured, spec.multiline)
-        )
+        self._reader: Reader = measured
+        if spec.multiline is not None:
+            rules = Rules.of(spec.multiline)
+            rules.check()
+            handle = AccumulatorHandle.of(self._joined)
+            self._reader = JoinLines(measured, rules, self._name, handle)
         self._prepares = self._large_rows = False
         read = self._read(((),), {})
         tried = self._plan(read, ((),), Work.trial(self))
@@ -189,11 +191,6 @@ class SparkPipeline:
         cut = split if self.spec.multiline is None else share_out
         return cut(ranges, parts, least_events, scale)
 
-    def _joining(self, reader: Reader, multiline: Multiline) -> JoinLines:
-        rules = Rules.of(multiline)
-        rules.check()
-        return JoinLines(reader, rules, self._name, AccumulatorHandle.of(self._joined))
-
     def _read(self, splits: tuple[Split, ...], addresses: Mapping[str, str]) -> ReadSplits:
         if self._admitting is not None:
             addresses = self._admitting.admitted(splits, addresses)
@@ -246,7 +243,6 @@ class SparkPipeline:
         return self._times.timed(given, sink.stage(given, attempt), self._places[number])
 
     def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
-        """Events that the filter at ``place`` could not process, into the sink for dead letters."""
         number = len(self._leaves)
         self._require_identity(batch, number)
         sink = self._sinks[number]
@@ -306,3 +302,20 @@ class SparkPipeline:
         if tail is None:
             raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
         return DeadLetters(place, self.task.revision, tail, identified)
+
+
+class _Modules(pickle.Pickler):
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.found: set[str] = set()
+
+    def reducer_override(self, part: object) -> Any:
+        self.found.add(getattr(part, "__module__", None) or type(part).__module__)
+        return NotImplemented
+
+
+def modules_of(stage: object) -> frozenset[str]:
+    """What is imported to unpickle ``stage``."""
+    pickler = _Modules()
+    pickler.dump(stage)
+    return frozenset(pickler.found)

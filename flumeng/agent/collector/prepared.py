@@ -1,8 +1,7 @@
 """Prepared batches: a flow's filters as Spark has planned them, kept for the next batches.
 
-Planning a statement takes Spark longer than running it over a small batch, and joined tables are
-sent to the executors again each time. Kept plans take the driver's memory, several times the size
-of their tables; the least recently used make room.
+Planning takes Spark longer than running a small batch. Plans take the driver's memory, several
+times the size of their tables; the least recently used make room.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ class _Call:
 
 class Publisher:
     """Used by any number of threads and has none of its own: the longest waiting call leads.
-
-    ``clock`` gives seconds that only grow; ``sleep`` is how it waits for a connection.
-    """
+    ``clock`` gives seconds that only grow; ``sleep`` waits for a connection."""
 
     def __init__(
         self,
@@ -88,11 +86,9 @@ class Publisher:
         return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
-        """Overwrite ``acks``, each at a version, together with ``also``; gives their new versions.
-
-        Each ack moves its offset. Raises ConflictError when another owner has claimed one of them,
-        UnavailableError when it stays unknown whether it was written.
-        """
+        """Overwrite ``acks``, each at a version and moving its offset, together with ``also``;
+        gives their new versions. Raises ConflictError when another owner has claimed one of them,
+        UnavailableError when it stays unknown whether it was written."""
         scale = self._store.scale
         size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES
         call = _Call(acks, also, size + sum(map(scale.weigh, also)))

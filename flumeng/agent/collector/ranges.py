@@ -1,8 +1,7 @@
 """Which events the next batch takes: exact half-open ranges, cut into splits. Pure.
 
-A partition's range starts where the last one ended and never passes its safe offset. When a batch
-cannot hold everything, each partition gets an equal share, and the rest of small ones goes to the
-others: one loud host never starves the quiet ones.
+When a batch cannot hold everything, each partition gets an equal share, and the rest of small ones
+goes to the others: one loud host never starves the quiet ones.
 """
 
 from __future__ import annotations
@@ -58,11 +57,8 @@ def next_ranges(
     scale: Scale = COUNTED,
 ) -> tuple[Range, ...]:
     """About ``limit`` events (at most, where offsets count them) from ``starts`` up to ``safe``,
-    which lacks unreachable partitions.
-
-    A range does not cross its partition's mark in ``replayed_below``: only events below it may have
-    been delivered before.
-    """
+    which lacks unreachable partitions. A range does not cross its partition's mark in
+    ``replayed_below``: events below it may have been delivered before."""
     waiting: list[tuple[int, str, Range]] = []
     for name, end in safe.items():
         start = starts[name]
@@ -88,10 +84,7 @@ def split(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
     """Cut ``ranges`` into at most ``parts`` splits of about equal size, none meant to be under
-    ``least_events``. Keeps the order.
-
-    Where offsets do not count events, splits may be empty.
-    """
+    ``least_events``, in order. Where offsets do not count events, splits may be empty."""
     total = scale.total(ranges)
     if total == 0:
         return ()
@@ -118,22 +111,29 @@ def share_out(
     """As ``split``, but no range is cut: lines that belong together may be anywhere in it."""
     total = scale.total(ranges)
     parts = max(1, min(parts, len(ranges), total // max(1, least_events)))
-    splits: list[list[Range]] = [[] for _ in range(parts)]
-    loads = [0] * parts
-    for whole in sorted(ranges, key=lambda r: (-scale.events(r), r.partition)):
+    ordered = sorted(ranges, key=lambda r: r.partition)
+    shares = spread([scale.events(whole) for whole in ordered], parts)
+    return tuple(tuple(ordered[number] for number in share) for share in shares if share)
+
+
+def spread(weights: Sequence[int], most: int) -> list[list[int]]:
+    """The indexes of ``weights`` in at most ``most`` shares of about equal weight."""
+    shares: list[list[int]] = [[] for _ in range(min(most, len(weights)))]
+    loads = [0] * len(shares)
+    for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
         least = loads.index(min(loads))
-        splits[least].append(whole)
-        loads[least] += scale.events(whole)
-    return tuple(tuple(pieces) for pieces in splits if pieces)
+        shares[least].append(number)
+        loads[least] += weights[number] + 1
+    return shares
 
 
 class BatchSize:
     """How many events the next batch should hold so that it takes about ``target_seconds``.
 
-    Follows the measured rate, at most by a factor of two a batch. A batch that was not full is
-    ignored, unless it was large and slow. Small batches may take longer: they share jobs. A batch
-    that was too wide for its sink sets a ceiling, which rises slowly with each full batch.
-    ``most_bytes`` bounds a batch by the weight of the heaviest recent events.
+    Follows the measured rate, at most by a factor of two a batch; one that was not full counts only
+    if it was large and slow. Small batches may take longer: they share jobs. A batch too wide for
+    its sink sets a ceiling, which rises slowly. ``most_bytes`` counts by the heaviest recent
+    events.
     """
 
     FIRST = 200_000
@@ -166,12 +166,10 @@ class BatchSize:
         self._set(min(max(ideal, self.events / 2), self.events * 2))
 
     def weighed(self, event_bytes: float) -> None:
-        """Mean size of an event of the last batch."""
         self._event_bytes = max(event_bytes, (self._event_bytes or 0.0) * self.LIGHTER)
         self._set(self.events)
 
     def failed(self) -> None:
-        """The last batch failed, perhaps because of its size."""
         self._set(self.events / 2)
 
     def too_wide(self) -> None:
@@ -195,7 +193,6 @@ class Handoff:
 
     @property
     def done(self) -> bool:
-        """Whether everything is in a batch, or nothing was asked for."""
         return not self._ends
 
     def begin(self, partitions: Collection[str]) -> None:

@@ -1,9 +1,8 @@
 """Runs one task in turns: claims it, runs its batches, and claims it again after a failure.
 
-Only an owner with a higher epoch ends the work on an assignment; after any other error the task
-tries again. A new assignment, a drain and a stop take effect between batches. While the ZooKeeper
-session is uncertain the task pauses. A partition that cannot be read does not stop the others. A
-task whose batch hung begins again apart from other tasks, with a longer limit, until a batch ends.
+Only an owner with a higher epoch ends the work on an assignment. A new assignment, a drain and a
+stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. A task
+whose batch hung begins again apart from others, with a longer limit, until a batch ends.
 """
 
 from __future__ import annotations
@@ -12,71 +11,34 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
-from flumeng.agent.collector import intents
 from flumeng.agent.collector.ack import SupersededError
 from flumeng.agent.collector.assignment import Assignment, Retries
-from flumeng.agent.collector.claim import ClaimedTask
-from flumeng.agent.collector.commit import OpenStore
-from flumeng.agent.collector.job import Jobs
-from flumeng.agent.collector.measures import Measures
+from flumeng.agent.collector.outcome import BrokenTogetherError, HungError
 from flumeng.agent.collector.partitions import Partitions
-from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.ranges import BatchSize
-from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.slot_client import SlotClient
-from flumeng.agent.collector.standby import FOLLOW_SECONDS, Standby
 from flumeng.agent.collector.status import (
     FAILED,
     RETRYING,
     RUNNING,
     STANDBY,
     STOPPED,
-    Report,
     StatusReport,
 )
-from flumeng.agent.collector.task_counts import DEAD_LETTERS, DROPPED, PARSE_ERRORS, PROCESSED
-from flumeng.agent.collector.work import Pipeline
-from flumeng.agent.collector.written import BrokenTogetherError, HungError
-from flumeng.connectors.api.ranged import OpenPositions, UnreadableError
+from flumeng.agent.collector.takeover import Surroundings, Takeover
+from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
-from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.tree import TreeIdentity, TreeWatch
-from flumeng.platform import file_store
-from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 from flumeng.platform.streak import Streak
-from zkschema import paths
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+FOLLOW_SECONDS = 10.0
+"""The interval of a standby, which reads the acks where it would begin."""
 LEAVE_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What all tasks of a process share.
-
-    ``build`` makes the pipeline of an assignment, or raises UserError. ``report`` gets each change
-    of a task's status, from any thread.
-    """
-
-    store: Store
-    publisher: Publisher
-    scheduler: Scheduler
-    jobs: Jobs
-    build: Callable[[Assignment], Pipeline]
-    positions: OpenPositions
-    report: Report
-    open_store: OpenStore = file_store.open_store
-    measures: Measures = field(default_factory=Measures)
-    tree: TreeWatch = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tree", TreeWatch(self.store, self.scheduler.wake_all))
 
 
 class Runner:
@@ -101,8 +63,6 @@ class Runner:
         self._left: SlotClient | None = None
         """A failed claim of which something still runs."""
         self._leave_by = 0.0
-        self._standby: Standby | None = None
-        """While it stands by, and until a claim has taken its pipeline."""
         self._settled: Assignment | None = None
         """The assignment that was let go or superseded: nothing more is done about it."""
         self._refreshed = False
@@ -115,12 +75,11 @@ class Runner:
         first."""
         self._streak = Streak()
         self._retries = Retries(clock)
-        self._size: BatchSize | None = None
         self._apart = False
         self._hangs = 0
         self._status = StatusReport(around.report)
-        self._claimed_in: TreeIdentity | None = None
         self._partitions = Partitions(around.positions(self._on_change))
+        self._takeover = Takeover(around, self._partitions, self._wake)
 
     def start(self) -> None:
         self._around.scheduler.add(self)
@@ -181,7 +140,6 @@ class Runner:
         self._around.scheduler.wake(self)
 
     def _take(self, assignment: Assignment) -> float | None:
-        """Claim the assignment when it is time."""
         idle = assignment.standby or self._settled == assignment
         if self._stopping or (self._draining and idle):
             self._end()
@@ -197,82 +155,22 @@ class Runner:
             return 0.0
         if assignment.standby:
             return self._stand_by(assignment)
-        self._claim = self._new_claim(assignment)
+        self._retries.begin()
+        claim = self._takeover.claim(assignment)
+        claim.handoff = self._handed_off
+        self._claim, self._settled = claim, None
+        said = self._status.said
+        self._proven = said is None or said.state not in (FAILED, RETRYING)
         return 0.0
 
     def _stand_by(self, assignment: Assignment) -> float:
-        """Prepare to take over, without a claim."""
         self._around.measures.lags.forget(assignment.key)
-        if self._standby is None or self._standby.assignment != assignment:
-            pipeline = self._pipeline(assignment)
-            self._standby = Standby(assignment, pipeline, self._around.store, self._partitions)
-        self._around.jobs.warm_up(self._standby.pipeline)
+        trouble = self._takeover.stand_by(assignment)
         self._settled = None
-        self._say(assignment, STANDBY, self._standby.look())
+        self._say(assignment, STANDBY, trouble)
         return FOLLOW_SECONDS
 
-    def _pipeline(self, assignment: Assignment) -> Pipeline:
-        """The prepared one if it fits, else a new one."""
-        standby, self._standby = self._standby, None
-        if standby is not None and standby.fits(assignment):
-            return standby.pipeline
-        return self._around.build(assignment)
-
-    def _new_claim(self, assignment: Assignment) -> SlotClient:
-        around = self._around
-        self._retries.begin()
-        tree = self._require_tree()
-        decided = intents.read(around.store, assignment.flow, assignment.task)
-        built = assignment
-        if decided is not None and decided.ranges and decided.revision != assignment.revision:
-            built = self._of_revision(assignment, decided.revision)
-        pipeline = self._pipeline(built)
-        wanted = pipeline.spec.batch
-        if self._size is None or (self._size.cap, self._size.most_bytes) != (
-            wanted.events,
-            wanted.bytes,
-        ):
-            self._size = BatchSize(wanted.events, most_bytes=wanted.bytes)
-        self._partitions.open(pipeline.spec)
-        task = ClaimedTask(
-            built,
-            around.store,
-            around.publisher,
-            pipeline,
-            self._partitions,
-            size=self._size,
-            open_store=around.open_store,
-        )
-        self._settled = None
-        said = self._status.said
-        self._proven = said is None or said.state not in (FAILED, RETRYING)
-        log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
-        around.measures.tasks.begin(assignment.key, assignment.epoch)
-        outdated = built != assignment
-        claim = SlotClient(assignment, pipeline, task, around.jobs, self._wake, outdated=outdated)
-        claim.handoff = self._handed_off
-        self._claimed_in = tree
-        return claim
-
-    def _require_tree(self) -> TreeIdentity:
-        """Raises UnavailableError where ZooKeeper has no cluster: claims would be of nothing."""
-        tree = self._around.tree.identity()
-        if tree is None:
-            raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
-        return tree
-
-    def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
-        """The assignment as of the revision whose batch has to be repeated."""
-        found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
-        if found is None:
-            raise UserError(
-                f"a batch of revision {revision} is to be repeated, and that revision is gone: "
-                f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
-            )
-        return replace(assignment, revision=revision, spec=found.value.effective)
-
     def _go_on(self, claim: SlotClient) -> float | None:
-        """Commit a written batch, else ask for the next one, until the task is let go."""
         task = claim.task
         over = claim.outdated and not task.repeating
         if self._wanted != claim.assignment or self._stopping or self._drained or over:
@@ -289,7 +187,7 @@ class Runner:
             tree = self._around.tree.identity()
         except UnavailableError:
             return LOOK_SECONDS
-        if tree != self._claimed_in:
+        if tree != claim.tree:
             raise ConflictError("ZooKeeper holds another tree than before: claiming again")
         if task.written:
             self._commit(claim)
@@ -305,32 +203,9 @@ class Runner:
         self._streak.succeed()
         seconds = time.perf_counter() - began
         made = claim.pipeline.filtered()
-        events = batch.events if made.read is None else made.read
-        self._around.measures.committed(
-            claim.assignment.flow,
-            events,
-            batch.refused,
-            batch.dead_letters,
-            batch.gone,
-            wait=batch.waited_seconds,
-            write=batch.ended - batch.began,
-            commit=seconds,
-        )
-        if made.times is not None:
-            self._around.measures.timed(claim.assignment.flow, made.times, time.time())
-        if batch.lines_closed:
-            self._around.measures.lines_closed(claim.assignment.flow, batch.lines_closed)
-        self._around.measures.filtered(claim.assignment.flow, made.taken, made.failed)
-        counts = {
-            PROCESSED: events,
-            DROPPED: made.dropped,
-            PARSE_ERRORS: made.parse_errors,
-            DEAD_LETTERS: batch.dead_letters,
-        }
-        self._around.measures.tasks.add(claim.assignment.key, counts)
+        self._around.measures.committed(claim.assignment.key, batch, made, seconds)
 
     def _look(self, claim: SlotClient) -> float | None:
-        """Ask for the next batch when it is due."""
         task = claim.task
         draining = self._draining
         if draining and not self._refreshed:
@@ -350,7 +225,11 @@ class Runner:
         if self._streak.health and task.caught_up:
             self._streak.succeed(all_is_done=True)
         if self._proven and not claim.outdated:
-            self._say(claim.assignment, RUNNING, self._trouble_of(claim))
+            self._say(
+                claim.assignment,
+                RUNNING,
+                self._partitions.trouble or claim.pipeline.trouble or None,
+            )
         if backlog.due_seconds == 0.0:
             first = claim.pipeline.spec.batch.timeout_seconds
             limit = min(first * 2**self._hangs, max(first, HANG_MOST_SECONDS))
@@ -372,7 +251,6 @@ class Runner:
         return 0.0
 
     def _leave(self, claim: SlotClient) -> float | None:
-        """Wait until nothing of a failed claim runs any more."""
         left = self._leave_by - self._clock()
         if not claim.quiet and left > 0:
             return left
@@ -397,14 +275,13 @@ class Runner:
         return 0.0
 
     def _judge(self, assignment: Assignment, error: Exception) -> None:
-        """Decide by the kind of ``error`` what comes next."""
         if isinstance(error, SupersededError):
             log.warning("%s: superseded: %s", assignment.key, error)
             self._settle(assignment, "superseded", epoch_seen=error.epoch)
         elif isinstance(error, BatchTooWideError):
-            assert self._size is not None
-            self._size.too_wide()
-            log.info("%s: %d events at most: %s", assignment.key, self._size.events, error)
+            size = self._takeover.size
+            size.too_wide()
+            log.info("%s: %d events at most: %s", assignment.key, size.events, error)
         elif isinstance(error, UnreadableError):
             self._partitions.stop(error)
         elif isinstance(error, BrokenTogetherError):
@@ -414,19 +291,14 @@ class Runner:
             if isinstance(error, UnavailableError) and self._around.store.connected:
                 self._streak.fail(unreachable=True)
                 self._say(assignment, RETRYING, str(error))
-            if self._size is not None:
-                self._size.failed()
+            self._takeover.size.failed()
             self._retries.wait(assignment, draining=self._draining)
         else:
             self._fail(assignment, error)
 
-    def _trouble_of(self, claim: SlotClient) -> str | None:
-        return self._partitions.trouble or claim.pipeline.trouble or None
-
     def _fail(self, assignment: Assignment, error: Exception) -> None:
         self._streak.fail()
-        if self._size is not None:
-            self._size.failed()
+        self._takeover.size.failed()
         if isinstance(error, HungError):
             self._apart = True
             self._hangs += 1

@@ -1,9 +1,7 @@
-"""Runs the turns of all tasks of a collector on a bounded number of threads.
+"""Runs the turns of a collector's tasks on a bounded number of threads.
 
-A task that has nothing to do is not touched. It is woken by what happens to it (a new assignment,
-partitions that have grown, a batch that was written, ZooKeeper's connection) or by a timer that its
-last turn has asked for. A wake-up carries nothing: it says "look again", and the turn looks at all
-that there is. No task is in two turns at once.
+A turn comes when something happens to the task, or when the timer of its last turn is due. A
+wake-up carries no data: the turn looks at everything. No task is in two turns at once.
 """
 
 from __future__ import annotations
@@ -24,18 +22,16 @@ TURN_SECONDS = 30.0
 
 
 class Actor(Protocol):
-    """Whatever takes turns."""
-
     def turn(self) -> float | None:
-        """Do the next thing, and say in how many seconds to look again; None: when woken."""
+        """Do the next thing; gives the seconds until the next look, None: when woken."""
 
     def on_hang(self, seconds: float) -> None:
-        """The present turn has not ended for so long; told once, from another thread."""
+        """The present turn takes so long; called once, from another thread."""
 
 
 @dataclass(eq=False)
 class _Entry:
-    """``again``: woken since the present turn began; ``due``: when its timer rings."""
+    """``again``: woken during the present turn; ``due``: when its timer rings."""
 
     actor: Actor
     queued: bool = False
@@ -45,7 +41,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Used from any thread. ``turns`` counts those that were taken."""
+    """Used from any thread. ``turns`` counts turns."""
 
     def __init__(
         self,
@@ -64,7 +60,6 @@ class Scheduler:
         vital.start("timers", self._ring)
 
     def add(self, actor: Actor) -> None:
-        """Let ``actor`` take turns from now on."""
         with self._news:
             self._entries[actor] = _Entry(actor)
         self.wake(actor)
@@ -75,7 +70,7 @@ class Scheduler:
             self._entries.pop(actor, None)
 
     def wake(self, actor: Actor) -> None:
-        """Let it take a turn soon; nothing happens when it was not added."""
+        """Let it take a turn soon; ignored when it was not added."""
         with self._news:
             entry = self._entries.get(actor)
             if entry is not None:
@@ -87,7 +82,6 @@ class Scheduler:
                 self._wake(entry)
 
     def look(self) -> None:
-        """Replace threads that hang. Called now and then."""
         self._threads.look()
 
     def _wake(self, entry: _Entry) -> None:
@@ -110,13 +104,10 @@ class Scheduler:
             if entry.again or seconds == 0.0:
                 self._wake(entry)
             elif seconds is not None:
-                self._set_timer(entry, self._clock() + seconds)
-
-    def _set_timer(self, entry: _Entry, due: float) -> None:
-        entry.due = due
-        heapq.heappush(self._timers, (due, next(self._numbers), entry))
-        if self._timers[0][2] is entry:
-            self._news.notify()
+                entry.due = self._clock() + seconds
+                heapq.heappush(self._timers, (entry.due, next(self._numbers), entry))
+                if self._timers[0][2] is entry:
+                    self._news.notify()
 
     def _ring(self) -> None:
         with self._news:

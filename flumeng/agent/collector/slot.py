@@ -1,12 +1,9 @@
 """Which waiting tasks write next: fair between flows, and small batches together.
 
 A free slot takes the batch of the flow that has waited longest in units of its own batch interval.
-When that batch may share a Spark job, all others that may share go along, one of each flow after
-the other, as far as one job holds them. So a batch that is alone leaves at once, and of a thousand
-small ones hundreds cost one job.
-
-A task whose last batch hung, or whose job broke down, is *apart*: it waits for separate slots and
-never shares, so it delays only others like it.
+If it may share a Spark job, all others that may go along, as far as one job holds them: a single
+batch leaves at once, and of a thousand small ones hundreds cost one job. Tasks whose last batch
+hung, or whose job broke down, are *apart*: they wait for separate slots and never share.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from flumeng.agent.collector.work import Work
+from flumeng.agent.collector.batch import Work
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
@@ -38,11 +35,9 @@ class Member(Protocol):
     """A task that asks for slots."""
 
     def begin(self, most_events: int | None) -> Work | None:
-        """Decide the batch and stage it; None when nothing is left to write.
-
-        It holds at most ``most_events``; None: it has a job of its own, and any size. Raises
-        nothing. Called at most once a request, from a thread for such calls.
-        """
+        """Decide the batch and stage it; None when nothing is left to write. It holds at most
+        ``most_events``; None: any size, in a job of its own. Raises nothing; called at most once a
+        request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +71,6 @@ class SharedSize:
         self.members = SHARED_MEMBERS
 
     def measured(self, members: int, seconds: float, allowed_seconds: float) -> None:
-        """A job of so many batches took that long. One that was neither full nor long is
-        ignored."""
         if members < self.members and seconds <= allowed_seconds:
             return
         ideal = members * allowed_seconds / max(seconds, 1e-3)
@@ -93,7 +86,6 @@ class _Queue:
     requests: deque[Request] = field(default_factory=deque)
 
     def waited(self, now: float) -> float:
-        """In batch intervals of its flow."""
         return (now - self.since) / self.requests[0].interval_seconds
 
 
@@ -147,7 +139,6 @@ class Slots:
         return chosen
 
     def measured(self, members: int, seconds: float) -> None:
-        """A job of so many batches took that long."""
         began = min((queue.since for queue in self._queues[False].values()), default=inf)
         longest = max(0.0, self._clock() - began)
         self._size.measured(members, seconds, max(SHARED_SECONDS, PART_OF_WAIT * longest))
@@ -162,10 +153,8 @@ class Slots:
 
 
 def bounds(requests: Sequence[Request]) -> list[int | None]:
-    """The most events of each batch by the time that their job begins.
-
-    Batches of a shared job have grown since they asked: the room left in it is divided equally.
-    """
+    """The most events of each batch by the time that their job begins: they have grown since they
+    asked, so the room left in a shared job is divided equally."""
     if len(requests) == 1:
         return [None]
     room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)
@@ -173,7 +162,6 @@ def bounds(requests: Sequence[Request]) -> list[int | None]:
 
 
 def _in_turn(queues: Iterable[Iterable[Request]]) -> Iterator[Request]:
-    """One of each flow, then the second one of each."""
     flows = [iter(waiting) for waiting in queues]
     while flows:
         left = []

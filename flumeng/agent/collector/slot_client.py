@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 
 from flumeng.agent.collector.assignment import Assignment
-from flumeng.agent.collector.batch import Batch
+from flumeng.agent.collector.batch import Batch, Pipeline, Work
 from flumeng.agent.collector.claim import BATCHES_AT_ONCE, ClaimedTask
 from flumeng.agent.collector.job import Jobs
+from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.slot import Request
-from flumeng.agent.collector.work import Pipeline, Work
-from flumeng.agent.collector.written import Outcome
+from flumeng.control.zookeeper.tree_watch import TreeIdentity
 
 
 class SlotClient:
@@ -27,6 +27,7 @@ class SlotClient:
         jobs: Jobs,
         wake: Callable[[], None],
         *,
+        tree: TreeIdentity,
         outdated: bool = False,
     ) -> None:
         self.assignment = assignment
@@ -34,6 +35,8 @@ class SlotClient:
         """Whether ``pipeline`` is of an older revision whose open intent has to be repeated; the
         claim ends after it."""
         self.task = task
+        self.tree = tree
+        """ZooKeeper's tree at the claim."""
         self.handoff = 0
         """The last handoff given to the task."""
         self.withdrawn = False
@@ -62,7 +65,6 @@ class SlotClient:
         return not self.asking and not self.task.writing
 
     def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
-        """Let a batch of about so many events begin as soon as there is a slot."""
         self._asked_at = time.monotonic()
         self._limit_seconds = limit_seconds
         self._apart = apart or self.slow or self.assignment.flow in self._jobs.suspects

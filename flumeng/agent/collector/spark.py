@@ -1,29 +1,32 @@
-"""The one Spark session of a collector, and all of its settings.
+"""The Spark session of a collector, and all of its settings.
 
-Everything that Spark's driver writes beside results lies in the collector's own directory. The JVM
-ends with this process: it reads our pipe and exits at its end, however we die.
-
-On a cluster the driver does no data work: executors get flumeng's code from it, the events from
-the journals' servers, and need no address or file of the driver's host but its two ports.
+Spark's driver writes only below the collector's own directory. The JVM ends with this process,
+whose pipe it reads. On a cluster executors get flumeng's code from the driver and events from the
+journals' servers; of the driver's host they need only two ports.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import signal
 import socket
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import shipping, spark_ui
+from flumeng.config import registry
 from flumeng.config.spark import SparkOptions
 from flumeng.events.lazy_batch import BYTES_AT_ONCE, ROWS_AT_ONCE
 from flumeng.platform import private_directory, secrets
@@ -37,10 +40,10 @@ LOOPBACK = "127.0.0.1"
 PYTHON = "python3"
 CONNECT_SECONDS = 5.0
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
-"""What Spark shows nowhere of its settings."""
+"""Settings that Spark shows nowhere."""
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
-"""With so little memory it takes a quarter less of the JVM's processor time than G1, for rows that
+"""With so little memory it needs a quarter less of the JVM's processor time than G1 for rows that
 go through Spark SQL."""
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
@@ -49,14 +52,24 @@ WORKER_ENVIRONMENT = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
-"""Filters make and drop arrays of about a MiB all the time. The C library gives each back to the
-kernel, which then has to clear it anew; that took a quarter of their processor time and more.
-Nothing is imported from the working directory."""
+"""Filters make and drop arrays of about a MiB all the time. By default the C library returns each
+to the kernel, which clears it again: a quarter of the processor time and more. Nothing is imported
+from the working directory."""
+RETAINED = {
+    "spark.ui.retainedJobs": "500",
+    "spark.ui.retainedStages": "500",
+    "spark.ui.retainedTasks": "500",
+    "spark.ui.retainedDeadExecutors": "20",
+    "spark.sql.ui.retainedExecutions": "50",
+}
+"""How much Spark remembers of ended work, also without its interface; tasks are of one stage."""
+PACKAGES = ("flumeng", "zkschema")
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 LARGE_ROWS_AT_ONCE = 256
 NO_LIMIT = 2**31 - 1
-"""Spark looks at the size of a batch after each row, which takes longer than to write the row."""
+"""Measuring a batch after each row takes Spark longer than writing the row."""
 SOCKET_DIRECTORY_BYTES = 104 - len("/.") - 36 - len(".sock")
-"""A socket of Spark's is named after a UUID."""
+"""Spark names its sockets after a UUID."""
 LOGGING = """\
 status = error
 rootLogger.level = error
@@ -85,13 +98,10 @@ def start(
     more_java_options: str = "",
     spare_tasks: int = 0,
 ) -> SparkSession:
-    """Start Spark with its state in ``directory``, which is emptied first. ``host`` is where
-    executors elsewhere reach the driver. On this host so many ``spare_tasks`` may run beside one
-    for each core.
-
-    Raises UserError when Java is missing or too old, when ``directory`` cannot be written and for
-    a secret that is not there, UnavailableError when the master does not answer.
-    """
+    """Start Spark with its state in ``directory``, which is emptied first. Executors reach the
+    driver at ``host``; on this host ``spare_tasks`` run beside one task a core. Raises UserError
+    for Java, ``directory`` and missing secrets, UnavailableError when the master does not
+    answer."""
     find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -103,7 +113,8 @@ def start(
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
     _hide(directory / "conf", options)
-    os.environ.update(spark_ui.environment(options))
+    if options.ui:  # nothing else says where the interface listens
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
     java = f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging} -XX:-UsePerfData"
@@ -133,7 +144,7 @@ def start(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         **WORKER_ENVIRONMENT,
-        **spark_ui.settings(options),
+        **_ui_settings(options),
         **_wanted(options),
         **(_sockets(scratch) if options.local else {}),
     }
@@ -150,7 +161,7 @@ def start(
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         if not options.local:
-            session.sparkContext.addPyFile(str(shipping.archive(directory)))
+            session.sparkContext.addPyFile(str(archive(directory)))
     except Py4JError as error:
         if (half := SparkContext._active_spark_context) is not None:
             half.stop()  # or every attempt that follows would be given this one
@@ -161,7 +172,7 @@ def start(
 
 @cache
 def for_large_rows(session: SparkSession) -> SparkSession:
-    """A session of the same Spark in which rows of any size go from the JVM into Python."""
+    """A session of the same Spark that takes rows of any size into Python."""
     careful = session.newSession()
     careful.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_AT_ONCE)
     careful.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", LARGE_ROWS_AT_ONCE)
@@ -169,8 +180,8 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 
 
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """As many tasks at once as Spark takes ``local[*]`` for. The JVM knows it best, in a container
-    too, and is started for that with all of ``settings``."""
+    """The tasks of Spark's ``local[*]``. The JVM knows them best, also in a container, and is
+    started for that with all of ``settings``."""
     _, _, said = options.master.removesuffix("]").partition("[")
     if said != "*":
         return int(said or 1)
@@ -180,13 +191,12 @@ def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
-    """The option of Java that chooses ours, unless the environment has chosen: Java takes one."""
+    """Our choice, unless the environment has chosen: Java accepts one."""
     given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
 
 def _wanted(options: SparkOptions) -> dict[str, str]:
-    """What the cluster's settings say, in Spark's words. Raises UserError."""
     given = {
         "spark.cores.max": options.cores,
         "spark.default.parallelism": None if options.local else options.cores,
@@ -203,8 +213,8 @@ def _wanted(options: SparkOptions) -> dict[str, str]:
 
 
 def _hide(directory: Path, options: SparkOptions) -> None:
-    """Let Spark's launcher read settings that are secrets in a file of ours: what it is told
-    otherwise is in its command line, which everybody on the host sees. Raises UserError."""
+    """Write secret settings into a file for Spark's launcher: its command line is visible to
+    everybody on the host. Raises UserError."""
     hidden = {
         name: secrets.resolve(value)
         for name, value in options.conf.items()
@@ -225,13 +235,12 @@ def _hide(directory: Path, options: SparkOptions) -> None:
 
 
 def _escaped(text: str) -> str:
-    """As the value of a property in Java's properties files."""
     return text.replace("\\", "\\\\")
 
 
 def _reach(master: str) -> None:
-    """Raises UnavailableError when none of the addresses of a standalone master answers: Spark
-    takes a minute to find out."""
+    """Raises UnavailableError when no address of a standalone master answers: Spark takes a minute
+    to notice."""
     addresses = list(_addresses(master))
     for host, port in addresses:
         try:
@@ -252,13 +261,10 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
 
 
 def _sockets(directory: Path) -> dict[str, str]:
-    """Let Spark's JVM and its Python workers talk over Unix sockets in ``directory``.
-
-    Over TCP each job waits for 40 ms until the kernel lets small messages go. Who may enter
-    ``directory`` may connect: Spark asks for no secret there. The path of a Unix socket has
-    104 bytes. A longer directory is named by a descriptor of this process, where Linux
-    lets our other processes follow that; elsewhere it is TCP.
-    """
+    """Let Spark's JVM and its Python workers talk over Unix sockets in ``directory``, its only
+    protection: over TCP each job waits for 40 ms. Paths of sockets have 104 bytes: a longer
+    directory is named by a descriptor of this process, where Linux allows that; elsewhere TCP is
+    used."""
     place = str(directory.absolute())
     if len(os.fsencode(place)) > SOCKET_DIRECTORY_BYTES:
         followed = Path(f"/proc/{os.getpid()}/fd")
@@ -273,41 +279,118 @@ def _sockets(directory: Path) -> dict[str, str]:
 
 
 def wait_for_end(spark: SparkSession) -> None:
-    """Return when Spark's JVM has ended, which it never does by itself."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     gateway.proc.wait()
 
 
 def pid(spark: SparkSession) -> int:
-    """Of Spark's JVM."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)
 
 
 def ask(spark: SparkSession) -> None:
-    """Return when Spark's JVM has answered a question; raises an error of Py4J when it cannot."""
+    """Return when Spark's JVM answers; raises an error of Py4J when it cannot."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.nanoTime()
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether the application has ended, such as when its master has ended it."""
+    """Whether the application has ended, for example by its master."""
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
 
 def executors(spark: SparkSession) -> int:
-    """How many executors there are besides the driver."""
     context = spark.sparkContext._jsc
     assert context is not None
     return len(context.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def let_go(spark: SparkSession) -> None:
-    """Continue Spark's JVM, should it be stopped: it ends by itself when this process has ended."""
+    """Continue a stopped JVM: it ends by itself with this process."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     gateway.proc.send_signal(signal.SIGCONT)
+
+
+def archive(directory: Path) -> Path:
+    """The code of flumeng and of installed plug-ins for executors on other hosts, in a file named
+    after its content. What else a plug-in needs has to be installed there."""
+    content = dict(sorted(_files()))
+    digest = hashlib.sha256()
+    for name, data in content.items():
+        digest.update(f"{name} {len(data)}\n".encode())
+        digest.update(data)
+    file = directory / f"flumeng-{digest.hexdigest()[:16]}.zip"
+    if not file.exists():
+        private_directory.write_private(file, "")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name, data in content.items():
+                zipped.writestr(zipfile.ZipInfo(name, ZIP_EPOCH), data, zipfile.ZIP_DEFLATED)
+    return file
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    for package in PACKAGES:
+        yield from _sources(package)
+    yield from _metadata("flumeng")
+    for name in sorted({entry.distribution for entry in registry.all_entries()} - {registry.OWN}):
+        yield from _metadata(name)
+        for module in _modules(name):
+            yield from _sources(module)
+
+
+def _metadata(name: str) -> Iterator[tuple[str, bytes]]:
+    found = distribution(name)
+    folder = f"{name.replace('-', '_')}-{found.version}.dist-info"
+    metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    yield f"{folder}/METADATA", metadata.encode()
+    if name != registry.OWN and (points := found.read_text("entry_points.txt")):
+        yield f"{folder}/entry_points.txt", points.encode()
+
+
+def _modules(name: str) -> set[str]:
+    mine = (entry for entry in registry.all_entries() if entry.distribution == name)
+    return {entry.options.partition(":")[0].partition(".")[0] for entry in mine}
+
+
+def _sources(module: str) -> Iterator[tuple[str, bytes]]:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return
+    origin = Path(spec.origin)
+    if not spec.submodule_search_locations:
+        yield origin.name, origin.read_bytes()
+        return
+    for file in origin.parent.rglob("*.py"):
+        yield str(Path(module) / file.relative_to(origin.parent)), file.read_bytes()
+
+
+def _ui_settings(options: SparkOptions) -> dict[str, str]:
+    """Spark's web interface shows settings and plans to whoever reaches it: it is off unless asked
+    for, read-only, and on loopback only, where a proxy of the user may connect to it."""
+    if not options.ui:
+        return {**RETAINED, "spark.ui.enabled": "false"}
+    found = {
+        **RETAINED,
+        "spark.ui.enabled": "true",
+        "spark.ui.killEnabled": "false",
+        "spark.ui.port": str(options.ui_port),
+    }
+    if options.ui_url is not None:
+        url = urlsplit(options.ui_url)
+        found["spark.ui.proxyRedirectUri"] = f"{url.scheme}://{url.netloc}"
+        found["spark.ui.proxyBase"] = url.path.rstrip("/")
+    return found
+
+
+def ui_address(spark: SparkSession) -> str:
+    if (served := spark.sparkContext.uiWebUrl) is None:
+        return ""
+    proxy = spark.conf.get("spark.ui.proxyRedirectUri", None)
+    if proxy is None:
+        return f"http://{LOOPBACK}:{urlsplit(served).port}"
+    return proxy + (spark.conf.get("spark.ui.proxyBase", None) or "")

@@ -1,7 +1,6 @@
 """A flow's filters and outputs as a task runs them, and the counts of their events.
 
-Executors count while events pass through Arrow stages that are there anyway. Where there is none
-nothing is counted: events would have to leave the JVM for it.
+Events are counted in Arrow stages that are there anyway; where there is none, nothing is counted.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from flumeng.agent.collector.batch import Filtered
 from flumeng.agent.collector.forks import Fork, Leaf
-from flumeng.agent.collector.work import Filtered
 from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
+from flumeng.events.attributes import has_reasons, parse_errors
 from flumeng.events.lazy_batch import LazyBatch, Stage
-from flumeng.events.reasons import has_reasons, parse_errors
 from flumeng.filters import on_error
 from flumeng.filters.marks import Unmarked
 from flumeng.filters.refreshed_table import RefreshedTable
@@ -126,7 +125,6 @@ class Stages:
 
     @property
     def tables(self) -> list[RefreshedTable]:
-        """The tables that its filters look things up in."""
         return [table for step in self.steps for table in step.tables]
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
@@ -138,11 +136,9 @@ class Stages:
         return self._counts[self._root].through(batch)
 
     def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:
-        """The outputs of a batch that is ``through`` these filters."""
         return self._fork(self._root, outputs, batch)
 
     def filtered(self) -> Filtered:
-        """The counts of all segments since the last call."""
         found = [(one.branch, counts.take()) for one, counts in self._counts.items()]
         dropped = [counts.dropped for _, counts in found]
         return Filtered(
@@ -204,5 +200,4 @@ def _rows(batch: pa.RecordBatch) -> int:
 
 
 def _errors_before(batch: pa.RecordBatch) -> int:
-    """They are counted again behind the step."""
     return -parse_errors(batch)

@@ -1,7 +1,5 @@
-"""What tasks say of themselves: each change once, to the node and into the log.
-
-A report to the node carries all tasks, so changes that come soon after one another share one.
-"""
+"""Reports each change of a task's status once, to the node and to the log. Changes in quick
+succession share one report."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.node.protocol import Message
@@ -29,12 +26,9 @@ GAP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Status:
-    """What a task says of itself; ``partitions`` are those that it has claimed.
-
-    While it retries, ``error`` is why the last batch was not written; while it runs, why partitions
-    stand still.
-    ``epoch_seen`` is the higher epoch under which an ack is owned, when the task is superseded.
-    """
+    """``partitions``: those that the task has claimed. ``error``: why the last batch was not
+    written, or why partitions are stopped. ``epoch_seen``: the higher epoch of a superseded task's
+    ack."""
 
     epoch: int
     revision: int
@@ -46,11 +40,11 @@ class Status:
 
 
 Report = Callable[[str, Status], None]
-"""Is told the key of a task and each change of its status, from any thread."""
+"""Gets the key of a task and each change of its status, from any thread."""
 
 
 class StatusReport:
-    """Used from any thread. ``said`` is the last status that was told."""
+    """Used from any thread. ``said``: the last status reported."""
 
     def __init__(self, report: Report) -> None:
         self.said: Status | None = None
@@ -60,7 +54,6 @@ class StatusReport:
         self._trouble = ""
 
     def stop(self) -> None:
-        """Nothing is told after this call."""
         with self._saying:
             self._stopped = True
 
@@ -73,7 +66,7 @@ class StatusReport:
         epoch_seen: int = 0,
         health: str = "",
     ) -> None:
-        """Tell it, unless it was told last."""
+        """Report it, unless it is unchanged."""
         partitions = assignment.partitions if state in (RUNNING, RETRYING) else ()
         epoch, revision = assignment.epoch, assignment.revision
         status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen, health)
@@ -83,49 +76,40 @@ class StatusReport:
                 self._report(assignment.key, status)
 
     def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Once, until something else goes wrong or all is well again."""
+        """Once, until another trouble comes or all is well again."""
         if sentence != self._trouble:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
 
     def all_is_well(self) -> None:
-        """The next trouble is logged, whatever it is."""
         self._trouble = ""
 
 
 def _cut(error: str | None) -> str | None:
-    """Without secrets, and of bounded length."""
     error = error and scrub(error)
     if error is None or len(error) <= ERROR_CHARACTERS:
         return error
     return error[: ERROR_CHARACTERS - 3] + "..."
 
 
-class Listener(Protocol):
-    """The node; see ``Parent``."""
-
-    def send(self, message: Message) -> None: ...
-
-
 class Reports:
-    """Used from any thread; sends from one of its own."""
+    """Used from any thread; sends from its own."""
 
-    def __init__(self, parent: Listener) -> None:
-        self._parent = parent
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
         self._news = threading.Condition()
         self._changed = False
         self._answers: int | None = None
         self._statuses: dict[str, Status] = {}
-        vital.start("reports", self._send)
+        vital.start("reports", self._run)
 
     def tell(self, key: str, status: Status) -> None:
-        """The task's status is another one."""
         with self._news:
             self._statuses[key] = status
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Configuration ``number`` is the one that runs, with the tasks ``keys``."""
+        """Configuration ``number``, with the tasks ``keys``, is running."""
         with self._news:
             self._answers = number
             kept = {key: told for key, told in self._statuses.items() if key in keys}
@@ -136,7 +120,7 @@ class Reports:
         self._changed = True
         self._news.notify()
 
-    def _send(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._news:
                 while not self._changed:
@@ -144,5 +128,5 @@ class Reports:
                 self._changed = False
                 tasks = {key: asdict(status) for key, status in self._statuses.items()}
                 message = {"type": "status", "answers": self._answers, "tasks": tasks}
-            self._parent.send(message)
+            self._send(message)
             time.sleep(GAP_SECONDS)

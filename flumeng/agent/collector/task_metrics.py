@@ -1,9 +1,8 @@
-"""What Spark counts of its tasks, by flow: read from its status store, which needs no UI.
+"""What Spark tasks use, by flow: read from Spark's status store, which needs no UI.
 
-To read it after each job would cost more than a small batch can bear. So what has ended is read
-every LOOK_SECONDS, all of it in two calls, and nothing while nothing runs. A job of several batches
-counts for each of their flows by events. Of more jobs between two looks than Spark remembers
-(``spark_ui.RETAINED``), the first are not counted.
+Reading it after each job costs more than a small batch, so it is read now and then. A shared job
+counts for each flow by its events. Jobs that Spark has forgotten by then (``spark.RETAINED``) are
+not counted.
 """
 
 from __future__ import annotations
@@ -11,17 +10,19 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import operator
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import reduce
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector.work import Work
+from flumeng.agent.collector.batch import Work
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +34,17 @@ WRAPPERS = "org.apache.spark.status"
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Used:
-    """By Spark tasks. ``run_seconds``: their times added up, which is mostly that of Python.
+class Used(NamedTuple):
+    """What Spark tasks have used. ``run_seconds``: their times added up, mostly that of Python.
     ``cpu_seconds`` and ``gc_seconds``: of their threads in the JVM, without Python.
-    ``peak_memory_bytes``: for sorting and grouping, of the stage that took most."""
+    ``peak_memory_bytes``: for sorting and grouping, the largest of a stage."""
 
     run_seconds: float = 0.0
     cpu_seconds: float = 0.0
     gc_seconds: float = 0.0
     spilled_bytes: float = 0.0
     failed_tasks: float = 0.0
-    peak_memory_bytes: int = 0
+    peak_memory_bytes: float = 0.0
 
     @classmethod
     def of_stage(cls, stage: Row) -> Used:
@@ -57,26 +57,14 @@ class Used:
             stage["peakExecutionMemory"],
         )
 
-    def __add__(self, other: Used) -> Used:
-        return Used(
-            self.run_seconds + other.run_seconds,
-            self.cpu_seconds + other.cpu_seconds,
-            self.gc_seconds + other.gc_seconds,
-            self.spilled_bytes + other.spilled_bytes,
-            self.failed_tasks + other.failed_tasks,
-            max(self.peak_memory_bytes, other.peak_memory_bytes),
-        )
+    def plus(self, other: Used) -> Used:
+        sums = map(operator.add, self[:-1], other[:-1])
+        return Used._make([*sums, max(self.peak_memory_bytes, other.peak_memory_bytes)])
 
     def part(self, share: float) -> Used:
-        """``share`` of it; a peak is not shared out."""
-        return Used(
-            self.run_seconds * share,
-            self.cpu_seconds * share,
-            self.gc_seconds * share,
-            self.spilled_bytes * share,
-            self.failed_tasks * share,
-            self.peak_memory_bytes,
-        )
+        """``share`` of it; a peak is not divided."""
+        shares = [value * share for value in self[:-1]]
+        return Used._make([*shares, self.peak_memory_bytes])
 
 
 class Statuses(Protocol):
@@ -88,7 +76,7 @@ class Statuses(Protocol):
 
 
 class StatusStore:
-    """See ``Statuses``. Spark serialises what it holds, so that each answer is one call."""
+    """Spark serialises its store, so that each answer is one call."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -118,15 +106,14 @@ class _Group:
 
     @property
     def shares(self) -> Iterator[tuple[str, float]]:
-        """By flow. A job without events is shared out evenly."""
         total = sum(self.events.values())
         for flow, events in self.events.items():
             yield flow, events / total if total else 1 / len(self.events)
 
 
 class TaskMetrics:
-    """``tell`` is told what a flow has used, from the thread that looks. ``running`` may be used
-    from any thread."""
+    """``tell`` gets what a flow has used, from the thread that looks. ``running`` is for any
+    thread."""
 
     def __init__(
         self,
@@ -140,13 +127,12 @@ class TaskMetrics:
         self._groups: dict[str, _Group] = {}
         self._next = 0
         self._counted: set[int] = set()
-        """Of the jobs from ``_next`` on, those that have ended and are counted."""
+        """Ended and counted jobs from ``_next`` on."""
         self._failing = False
         self._lock = threading.Lock()
 
     @contextmanager
     def running(self, job: str, works: Sequence[Work]) -> Iterator[None]:
-        """While the job of that name runs."""
         events: Counter[str] = Counter()
         for work in works:
             events[work.pipeline.spec.flow] += work.events
@@ -158,15 +144,8 @@ class TaskMetrics:
         finally:
             group.ended_at = self._clock()
 
-    def follow(self) -> None:
-        """Look now and then, for as long as this process lives."""
-        while True:
-            time.sleep(LOOK_SECONDS)
-            self.look()
-
     def look(self) -> None:
-        """Tell of the jobs that have ended since the last look. What Spark cannot say is not
-        counted."""
+        """Report the jobs that have ended since the last look."""
         if not self._groups:
             return
         began = self._clock()
@@ -202,20 +181,21 @@ class TaskMetrics:
             return
         by_stage = _by_stage(self._statuses.stages(min(min(_stages(row)) for row in ours)))
         for row in ours:
-            used = sum((by_stage.get(stage, Used()) for stage in _stages(row)), Used())
+            used = reduce(
+                Used.plus, (by_stage.get(stage, Used()) for stage in _stages(row)), Used()
+            )
             for flow, share in groups[row["info"]["jobGroup"]].shares:
                 self._tell(flow, used.part(share))
 
 
 def _stages(job: Row) -> set[int]:
-    """Those that it has run; the others were there from an earlier job."""
+    """Those that it has run; skipped ones were there from an earlier job."""
     return set(job["info"]["stageIds"]) - set(job["skippedStages"])
 
 
 def _by_stage(rows: Iterable[Row]) -> dict[int, Used]:
-    """All attempts of each stage."""
     found: dict[int, Used] = {}
     for row in rows:
         stage = row["info"]
-        found[stage["stageId"]] = found.get(stage["stageId"], Used()) + Used.of_stage(stage)
+        found[stage["stageId"]] = found.get(stage["stageId"], Used()).plus(Used.of_stage(stage))
     return found

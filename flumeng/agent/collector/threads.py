@@ -1,8 +1,5 @@
-"""A bounded number of threads that carry out calls, of which one that hangs is replaced.
-
-A call that waits for a dead disk cannot be ended. Its thread is given up: another one takes its
-place, and it ends when the call returns. So a few calls that hang cost the other calls nothing.
-"""
+"""A bounded number of threads for calls. One that hangs, as on a dead disk, is replaced and ends
+with its call, so it does not delay the others."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ MOST_REPLACED = 32
 
 @dataclass(eq=False)
 class _Call:
-    """``on_hang`` is told once, with the seconds that it has run. ``replaced``: its thread was, and
-    ends with the call."""
+    """``on_hang`` is called once, with the seconds that it has run. ``replaced``: its thread ends
+    with the call."""
 
     run: Callable[[], None]
     on_hang: Callable[[float], None]
@@ -33,8 +30,8 @@ class _Call:
 
 
 class Threads:
-    """A thread starts when a call waits and none is idle, up to ``most``; it ends only when another
-    has taken its place. ``clock`` gives seconds that only grow."""
+    """A thread starts when a call waits and none is idle, up to ``most``; it ends only when it was
+    replaced. ``clock`` gives seconds that only grow."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class Threads:
         self._made = 0
 
     def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
-        """Carry out ``run``, which raises nothing, behind all that was submitted before."""
+        """Carry out ``run``, which raises nothing, after all earlier calls."""
         with self._news:
             self._waiting.append(_Call(run, on_hang))
             if self._idle < len(self._waiting) and self._there < self._most:
@@ -65,7 +62,7 @@ class Threads:
             self._news.notify()
 
     def look(self) -> None:
-        """Replace the threads of calls that are over the limit, and tell of those calls."""
+        """Replace the threads of calls over the limit, and report those calls."""
         now = self._clock()
         with self._news:
             late = [call for call in self._running if now - call.began >= self._limit_seconds]
@@ -81,7 +78,6 @@ class Threads:
             call.on_hang(now - call.began)
 
     def _start(self) -> bool:
-        """Whether there is one more thread; else those that are there have to do."""
         try:
             vital.start(f"{self._name}-{self._made + 1}", self._work)
         except RuntimeError as error:

@@ -1,19 +1,20 @@
 """What executors do for a job: many units, each a split of a batch on its way into a sink.
 
-A unit that fails reports it in its result and fails nothing else, so Spark never repeats what
-others have done. In a job of several batches a hanging unit is left behind when the others are done
-and it is over its limit; until then others take its place. While the process uses its processor, or
-a unit ends now and then, units count as slow, not hung.
+A unit that fails says so in its result, so Spark never repeats the others. In a job of several
+batches a hanging unit is left behind when the others are done and it is over its limit. While the
+process uses its processor, or units end, units count as slow, not hung.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import pickle
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -216,3 +217,16 @@ def _stream(batches: list[pa.RecordBatch]) -> bytes:
         for batch in batches:
             writer.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Imports ``modules`` in each Spark task, so that its Python worker has them."""
+
+    modules: tuple[str, ...]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+        for module in self.modules:
+            with suppress(ImportError):  # code that a flow brings may be no module of its own
+                importlib.import_module(module)
+        return iter(numbers)

@@ -1,7 +1,6 @@
-"""What a collector does: what the node wants, as one runner a task.
+"""A collector's tasks: one runner for each task that the node wants.
 
-Messages are level-triggered: each ``configure`` names all tasks, so those that it does not name are
-stopped, and those that are as before notice nothing.
+Each ``configure`` names all tasks: others are stopped, and unchanged ones are not disturbed.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Pipeline
 from flumeng.agent.collector.commit import OpenStore
-from flumeng.agent.collector.job import Engine, Jobs, unrecorded
+from flumeng.agent.collector.job import Engine, Jobs
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.publisher import Publisher
-from flumeng.agent.collector.runner import Runner, Surroundings
+from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import STARTING, Reports, Status
-from flumeng.agent.collector.work import Pipeline
+from flumeng.agent.collector.takeover import Surroundings
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
 from flumeng.connectors.api.ranged import OpenPositions
@@ -30,19 +30,14 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 HUNG_SECONDS = 60.0
-"""A configuration that is not applied after so long, or a look at what runs: its thread hangs."""
+"""A thread hangs when a configuration, or a look at what runs, takes so long."""
 
 
 class Worker:
-    """Talks to ``parent``; tasks take their turns in threads of a scheduler's.
-
-    ``in_progress`` is told what runs. ``open_store`` finds file stores, and refuses where nothing
-    may be written.
-    ``engine`` runs ``slots`` batches at once, ``build`` makes the pipeline of an assignment, and
-    ``positions`` what a task asks how far its partitions reach. ``on_stuck`` is told when nothing
-    can be expected of the engine any more. ``spark_ui`` is the URL of Spark's interface, if any,
-    and ``address`` where this process tells what it counts.
-    """
+    """Talks to ``parent``. ``engine`` runs ``slots`` batches at once, ``build`` makes pipelines,
+    ``positions`` reports how far partitions reach, ``on_stuck`` is called when the engine is of no
+    use any more. ``spark_ui`` and ``address``: Spark's interface, and where this process serves its
+    counts."""
 
     def __init__(
         self,
@@ -63,13 +58,13 @@ class Worker:
         self._parent = parent
         self._spark_ui = spark_ui
         self._address = address
-        self._reports = Reports(parent)
+        self._reports = Reports(parent.send)
         self._scheduler = Scheduler()
         self._jobs = Jobs(
             engine,
             slots,
             on_stuck=on_stuck,
-            in_progress=unrecorded if in_progress is None else in_progress.job,
+            in_progress=None if in_progress is None else in_progress.job,
         )
         publisher = Publisher(store)
         self._measures = measures or Measures()
@@ -111,8 +106,8 @@ class Worker:
         log.info("the node is gone")
 
     def require_turning(self) -> None:
-        """A probe of life; may be called from any thread. Raises TimeoutError when a loop that the
-        collector's work depends on hangs."""
+        """A probe of life, for any thread. Raises TimeoutError when a loop of the collector
+        hangs."""
         loops = {"configure": self._configuring_since, "watch": self._looking_since}
         for loop, since in loops.items():
             if since is not None and time.monotonic() - since > HUNG_SECONDS:
@@ -124,9 +119,7 @@ class Worker:
             runner.stop()
             self._ending.append(runner)
         self._ending = [runner for runner in self._ending if not runner.join(0)]
-        self._measures.keep({task.flow for task in wanted.values()})
-        self._measures.tasks.keep(wanted.keys())
-        self._measures.lags.keep(wanted.keys())
+        self._measures.keep(wanted.keys())
         fresh = wanted.keys() - self._runners.keys()
         for key, assignment in wanted.items():
             if key in fresh:
@@ -152,7 +145,6 @@ class Worker:
         log.info("stopped, %d of %d tasks drained", len(runners) - len(late), len(runners))
 
     def _watch(self) -> None:
-        """End what hangs."""
         while True:
             self._looking_since = None
             time.sleep(LOOK_SECONDS)

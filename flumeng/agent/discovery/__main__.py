@@ -23,7 +23,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
-from flumeng.platform import logs, parentage, secrets, vital
+from flumeng.platform import logs, processes, secrets, vital
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process
 
@@ -43,7 +43,7 @@ def main() -> int:
     given = parser.parse_args()
     logs.to_stderr("discover")
     parent = Parent.take_stdio()
-    parentage.go_on_without_parent()
+    processes.go_on_without_parent()
     try:
         allowed = policy.load(given.policy)
     except UserError as problem:

@@ -6,16 +6,30 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 
-from flumeng.agent.dryrun.moments import EXAMPLE, micros
 from flumeng.config import FlowSpec, document
 from flumeng.config.decode import INVALID, Decoder
 from flumeng.config.flow_files import FlowFilesError, Unfit, content_of, read_flows
 from flumeng.platform.options.option import option
 from flumeng.platform.options.problems import Problem, SpecError, nearest
+
+EXAMPLE = "2026-01-01T00:00:00Z"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(text: str) -> int:
+    """Microseconds since 1970 of a time in RFC 3339. Raises ValueError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"expected a time, like {EXAMPLE}") from None
+    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+    return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
+
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 500_000
@@ -36,7 +50,7 @@ def _check_base64(text: str) -> None:
 
 @dataclass(frozen=True)
 class GivenEvent:
-    """An event that comes in, where a line does not say enough."""
+    """An event that a line cannot express."""
 
     body: str | None = option(
         doc="Its body.", example='"<34>1 - web1 su - - - failed"', default=None
@@ -65,7 +79,7 @@ class GivenEvent:
 
 @dataclass(frozen=True)
 class Case:
-    """Events that are one batch of the flow, and what its filters have to make of them."""
+    """Events that are one batch of the flow, and the events expected behind its filters."""
 
     name: str = option(doc="What the case shows.", example="warnings pass")
     input: tuple[str | GivenEvent, ...] = option(
@@ -133,7 +147,7 @@ class CaseFile:
 
 @dataclass(frozen=True)
 class Cases:
-    """What a file says, with its flow. ``lines``: where in the file what stands."""
+    """A file of cases with its flow. ``lines``: the line of each part of the file."""
 
     path: Path
     file: CaseFile
@@ -141,12 +155,11 @@ class Cases:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def place(self, number: int) -> str:
-        """Where the case of that number stands."""
         return f"{self.path}:{self.lines[f'cases[{number}]']}"
 
 
 def read_cases(paths: Sequence[Path]) -> list[Cases]:
-    """Every file with its flow. Raises FlowFilesError with every problem of all of them."""
+    """Raises FlowFilesError with every problem of all files."""
     problems: list[tuple[Path, Problem]] = []
     found = []
     for path in paths:

@@ -1,7 +1,6 @@
-"""Whether events are as a case expects them: of each, the columns that it names.
+"""Compares events with a case's expectations, by the columns that it names, in any order.
 
-What is expected is YAML, whose scalars are texts; what they mean the column's type says. Of structs
-and maps only what is named is compared. Events are in no order, as those of a batch are.
+Expectations are YAML, whose scalars get the type of the column. Only named fields are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from flumeng.agent.dryrun.moments import micros
+from flumeng.agent.dryrun.cases import micros
 from flumeng.config import document
 from flumeng.events import identity, json_text
 from flumeng.platform.options.problems import nearest
@@ -27,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as expected; ``line`` is where that stands, if anywhere."""
+    """``line``: where the failed expectation stands, if anywhere."""
 
     line: int | None
     what: str
@@ -36,7 +35,7 @@ class Difference:
 def compare(
     expected: Sequence[yaml.Node], events: Sequence[pa.RecordBatch], schema: pa.Schema
 ) -> list[Difference]:
-    """All differences; none when each expected event is there, and no other."""
+    """Empty when each expected event is there, and no other."""
     wrong = [found for node in expected for found in _unfit(node, schema)]
     if wrong:
         return wrong
@@ -50,7 +49,6 @@ def compare(
 
 
 def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
-    """What no event can be."""
     if not isinstance(node, yaml.MappingNode):
         said = f"expected columns with values, found {document.describe(node)}"
         yield Difference(document.line(node), said)
@@ -61,7 +59,7 @@ def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
 
 
 def _matched(fits: Sequence[Sequence[bool]]) -> dict[int, int]:
-    """As many pairs of expected and found events as there can be (augmenting paths, as Kuhn)."""
+    """A maximum matching of expected and found events (augmenting paths, as Kuhn)."""
     of_found: dict[int, int] = {}
 
     def place(expected: int, tried: set[int]) -> bool:
@@ -85,12 +83,12 @@ def _told(
     texts: Sequence[bytes],
     schema: pa.Schema,
 ) -> Iterator[Difference]:
-    """What is left on both sides, side by side as long as there are two."""
     for node, number in zip(missing, others, strict=False):
         for name, value in document.items(node).items():
             kind, found = schema.field(name).type, rows[number][name]
             if not matches(value, found, kind):
-                said = f"{name}: expected {_shown_node(value)}, found {_shown(found)}"
+                shown = json.dumps(_plain(found), ensure_ascii=False)
+                said = f"{name}: expected {_shown_node(value)}, found {shown}"
                 yield Difference(document.line(value), f"event {number}: {said}")
     for node in missing[len(others) :]:
         yield Difference(document.line(node), f"expected, and not there: {_shown_node(node)}")
@@ -107,7 +105,6 @@ def _fits(node: yaml.Node, row: Row, schema: pa.Schema) -> bool:
 
 
 def matches(node: yaml.Node, value: Any, kind: pa.DataType) -> bool:
-    """Whether ``node`` says ``value``, which is of ``kind``."""
     if document.is_null(node) or value is None:
         return document.is_null(node) and value is None
     if pa.types.is_map(kind):
@@ -152,10 +149,6 @@ def _says(text: str, value: Any) -> bool:
     if isinstance(value, bytes):
         return text.encode() == value or text == value.decode("utf-8", "replace")
     return bool(text == value)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _shown_node(node: yaml.Node) -> str:

@@ -18,8 +18,8 @@ from flumeng.config.component import KEEP, Component, FilterOptions
 from flumeng.config.stages import BranchStage, SinkStage
 from flumeng.config.summary import summary
 from flumeng.events import identity, json_text
+from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch, Session
-from flumeng.events.reasons import PARSE_ERROR
 from flumeng.filters import on_error
 from flumeng.filters.stages import Segment, Step, Way, segments_of
 
@@ -28,10 +28,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ExplainedStep:
-    """What a filter made of an event, which was ``before``: as many ``rows`` as came out, without
-    what is null. Or which events a branch takes; what follows with a greater ``depth`` is in it.
-    ``why`` are the values of the columns that the condition names. ``lost``: nobody can tell which
-    of its rows are of this event."""
+    """A filter's effect on an event, or the events that a branch takes; later steps with a greater
+    ``depth`` are in that branch. ``rows``: what came out, without nulls. ``why``: the columns that
+    the condition names. ``lost``: the rows of this event are unknown."""
 
     name: str
     before: Row
@@ -44,7 +43,7 @@ class ExplainedStep:
 
 @dataclass(frozen=True)
 class Explained:
-    """An event before all filters, and each step that it reaches."""
+    """An event as received, and each step that it reaches."""
 
     event: Row
     steps: tuple[ExplainedStep, ...]
@@ -52,8 +51,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A step for all events. ``parent`` is the number of the one that it follows; ``rows`` are by
-    event, and None when they are lost."""
+    """A step for all events. ``parent``: the step before; ``rows`` by event, None when lost."""
 
     name: str
     conditions: tuple[str | None, ...]
@@ -80,7 +78,6 @@ def explain(
 def _explained(
     spec: FlowSpec, session: Session, known: Sequence[pa.RecordBatch]
 ) -> Mapping[int, _Stage]:
-    """The stages that events reach, by their numbers."""
     segments = list(segments_of(spec.stages).walk())
     steps = {step.place: step for one in segments for step in one.steps}
     ways = {way.segment.entry: (one, way) for one in segments for way in one.ways if way.segment}
@@ -129,8 +126,7 @@ def _through(
     apply: Callable[[LazyBatch], LazyBatch],
     step: Step | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """At least one batch, perhaps without rows; None when events are not known behind it. The
-    tables of ``step`` are refreshed."""
+    """At least one batch, perhaps empty; None when events are unknown behind it."""
     schema = apply(batch_of(session, (), events[0].schema)).schema
     if identity.SEQ not in schema.names:
         return None
@@ -174,7 +170,6 @@ def _shown_branch(branch: Branch) -> str:
 
 
 def _named(conditions: Sequence[str | None], row: Row) -> Row:
-    """The values of the columns that the conditions name."""
     found: dict[str, Any] = {}
     for text in filter(None, conditions):
         try:
@@ -188,7 +183,6 @@ def _named(conditions: Sequence[str | None], row: Row) -> Row:
 
 
 def _rows(batches: Sequence[pa.RecordBatch] | None) -> dict[int, list[Row]] | None:
-    """The rows of each event by its number, as JSON has them."""
     if batches is None:
         return None
     found: dict[int, list[Row]] = {}

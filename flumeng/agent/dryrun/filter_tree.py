@@ -1,8 +1,5 @@
-"""The filters of a flow and of its branches, over batches in this process.
-
-What is behind the filters of the flow, or of a branch, is computed once, and goes on into each of
-its branches, as in a collector.
-"""
+"""A flow's filters and branches, run over batches in this process. What branches share is computed
+once."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from flumeng.platform.errors import FlumengError
 
 @dataclass(frozen=True)
 class Given:
-    """A first stage: these events, whatever it is asked for."""
+    """A first stage that yields these events."""
 
     batches: tuple[pa.RecordBatch, ...]
 
@@ -33,8 +30,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Output:
-    """Events of ``schema`` that come out into the sinks of the flow, or of the branch of that name,
-    which has those that it is in before it; or as dead letters of the filter at ``failed``."""
+    """Events for the sinks of ``branch``, named with its parents; empty for the flow's own. Or dead
+    letters of the filter at ``failed``."""
 
     branch: str
     batches: list[pa.RecordBatch]
@@ -42,18 +39,17 @@ class Output:
     failed: str = ""
 
     def combined(self) -> list[pa.RecordBatch]:
-        """The same events in one batch, or in as few as Arrow can have them in; none without
-        events."""
+        """The events in as few batches as Arrow allows."""
         if len(self.batches) <= 1:
             return self.batches
         return list(pa.Table.from_batches(self.batches).combine_chunks().to_batches())
 
 
 class FilterTree:
-    """For events of one schema. ``ends``: all its outputs, without events."""
+    """For events of one schema. ``ends``: all outputs, without events."""
 
     def __init__(self, stages: tuple[FlowStage, ...], session: Session, schema: pa.Schema) -> None:
-        """Raises UserError when filters do not fit the events, or one another."""
+        """Raises UserError when filters do not fit the events or each other."""
         self._root = segments_of(stages)
         self._steps = [step for one in self._root.walk() for step in one.steps]
         self._identified = any(step.identified for step in self._steps)
@@ -62,10 +58,8 @@ class FilterTree:
         self.ends = list(self._outputs((), tries=True))
 
     def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
-        """What comes out of ``batches``, which are one batch of the flow's, at each end.
-
-        Raises UserError, UnavailableError and whatever a filter raises in a collector.
-        """
+        """The outputs of ``batches``, which are one batch. Raises UserError, UnavailableError and
+        errors of filters."""
         for step in self._steps:
             for table in step.tables:
                 table.refresh()
@@ -73,7 +67,6 @@ class FilterTree:
         yield from self._outputs(given, tries=False)
 
     def _outputs(self, batches: Sequence[pa.RecordBatch], *, tries: bool) -> Iterator[Output]:
-        """One that ``tries`` computes nothing."""
         with errors_in_one_line():
             batch = batch_of(self._session, batches, self._schema)
             yield from self._follow(self._root, "", batch, tries=tries)
@@ -95,13 +88,12 @@ class FilterTree:
 
 
 def batch_of(session: Session, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> LazyBatch:
-    """These events as one batch."""
     first = Given(tuple(batches))
     return replace(LazyBatch.of_splits(session, 1, first, schema), large_rows=True)
 
 
 def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
-    """The events of a batch, computed here; by Spark when it needs that."""
+    """The events of a batch, computed here, or by Spark where necessary."""
     stage = batch.all_arrow
     if stage is not None:
         return [found for found in stage(iter(())) if found.num_rows]
@@ -111,12 +103,12 @@ def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Errors of Spark's as a collector reports them."""
+    """Reports errors of Spark as a collector does."""
     try:
         yield
     except FlumengError:
         raise
     except Exception as error:
-        from flumeng.agent.collector.written import one_line  # noqa: PLC0415  loads Spark
+        from flumeng.agent.collector.outcome import one_line  # noqa: PLC0415  loads Spark
 
         raise one_line(error) from error

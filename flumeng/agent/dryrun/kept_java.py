@@ -1,14 +1,11 @@
-"""Keeps a Spark context running between commands of the same user.
+"""Keeps a Spark context running between commands of the same user, since its start takes most of a
+short run.
 
-Starting the JVM, the context and its Python workers takes most of the time of a short run. A
-*keeper* process holds a context that has started. Each command has a session of its own in it, so
-that no command sees the settings and views of another.
-
-The keeper serves one command at a time, and only when flumeng's code, Java, jars, environment and
-working directory are equal, since Spark's Python workers inherit these. It ends after five idle
-minutes, or when a command ends without reporting that nothing of it runs any more. Without
-XDG_RUNTIME_DIR, a directory that only the user can read, there is no keeper and each command starts
-a JVM.
+A *keeper* process holds the context; each command has its own session, without the settings and
+views of others. It serves one command at a time, and only with equal code, Java, jars, environment
+and working directory, which Spark's Python workers inherit. It ends after five idle minutes, or
+when a command ends without reporting that nothing of it runs any more. Without XDG_RUNTIME_DIR, a
+directory that only the user can read, each command starts a JVM.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ PORT_VARIABLE, SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET
 """PySpark connects to this JVM instead of starting one."""
 OPTIONS = SparkOptions(master="local[1]")
 """One split at a time: events keep their order."""
+SOCKET = "java.socket"
 IDLE_SECONDS = 300.0
 START_SECONDS = 120.0
 ANSWER_SECONDS = 1.0
@@ -57,7 +55,7 @@ _MOST_PATH_BYTES = 40
 
 @dataclass
 class KeptJava:
-    """A JVM that this process has for itself until ``give_back``."""
+    """A JVM for this process alone, until ``give_back``."""
 
     port: int
     secret: str
@@ -74,8 +72,8 @@ class KeptJava:
 
 
 def take(starting: Callable[[], object]) -> KeptJava | None:
-    """The keeper's JVM, of a keeper that is started when there is none, and ``starting`` is called
-    before that. None when it serves another command, and where none can be had."""
+    """The keeper's JVM; starts a keeper when there is none, after calling ``starting``. None when
+    it serves another command or cannot be started."""
     directory = _directory()
     if directory is None:
         return None
@@ -108,7 +106,7 @@ def _directory() -> Path | None:
 
 
 def _setting() -> str:
-    """A hash of all that a JVM and its Python workers inherit from the command that starts them."""
+    """A hash of everything that a JVM and its Python workers inherit from the command."""
     from flumeng.agent.collector import class_archive  # noqa: PLC0415  loads PySpark
 
     variables = {name: value for name, value in os.environ.items() if name not in _NO_SETTING}
@@ -124,7 +122,7 @@ def _ask(directory: Path, setting: str) -> KeptJava | None:
     try:
         connection.settimeout(ANSWER_SECONDS)
         try:
-            connection.connect(str(_socket_of(directory)))
+            connection.connect(str(directory / SOCKET))
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
             return None
@@ -156,17 +154,7 @@ def _start(directory: Path, setting: str) -> KeptJava | None:
     return _ask(directory, setting)
 
 
-def _socket_of(directory: Path) -> Path:
-    return directory / "java.socket"
-
-
-def _spark_in(directory: Path) -> Path:
-    return directory / "spark"
-
-
 class _Keeper:
-    """Listens in ``directory``. Everything of it and of its JVM is below that."""
-
     def __init__(self, directory: Path, setting: str, idle_seconds: float) -> None:
         self._directory = directory
         self._setting = setting
@@ -180,7 +168,7 @@ class _Keeper:
                 return
             ready = os.dup(sys.stdout.fileno())
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            path = _socket_of(self._directory)
+            path = self._directory / SOCKET
             path.unlink(missing_ok=True)
             gateway = self._start_java()
             try:
@@ -194,14 +182,14 @@ class _Keeper:
                 path.unlink(missing_ok=True)
                 gateway.proc.stdin.close()
                 gateway.proc.wait()
-                shutil.rmtree(_spark_in(self._directory), ignore_errors=True)
+                shutil.rmtree(self._directory / "spark", ignore_errors=True)
 
     def _start_java(self) -> JavaGateway:
         from flumeng.agent.collector import class_archive, spark  # noqa: PLC0415  that loads PySpark
 
         cache = class_archive.cache_of(self._directory)
         options = class_archive.java_options(cache)
-        session = spark.start(_spark_in(self._directory), OPTIONS, more_java_options=options)
+        session = spark.start(self._directory / "spark", OPTIONS, more_java_options=options)
         gateway = session.sparkContext._gateway
         assert gateway is not None
         return gateway
@@ -216,12 +204,14 @@ class _Keeper:
             except TimeoutError:
                 return
             with connection, suppress(OSError):
-                said = _received(connection).decode(errors="replace").strip()
+                connection.settimeout(ANSWER_SECONDS)
+                said = connection.recv(_MOST_BYTES).decode(errors="replace").strip()
+                connection.settimeout(None)
                 if not said:
                     continue
                 if said != self._setting:
                     # Another keeper takes the place of this one.
-                    _socket_of(self._directory).unlink(missing_ok=True)
+                    (self._directory / SOCKET).unlink(missing_ok=True)
                     (self._directory / "java.lock").unlink(missing_ok=True)
                     connection.sendall(json.dumps({"ends": True}).encode())
                     return
@@ -231,7 +221,7 @@ class _Keeper:
 
 
 def _serve(listener: socket.socket, connection: socket.socket) -> bool:
-    """Wait until the command ends; others are refused. Whether it has stopped its Spark."""
+    """Wait until the command ends, refusing others. Whether it has stopped its Spark."""
     while True:
         ready, _, _ = select.select([listener, connection], [], [])
         if connection in ready:
@@ -239,13 +229,6 @@ def _serve(listener: socket.socket, connection: socket.socket) -> bool:
                 return connection.recv(_MOST_BYTES) == _DONE
             return False
         listener.accept()[0].close()
-
-
-def _received(connection: socket.socket) -> bytes:
-    connection.settimeout(ANSWER_SECONDS)
-    found = connection.recv(_MOST_BYTES)
-    connection.settimeout(None)
-    return found
 
 
 def main() -> None:

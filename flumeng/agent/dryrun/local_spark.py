@@ -1,7 +1,5 @@
-"""A Spark of this process with the collector's settings, started when it is first needed.
-
-It may be one that a command before has started, see ``kept_java``.
-"""
+"""Spark in this process with the collector's settings, started when first needed, or kept from an
+earlier command (``kept_java``)."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class LocalSpark:
-    """Returns the Spark session. ``announce`` is called once, before a start that takes seconds.
-    With ``users_code`` Spark is not shared with other commands, since its Python workers do not
-    import a user's module again after it has changed."""
+    """Returns the Spark session. ``announce`` is called before a start that takes seconds. With
+    ``users_code`` Spark is not shared with other commands, since its Python workers do not import a
+    changed module again."""
 
     def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
         self._announce = announce
@@ -80,8 +78,7 @@ class LocalSpark:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def _give_back(self, *, stopped: bool) -> None:
-        """PySpark forgets the context and its JVM, which go on: the next command of this process
-        asks for them again."""
+        """PySpark forgets the context and its JVM, which go on for the next command."""
         from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
         from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 
@@ -95,7 +92,6 @@ class LocalSpark:
 
 
 def _attached(java: KeptJava) -> SparkSession:
-    """A session in the Spark context of that JVM. Raises FlumengError."""
     from py4j.protocol import Py4JError  # noqa: PLC0415  only when it is needed
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only when it is needed
     from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed

@@ -1,28 +1,29 @@
-"""Cases run through the filters of their flows, and what came of each."""
+"""Runs cases through the filters of their flows and reports the results, also as JUnit XML."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 
-from flumeng.agent.dryrun.cases import Case, Cases, GivenEvent
+from flumeng.agent.dryrun.cases import Case, Cases, GivenEvent, micros
 from flumeng.agent.dryrun.comparison import Difference, compare
 from flumeng.agent.dryrun.filter_tree import FilterTree
-from flumeng.agent.dryrun.moments import micros
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.agent.dryrun.running import count, joined
 from flumeng.connectors.api.framing import Messages
+from flumeng.events.attributes import parse_errors
 from flumeng.events.lazy_batch import Session
-from flumeng.events.reasons import parse_errors
 from flumeng.platform.errors import FlumengError
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``place`` is where the case stands. ``error``: why it could not be run to its end."""
+    """``place``: file and line of the case. ``error``: why it could not be run."""
 
     file: str
     name: str
@@ -37,8 +38,6 @@ class Outcome:
 
 
 def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> Iterator[Outcome]:
-    """Each case whose name is ``chosen``, as a batch of its own. Raises what ``FilterTree``
-    raises."""
     tree: FilterTree | None = None
     for number, case in enumerate(cases.file.cases):
         if not chosen(case.name):
@@ -100,3 +99,32 @@ def _differences(
     ):
         if expected is not None and expected != there:
             yield Difference(None, f"{what}: expected {expected}, found {there}")
+
+
+def junit(outcomes: Sequence[Outcome], told: dict[str, str]) -> str:
+    """A suite for each file; ``told``: the messages of failed cases, by place."""
+    root = ET.Element("testsuites", _numbers(outcomes))
+    for file, found in groupby(outcomes, key=lambda outcome: outcome.file):
+        of_file = list(found)
+        suite = ET.SubElement(root, "testsuite", {"name": file, **_numbers(of_file)})
+        for outcome in of_file:
+            seconds = f"{outcome.seconds:.3f}"
+            case = ET.SubElement(
+                suite, "testcase", {"classname": file, "name": outcome.name, "time": seconds}
+            )
+            if not outcome.passed:
+                text = told[outcome.place]
+                kind = "error" if outcome.error else "failure"
+                message = text.splitlines()[0]
+                ET.SubElement(case, kind, {"message": message}).text = text
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, "unicode")}\n'
+
+
+def _numbers(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    return {
+        "tests": str(len(outcomes)),
+        "failures": str(sum(bool(one.differences) for one in outcomes)),
+        "errors": str(sum(bool(one.error) for one in outcomes)),
+        "time": f"{sum(one.seconds for one in outcomes):.3f}",
+    }

@@ -1,4 +1,5 @@
-"""Lines out of files and pipes, as soon as they are there and in large pieces when many are."""
+"""Reads lines from files and pipes: as soon as they are there, in large pieces when there are
+many."""
 
 from __future__ import annotations
 
@@ -25,15 +26,14 @@ R = TypeVar("R")
 STANDARD_INPUT = Path("-")
 PIECE_BYTES = 4 << 20
 PIPE_BYTES = 1 << 20
-"""What any user may make a pipe hold."""
+"""The largest size of a pipe for any user."""
 WAITING = 4
-"""So many pieces wait between two threads."""
+"""Pieces queued between two threads."""
 
 
 def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) -> Iterator[Messages]:
-    """The lines of files, or of standard input when there are none, in UTF-8 and without a byte
-    order mark. Of a pipe whatever is there is given at once. Raises UserError for a file that
-    cannot be read."""
+    """The lines of files, or of standard input when there are none, in UTF-8 without a byte order
+    mark. Pipes are not waited for. Raises UserError for a file that cannot be read."""
     for path in inputs or [STANDARD_INPUT]:
         try:
             with _opened(path) as descriptor:
@@ -72,16 +72,14 @@ def _lines_of(descriptor: int, max_line_bytes: int, encoding: str) -> Iterator[M
 
 
 class _End:
-    """Nothing follows; ``error`` says why, if not for the end."""
-
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same ``items``, which another thread takes while this one works; an error comes in its
-    turn. The thread ends with the next item when no more are asked for, and does not keep the
-    process from ending."""
+    """The same ``items``, taken by another thread ahead of this one; an error is raised in its
+    turn. The thread ends with the next item once no more are wanted, and does not keep the process
+    alive."""
     queue: Queue[T | _End] = Queue(WAITING)
     stopped = Event()
 
@@ -113,9 +111,8 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
 
 
 def in_order(work: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
-    """``work`` of each of the ``items``, which another thread does ahead of this one: in order, and
-    each as soon as it is there. An error comes in its turn. The process ends when the thread has
-    done the item that it works on."""
+    """``work`` of each of the ``items``, done by another thread, in order and each as soon as it is
+    done. An error is raised in its turn. The process waits for the item in work only."""
     pool = ThreadPoolExecutor(1, "in-order")
     try:
         for result in ahead(pool.submit(work, item) for item in items):

@@ -1,8 +1,5 @@
-"""Lines as the events that a source of a flow would make of them: no source runs, none is reached.
-
-They are cut as that source cuts lines. What only a real sender or file has (its port, an inode) is
-in no attribute.
-"""
+"""Lines as the events that a source of a flow would make of them, without running the source.
+Attributes of a real sender or file (port, inode) are missing."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ TRAILERS = {"syslog": b"\n\r\0", "kafka": b""}
 
 
 class ReceivedLines:
-    """``number``: which of the flow's sources. ``host``, ``attrs`` and ``ts`` (microseconds since
-    1970) are said for all lines; else they are as of that source, and now. ``filtered_by``: the
-    flow whose filters, which do not run here, events go through before they come to these."""
+    """``number``: the source of the flow. ``host``, ``attrs`` and ``ts`` (microseconds since 1970)
+    are of all lines; by default those of the source, and now. ``filtered_by``: the flow whose
+    filters come before these, and do not run here."""
 
     def __init__(
         self,
@@ -52,7 +49,8 @@ class ReceivedLines:
                 f"{number}"
             )
         source = spec.sources[number]
-        self.filtered_by = _filtered_by(source)
+        upstream = source.options.upstream
+        self.filtered_by = upstream.flow if upstream is not None and upstream.filters else None
         self.max_line_bytes = int(getattr(source.options, "max_line_bytes", MAX_LINE_BYTES))
         self.encoding = str(getattr(source.options, "encoding", UTF_8))
         self._host = _host(source) if host is None else host
@@ -74,16 +72,16 @@ class ReceivedLines:
         self.schema = READ_SCHEMA if self._topics is None else _message_schema()
 
     def origin(self, host: str | None = None, attrs: Mapping[str, str] | None = None) -> Origin:
-        """Where events come from: with another host, and further attributes."""
+        """The origin of events, with another host or further attributes."""
         found = tuple((self._attrs | dict(attrs or {})).items())
         return Origin(self._host if host is None else host, found, self._rules)
 
     def events(self, lines: Messages) -> list[pa.RecordBatch]:
-        """Whole lines, in ``schema``; those that this source drops, being empty, are in none."""
+        """Whole lines, in ``schema``, without the empty ones that this source drops."""
         return self._built(ReceivedBlock(lines.data, self._origin, self._now(), lines.bounds))
 
     def event(self, body: bytes, origin: Origin, ts: int | None = None) -> list[pa.RecordBatch]:
-        """One body, which may have line ends in it."""
+        """One body, which may contain line ends."""
         bounds = array("q", [0]), array("q", [len(body)])
         received = self._now() if ts is None else ts
         return self._built(ReceivedBlock(body, origin, received, bounds))
@@ -116,11 +114,6 @@ class ReceivedLines:
             yield "key", pa.nulls(count, pa.binary())
             kind = self.schema.field("headers").type
             yield "headers", pa.array([[]], kind).take(pa.repeat(pa.scalar(0), count))
-
-
-def _filtered_by(source: Component[SourceOptions]) -> str | None:
-    upstream = source.options.upstream
-    return upstream.flow if upstream is not None and upstream.filters else None
 
 
 def _host(source: Component[SourceOptions]) -> str:

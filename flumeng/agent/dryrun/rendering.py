@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.events import identity, json_text
-from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 
 OF_READERS = frozenset(READ_SCHEMA.names) - frozenset(EVENT_SCHEMA.names)
-"""Columns that tell people nothing about an event that was only tried."""
+"""Columns that mean nothing for an event that was only tried."""
 SOURCE = "source"
 
 
 END = "@end"
-"""What JSON calls the branch in which an event came out, or that it is a dead letter."""
+"""JSON's name of the branch in which an event came out, or its mark as a dead letter."""
 
 
 def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
-    """A line for each event, which says at which ``end`` it came out, if that is given."""
+    """A line for each event, with the ``end`` at which it came out, if given."""
     events = identity.strip(events)
     if end is not None:
         names = pa.repeat(pa.scalar(end), events.num_rows)
@@ -30,9 +30,8 @@ def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
 
 
 def text_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
-    """A line for each event: the ``end`` if that is given, its time, its host, and what there is
-    beside that, by name. The body is shown while no filter has taken anything from it, or when
-    one could not."""
+    """A line for each event: its ``end`` if given, time, host, and the other columns by name. The
+    body is shown while no filter has parsed it, or when parsing failed."""
     parts = list(_parts(identity.strip(events)))
     if parts and end is not None:
         parts.insert(0, f"[{end}] ".encode())
@@ -72,7 +71,7 @@ def _parts(events: pa.RecordBatch) -> Iterator[pa.Array | bytes]:
 
 
 def _unread_bodies(events: pa.RecordBatch) -> pa.Array | None:
-    """The bodies of events that have a ``parse_error``, null for all others; None without any."""
+    """The bodies of events with a ``parse_error``, null for others; None without any."""
     if "attrs" not in events.schema.names or not _is_as_received(events, "attrs"):
         return None
     if not pc.any(pc.equal(events["attrs"].keys, PARSE_ERROR)).as_py():
@@ -82,7 +81,6 @@ def _unread_bodies(events: pa.RecordBatch) -> pa.Array | None:
 
 
 def _between(before: bytes, texts: pa.Array, after: bytes) -> Iterator[pa.Array | bytes]:
-    """What is joined for a column: nothing for a null."""
     if texts.null_count == len(texts):
         return
     if texts.null_count:

@@ -1,8 +1,6 @@
-"""A flow tried on lines: one thread reads and cuts them, one filters the events, and the caller
-takes what comes out.
+"""Tries a flow on lines: one thread reads and cuts them, one filters, and the caller takes results.
 
-No two threads filter: between the functions of Arrow and of numpy they would wait for each other,
-since each of those lets go of Python's lock and then wants it back.
+Several threads would filter more slowly: Arrow and numpy keep waiting for Python's lock.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from flumeng.agent.dryrun.reading import in_order, lines
 from flumeng.agent.dryrun.received import ReceivedLines
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress
-from flumeng.events.reasons import parse_errors
+from flumeng.events.attributes import parse_errors
 
 
 @dataclass
 class EventCounts:
-    """How many events there were, how many came out, how many of those could not be parsed, and how
-    many became dead letters instead."""
+    """``out``: events that came out, of which ``parse_errors`` could not be parsed."""
 
     received: int = 0
     out: int = 0
@@ -34,7 +31,6 @@ class EventCounts:
     dead_letters: int = 0
 
     def add(self, output: Output) -> None:
-        """What came out of a piece at one end."""
         if output.failed:
             self.dead_letters += count(output.batches)
         else:
@@ -45,8 +41,6 @@ class EventCounts:
 def run(
     tree: FilterTree, received: ReceivedLines, inputs: Sequence[Path], counts: EventCounts
 ) -> Iterator[list[Output]]:
-    """What comes out of the flow's filters, piece by piece, as soon as lines are there."""
-
     def filtered(batches: list[pa.RecordBatch]) -> tuple[int, list[Output]]:
         return count(batches), list(tree.run(batches))
 
@@ -60,7 +54,7 @@ def run(
 def first(
     received: ReceivedLines, inputs: Sequence[Path], events: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The first so many events, as soon as they are there; no more is read than brings them."""
+    """The first ``events`` events; reads no more than needed."""
     wanted = events
     for piece in _events(received, inputs):
         taken = []
@@ -83,8 +77,8 @@ def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa
 def joined(
     pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None, first: int = 0
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The events of these lines, of which the first has the seq ``first``; the last of a stream is
-    one when nothing more comes."""
+    """The events of these lines, the first of which has the seq ``first``. The last event of a
+    stream ends with the lines."""
     if multiline is None:
         yield from pieces
         return
@@ -98,5 +92,4 @@ def joined(
 
 
 def count(batches: Sequence[pa.RecordBatch]) -> int:
-    """Events in all of them."""
     return sum(batch.num_rows for batch in batches)

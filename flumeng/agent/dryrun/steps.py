@@ -1,4 +1,4 @@
-"""The steps of a flow behind which events can be looked at, and a flow as far as one of them."""
+"""The steps of a flow behind which events can be shown, and a flow cut behind one of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _END = (Component("sink", "noop", Noop()),)
 
 @dataclass(frozen=True)
 class Step:
-    """``place`` is what messages call it; ``branch`` the name of the branch in which it is, with
-    those that it is in before it; ``filters`` how many of that branch's own events have passed.
-    ``name``: of the filter, if it is one."""
+    """``place``: its name in messages; ``branch``: the name of its branch, with its parents;
+    ``filters``: how many filters of that branch are passed; ``name``: of the filter."""
 
     place: str
     branch: str
@@ -32,8 +31,7 @@ class Step:
 
 
 def steps(spec: FlowSpec) -> Iterator[Step]:
-    """What the sources received, what is behind each filter, what goes into each branch, and into
-    the sinks."""
+    """The sources, then each filter, each branch, and the sinks."""
     yield Step(SOURCES, "", 0)
     for one in spec.segments:
         if one.name:
@@ -46,8 +44,8 @@ def steps(spec: FlowSpec) -> Iterator[Step]:
 
 
 def find(spec: FlowSpec, text: str) -> Step:
-    """``filters[2].parse``, or as much of that as is enough: ``filters[2]``, ``2``, ``parse``.
-    Raises UserError."""
+    """``filters[2].parse``, or an unambiguous part: ``filters[2]``, ``2``, ``parse``. Raises
+    UserError."""
     known = list(steps(spec))
     filters = [step for step in known if step.name]
     same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]
@@ -67,8 +65,8 @@ def find(spec: FlowSpec, text: str) -> Step:
 
 
 def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
-    """The same flow whose events end behind ``step``; of them those for which ``where`` is true.
-    Raises UserError when it does not fit them."""
+    """The flow cut behind ``step``, with only events for which ``where`` is true. Raises
+    UserError."""
     last = () if where is None else (Component("filter", "where", Where(where)),)
     names = step.branch.split("/") if step.branch else []
     filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)
@@ -95,7 +93,7 @@ def _shortened(
     count: int,
     last: tuple[Component[FilterOptions], ...],
 ) -> tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]]:
-    """Branches beside the way stay as they are asked for, since one may take what others leave."""
+    """Branches beside the way stay, since one may take what the others leave."""
     if not names:
         return (*filters[:count], *last), ()
     found = []

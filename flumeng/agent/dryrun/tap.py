@@ -1,8 +1,7 @@
-"""The newest events of a running flow, a few at a time, out of the journals where they are.
+"""Samples the newest events of a running flow from its journals.
 
-The flow does not notice: nothing is acked and nothing is written, a server gives a bounded part of
-what is new once a second, and nothing is read while nobody takes what was read. What is passed over
-is counted.
+Nothing is acked or written; a server sends a bounded part of its new events once a second, and only
+while they are shown. Skipped events are counted.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 
 BLOCK_EVENTS = 1000
-"""Of a journal, once a second: the newest."""
+"""The newest of a journal, once a second."""
 LOOK_SECONDS = 1.0
 CALL_SECONDS = 3.0
 MOST_SERVERS = 16
 WAITING = 2
-"""So many blocks wait to be shown."""
+"""Blocks queued to be shown."""
 STOP_SECONDS = 0.2
 
 
 def servers(store: Store, flow: str) -> list[str]:
-    """Where journals of the flow are served now. Raises UserError when they are nowhere."""
+    """The addresses that serve journals of the flow. Raises UserError without any."""
     journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
     addresses = Addresses(store)
     addresses.look(journals)
@@ -51,16 +50,15 @@ def servers(store: Store, flow: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Lost:
-    """A server that is not asked any more, and why."""
+    """A server that is not asked any more."""
 
     address: str
     error: FlumengError
 
 
 class Tap:
-    """Reads from when it is made until ``stop``, of all of ``addresses``, or of as many of them as
-    may be read at once, chosen by chance. ``came`` counts the events that were journaled meanwhile,
-    ``given`` those that ``blocks`` has given."""
+    """Reads from its creation until ``stop``, from all of ``addresses`` or a random MOST_SERVERS of
+    them. ``came``: events journaled meanwhile, ``given``: events that ``blocks`` has given."""
 
     def __init__(self, flow: str, addresses: Collection[str]) -> None:
         self._flow = flow
@@ -79,14 +77,14 @@ class Tap:
             thread.start()
 
     def stop(self) -> None:
-        """Waits for calls that run, which end soon."""
+        """Waits for running calls, which end soon."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
 
     def blocks(self, seconds: float) -> Iterator[pa.RecordBatch | Lost]:
-        """Events of one journal that follow one another, in READ_SCHEMA, for so long; and servers
-        that are lost. Raises what the last one was lost with."""
+        """For so long: consecutive events of one journal in READ_SCHEMA, and lost servers. Raises
+        the error of the last server."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -146,8 +144,8 @@ class Tap:
 def shown(
     tap: Tap, tree: FilterTree, multiline: Multiline | None, rate: int, seconds: float
 ) -> Iterator[Output | Lost]:
-    """What comes out of the filters at each end, at most ``rate`` events a second; the lines of a
-    block are joined for themselves. Raises what ``Tap.blocks`` and filters raise."""
+    """The outputs of the filters, at most ``rate`` events a second; lines are joined within a
+    block. Raises what ``Tap.blocks`` and filters raise."""
     pace = Pace(rate)
     for block in tap.blocks(seconds):
         if isinstance(block, Lost):
@@ -163,7 +161,7 @@ def shown(
 
 
 class Pace:
-    """At most ``rate`` events a second are shown, and no more than that at once."""
+    """A rate limit of ``rate`` events a second, and in one burst."""
 
     def __init__(
         self,
@@ -192,7 +190,7 @@ class Pace:
 
 
 def spread(events: pa.RecordBatch, most: int) -> pa.RecordBatch:
-    """So many of the events, from all places among them."""
+    """At most ``most`` of the events, evenly spaced."""
     if events.num_rows <= most:
         return events
     step = events.num_rows / most

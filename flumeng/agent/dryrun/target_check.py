@@ -1,8 +1,6 @@
 """``python -m flumeng.agent.dryrun.target_check``: tries the targets of a flow for its node.
 
-It is a process of its own, so that libraries of sinks and servers that do not answer are no burden
-to the process that serves journals. The flow's text comes on standard input; a JSON list of what
-was found, as ``Tried`` has it, goes to standard output.
+Keeps libraries of sinks away from the node. Reads a flow's text, prints a JSON list of ``Tried``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Tries the targets of a flow from this host: its sinks, and a source that asks brokers.
-
-Another host may have other routes, secrets and certificates: the result is true for this one.
-"""
+"""Tries the targets of a flow from this host, whose routes, secrets and certificates other hosts
+may lack: its sinks, and sources that ask brokers."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 
 TARGET_SECONDS = 10.0
-"""A target that has not answered after this has failed."""
 MOST_AT_ONCE = 16
-"""Targets that are tried beside each other, since each may wait for its server."""
 
 Require = Callable[[Component[Declared]], None]
 """Raises UserError for a part of a flow that this host does not allow."""
@@ -46,7 +42,7 @@ def tried(
 ) -> Iterator[Tried]:
     """Each sink of the flow in the order of the file, members of groups too, then its sources with
     brokers."""
-    parts = [*spec.targets, *filter(_asks_brokers, spec.partitioned)]
+    parts = [*spec.targets, *(part for part in spec.partitioned if part.name == "kafka")]
     for first in range(0, len(parts), MOST_AT_ONCE):
         trials = [_Trial(part) for part in parts[first : first + MOST_AT_ONCE]]
         for trial in trials:  # loads libraries, which is no time of the target's
@@ -82,26 +78,20 @@ class _Trial:
             self._probe = sink.probe
 
     def run(self) -> None:
-        if self._probe is not None and self.result.state != "failed":
-            self.attempt(self._reach)
+        fit = self.result.state != "failed"
+        if fit and self._probe is not None and self.attempt(self._probe):
+            self.result = replace(self.result, state="reached")
         self.ended.set()
 
-    def attempt(self, step: Callable[[], None]) -> None:
+    def attempt(self, step: Callable[[], None]) -> bool:
         try:
             step()
+            return True
         except FlumengError as error:
             self.fail(str(error))
         except Exception as error:  # of a library: whichever it is, it is the cause
             self.fail(f"{type(error).__name__}: {error}")
+        return False
 
     def fail(self, why: str) -> None:
         self.result = replace(self.result, state="failed", why=scrub(why))
-
-    def _reach(self) -> None:
-        assert self._probe is not None
-        self._probe()
-        self.result = replace(self.result, state="reached")
-
-
-def _asks_brokers(source: Component[Declared]) -> bool:
-    return source.name == "kafka"

@@ -1,4 +1,4 @@
-"""What has to be different in this process when a flow's filters call functions of its users."""
+"""What changes in this process when a flow's filters call users' functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flumeng.config import FlowSpec
 
 
 def calls_users_code(spec: FlowSpec) -> bool:
-    """A function of a user is called by one thread, and may know pandas."""
+    """Such a function is called by one thread, and may use pandas."""
     return any(part.name == "python" for part in spec.all_filters)
 
 
@@ -27,9 +27,8 @@ class _NoPandas:
 
 
 def leave_out_pandas() -> None:
-    """Arrow loads pandas with the first array that it makes of Python's values, only to know
-    objects of pandas among them. Where there are none, this saves a fifth of a second. Arrow does
-    not look again; ``to_pandas`` still loads it."""
+    """Saves a fifth of a second: Arrow loads pandas with its first array of Python values, only to
+    recognise objects of pandas, and does not look again. ``to_pandas`` still loads it."""
     if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _NoPandas)

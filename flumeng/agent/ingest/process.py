@@ -24,7 +24,7 @@ from flumeng.agent.node.target_checks import TargetChecks
 from flumeng.config import policy
 from flumeng.journal.replicas.replicas import Replicas
 from flumeng.journal.serving.wire import CHECK_TARGETS
-from flumeng.platform import logs, parentage, secrets
+from flumeng.platform import logs, processes, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.listening import RESERVED_FILES
 from flumeng.platform.security import process
@@ -57,7 +57,7 @@ def main() -> int:
     group = WorkerGroup(arguments.worker, arguments.workers)
     logs.to_stderr("ingest" if group.size == 1 else f"ingest.{group.number}")
     parent = Parent.take_stdio()
-    parentage.go_on_without_parent()
+    processes.go_on_without_parent()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_many_files()
     process.serve_as("node")

@@ -7,7 +7,7 @@ from pathlib import Path
 from flumeng.agent.node.children import DEFAULT_LIMITS, Limits
 from flumeng.agent.node.daemon import run
 from flumeng.agent.node.settings import Settings
-from flumeng.platform import logs, parentage
+from flumeng.platform import logs, processes
 from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser()
@@ -22,7 +22,7 @@ parser.add_argument("--silent-seconds", type=float, default=DEFAULT_LIMITS.silen
 given = parser.parse_args()
 
 logs.to_stderr("node")
-parentage.die_with_parent()
+processes.die_with_parent()
 try:
     run(
         Settings(

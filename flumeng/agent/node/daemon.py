@@ -44,7 +44,7 @@ from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.events import journal_names as names
-from flumeng.platform import core_dumps
+from flumeng.platform import processes
 from flumeng.platform.errors import (
     ConflictError,
     CorruptError,
@@ -572,7 +572,7 @@ def run(settings: Settings) -> None:
             f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
             f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
         )
-    core_dumps.forbid()
+    processes.forbid_core_dumps()
     member = process.member("node")
     if member not in ("", f"node:{settings.name}"):
         raise UserError(

@@ -1,11 +1,10 @@
-"""The journals of a flow as a data source of Spark, for notebooks and jobs of others.
+"""The journals of a flow as a data source of Spark, for notebooks and other jobs.
 
-    from flumeng.agent.pyspark import FlumengDataSource
-    spark.dataSource.register(FlumengDataSource)
-    spark.readStream.format("flumeng").option("flow", "web")...
+from flumeng.agent.pyspark import FlumengDataSource
+spark.dataSource.register(FlumengDataSource)
+spark.readStream.format("flumeng").option("flow", "web")...
 
-What is read are the events as the flow's sources have received them, beside the flow's collectors
-and without them: under a cursor of its own, or under none.
+It reads events as the flow's sources have received them, with a cursor of its own or without one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The cursor of a reader that is no flow: its acks, which one reader at a time moves.
+"""The cursor of a reader outside of flumeng: acks that one reader at a time moves.
 
-Every write of a reader goes with one of the cursor's lease, at the version at which the lease named
-it. So whoever took the cursor last is the only one that moves its acks, whatever the one before
-believes. The lease says as well until when journals keep what the cursor has not read.
+Every write includes its lease, at the version that names the reader, so only the last one that took
+the cursor moves its acks. The lease also says until when journals keep unread events.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ ATTEMPTS = 5
 
 
 def require_readable(store: Store, flow: str) -> Versioned[Flow]:
-    """The flow's record. Raises UserError when it is not there, or has no journals."""
+    """Raises UserError when the flow is not there, or has no journals."""
     record = require_flow(store, flow)
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
@@ -54,7 +53,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
 
 
 class Cursor:
-    """``existed``: somebody has read under this cursor before. Not for use by several threads."""
+    """``existed``: the cursor was there before. Not for several threads."""
 
     def __init__(
         self, store: Store, flow: str, name: str, lease: Lease, wall: Callable[[], float]
@@ -77,12 +76,9 @@ class Cursor:
         begin: Callable[[], Mapping[str, int]],
         wall: Callable[[], float] = time.time,
     ) -> Cursor:
-        """Whoever had the cursor before has it no more. A new one begins where ``begin`` says.
-        ``keep_seconds`` None leaves that as it is.
-
-        Raises UserError when a flow has that name, or the flow cannot be read; ConflictError,
-        UnavailableError, and what ``begin`` raises.
-        """
+        """Take the cursor from its reader; a new one begins where ``begin`` says. ``keep_seconds``
+        None keeps its value. Raises UserError when a flow has that name, or the flow cannot be
+        read; ConflictError, UnavailableError, and what ``begin`` raises."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
             raise UserError(f"there is a flow {name}: give the cursor another name")
@@ -112,7 +108,7 @@ class Cursor:
         raise AssertionError("the last attempt returns or raises")
 
     def offsets(self) -> dict[str, int]:
-        """Where its acks are; everything below is read. Raises CorruptError, UnavailableError."""
+        """Its acks; everything below is read. Raises CorruptError, UnavailableError."""
         names = self._store.children(paths.cursor(self._flow, self._name))
         found = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
         return {
@@ -122,12 +118,9 @@ class Cursor:
         }
 
     def commit(self, offsets: Mapping[str, int]) -> None:
-        """Everything below ``offsets`` is read: no ack goes back. Those of journals that are gone,
-        and are not named any more, go.
-
-        Raises ConflictError when another reader has taken the cursor, or it was removed;
-        UnavailableError when nobody knows whether it was written: call it again.
-        """
+        """Move acks up to ``offsets``, never back, and remove those of journals that are gone and
+        not named. Raises ConflictError when the cursor was taken or removed; UnavailableError when
+        the outcome is unknown: call it again."""
         for attempt in range(ATTEMPTS):
             held = self._held()
             try:
@@ -138,7 +131,7 @@ class Cursor:
                     raise
 
     def renew(self) -> None:
-        """Keep what is not read for another ``keep_seconds``. Raises as ``commit``."""
+        """Keep unread events for another ``keep_seconds``. Raises as ``commit``."""
         self.commit({})
 
     def _held(self) -> Versioned[Lease]:
@@ -182,7 +175,7 @@ class Cursor:
             version = self._store.commit([Put(path, lease, version), *some])[0]
 
     def _make(self, offsets: Mapping[str, int], unchanged: Check) -> None:
-        """The lease comes last: what is interrupted before is begun anew."""
+        """The lease comes last: an interrupted attempt is repeated."""
         folder = paths.cursor(self._flow, self._name)
         there = self._store.exists(folder)
         left = set(self._store.children(folder)) if there else set()
@@ -196,8 +189,8 @@ class Cursor:
 
 
 def next_offsets(events: DataFrame) -> dict[str, int]:
-    """Journal -> the seq behind the last of these events: one job of Spark. ``events`` are read
-    for it, so they should be persisted."""
+    """Journal -> the seq behind the last of these events, by one Spark job. Persist ``events``
+    before."""
     rows = events.groupBy("journal").agg({"seq": "max"}).collect()
     return {journal: seq + 1 for journal, seq in rows}
 
@@ -209,11 +202,9 @@ def commit(
     cursor: str,
     zookeeper: str = "",
 ) -> None:
-    """Everything below ``offsets`` is done with: the cursor moves there, never back, and journals
-    may let it go. ``zookeeper`` is the option of that name.
-
-    Raises UserError when there is no such cursor, ConflictError, UnavailableError.
-    """
+    """Move the cursor up to ``offsets``, never back; journals may drop the events below.
+    ``zookeeper`` is the option. Raises UserError when there is no such cursor, ConflictError,
+    UnavailableError."""
     hosts = zookeeper or os.environ.get("FLUMENG_ZK", "")
     options = Options.parse({"zookeeper": hosts, "flow": flow, "cursor": cursor})
 
@@ -229,5 +220,5 @@ def commit(
 
 
 def connect(hosts: str) -> Store:
-    """As the subscriber that this host has a certificate of; else as the person."""
+    """As the subscriber whose certificate this host has; else as the person."""
     return kazoo_store.connect(hosts, roles=["subscriber", *PEOPLE])

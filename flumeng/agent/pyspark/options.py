@@ -28,7 +28,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Options:
-    """``cursor`` is empty for a reader that keeps no place, for which nothing is kept."""
+    """``cursor`` is empty for a reader without a stored place."""
 
     zookeeper: str
     flow: str
@@ -40,7 +40,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Raises UserError for what is missing, unknown or wrong. Spark gives names in any case."""
+        """Raises UserError. Spark gives names in any case."""
         known = {name.lower(): name for name in NAMES}
         told: dict[str, str] = {}
         for name, value in given.items():
@@ -55,14 +55,20 @@ class Options:
         start_from = told.get("startFrom", "earliest")
         if start_from not in ("earliest", "latest"):
             raise UserError(f"startFrom is earliest or latest, not {start_from!r}")
+        cursor = told.get("cursor", "")
+        if cursor == CURSOR_MAIN:
+            raise UserError(f"{CURSOR_MAIN} is the cursor of the flow itself: take another name")
+        fail = told.get("failOnDataLoss", "true").lower()
+        if fail not in ("true", "false"):
+            raise UserError(f"failOnDataLoss is true or false, not {told['failOnDataLoss']!r}")
         return cls(
             zookeeper=zookeeper,
             flow=_name("flow", told["flow"]),
-            cursor=_cursor(told.get("cursor", "")),
+            cursor=_name("cursor", cursor) if cursor else "",
             start_from=cast("Literal['earliest', 'latest']", start_from),
             keep_seconds=_number(told, "keepSeconds", KEEP_SECONDS, KEEP_LEAST_SECONDS),
             max_events=int(_number(told, "maxEventsPerBatch", EVENTS_PER_BATCH, 1)),
-            fail_on_data_loss=_flag(told, "failOnDataLoss"),
+            fail_on_data_loss=fail == "true",
         )
 
 
@@ -74,12 +80,6 @@ def _name(option: str, text: str) -> str:
     return text
 
 
-def _cursor(text: str) -> str:
-    if text == CURSOR_MAIN:
-        raise UserError(f"{CURSOR_MAIN} is the cursor of the flow itself: take another name")
-    return _name("cursor", text) if text else ""
-
-
 def _number(told: Mapping[str, str], name: str, default: float, least: float) -> float:
     try:
         number = float(told.get(name, default))
@@ -88,10 +88,3 @@ def _number(told: Mapping[str, str], name: str, default: float, least: float) ->
     if not least <= number < float("inf"):
         raise UserError(f"{name} is {least:g} or more, not {told[name]}")
     return number
-
-
-def _flag(told: Mapping[str, str], name: str) -> bool:
-    text = told.get(name, "true").lower()
-    if text not in ("true", "false"):
-        raise UserError(f"{name} is true or false, not {told[name]!r}")
-    return text == "true"

@@ -1,17 +1,17 @@
-"""What a reader of a flow finds: its journals, where each begins for it, and the parts to read."""
+"""The journals of a flow for a reader: where each begins and ends, and the partitions to read."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.options import Options
+from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.control.zookeeper import Store
@@ -26,11 +26,62 @@ log = logging.getLogger(__name__)
 EVENTS_PER_PARTITION = 100_000
 NAMED = 5
 
+Offsets = Mapping[str, int]
+"""Journal -> seq, below which everything is read; 0 for one that is not named."""
+
+
+def limited(start: Offsets, reached: Offsets, most: int) -> dict[str, int]:
+    """The ends of a batch: at most ``most`` events (at least 1) from ``start``, up to ``reached``.
+    Journals share in proportion to their backlogs, so that all reach their ends together. One that
+    is missing in ``reached``, or behind ``start``, stays where it is."""
+    waiting = {name: max(0, end - start.get(name, 0)) for name, end in reached.items()}
+    total = sum(waiting.values())
+    end = dict(start)
+    left = most
+    for name in sorted(waiting):
+        count = waiting[name]
+        if total > most:
+            count = min(left, -(-count * most // total))
+        left -= count
+        if count:
+            end[name] = start.get(name, 0) + count
+    return ordered(end)
+
+
+def ordered(offsets: Offsets) -> dict[str, int]:
+    """By name: Spark compares offsets as text."""
+    return {name: offsets[name] for name in sorted(offsets) if offsets[name]}
+
+
+def ranges(start: Offsets, end: Offsets, *, replayed: bool = False) -> list[Range]:
+    """The ranges between the two offsets, by journal."""
+    return [
+        Range(name, start.get(name, 0), end[name], replayed)
+        for name in sorted(end)
+        if start.get(name, 0) < end[name]
+    ]
+
+
+def splits(wanted: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
+    """Parts of ``events`` each; a range may be cut."""
+    parts: list[list[Range]] = []
+    room = 0
+    for piece in wanted:
+        at = piece.start
+        while at < piece.end:
+            if not room:
+                parts.append([])
+                room = events
+            taken = min(room, piece.end - at)
+            parts[-1].append(Range(piece.partition, at, at + taken, piece.replayed))
+            at, room = at + taken, room - taken
+    return [tuple(part) for part in parts]
+
 
 @dataclass(frozen=True)
 class Look:
-    """How far the journals reach at one moment; ``silent`` are those of which nobody says it, each
-    with the node that should."""
+    """How far the journals reach at one moment; ``silent``: journals without an answer, each with
+    its node."""
 
     positions: Mapping[str, Position]
     silent: Mapping[str, str]
@@ -48,19 +99,25 @@ class Look:
         return {*self.positions, *self.silent}
 
     def require_all(self, why: str) -> None:
-        """Raises UnavailableError when a journal is silent; ``why`` says what that prevents."""
+        """Raises UnavailableError when a journal is silent; ``why``: what that prevents."""
         if self.silent:
             nodes = _some(set(self.silent.values()))
             raise UnavailableError(f"nodes that do not answer: {nodes}: {why}")
 
 
 class Planning:
-    """Of the flow that ``options`` name. Raises UnavailableError when ZooKeeper is away, and
-    DeniedError when journals are not told to whom this process is."""
+    """Plans for the flow of ``options``. Raises UnavailableError without ZooKeeper, and DeniedError
+    when this process may not read the journals."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self._options = options
-        self._journals = FlowJournals(options.flow, store, _connect)
+        self._journals = FlowJournals(
+            options.flow,
+            store,
+            lambda address: JournalClient(
+                address, ANSWER_SECONDS, prove=partial(proof.of_process, "subscriber")
+            ),
+        )
 
     def look(self) -> Look:
         registered = self._journals.registered()
@@ -71,22 +128,21 @@ class Planning:
         return Look(found, silent)
 
     def begin(self) -> dict[str, int]:
-        """Where a reader begins that has read nothing. It names no journal that does not answer:
-        such a one begins at what it keeps when it does."""
+        """Where a new reader begins. A journal without an answer is left out: it begins at its
+        floor later."""
         look = self.look()
         if self._options.start_from == "earliest":
-            return offsets.ordered(look.floors)
+            return ordered(look.floors)
         look.require_all(
             "where their journals end now is not known: startFrom earliest needs it not"
         )
-        return offsets.ordered(look.reached)
+        return ordered(look.reached)
 
     def partitions(
         self, start: Mapping[str, int], end: Mapping[str, int], *, replayed: bool = False
     ) -> list[InputPartition]:
-        """The parts of what lies between the two, for ``reading.read``. A journal that ``start``
-        does not name begins at what it keeps. Raises DataLossError when something of it is gone,
-        unless that is allowed."""
+        """The parts of the events between the two, for ``read``. A journal missing in ``start``
+        begins at its floor. Raises DataLossError when events are gone, unless that is allowed."""
         names = [name for name in end if start.get(name, 0) < end[name]]
         addresses = self._journals.addresses(names)
         positions = self._journals.positions(addresses)
@@ -100,15 +156,15 @@ class Planning:
         trimmed = [name for name in floors if name in start and start[name] < floors[name]]
         self.lose(trimmed, "keep nothing any more of where this reader is")
         begins = {name: max(start.get(name, 0), floor) for name, floor in floors.items()}
-        wanted = offsets.ranges(begins, {name: end[name] for name in begins}, replayed=replayed)
+        wanted = ranges(begins, {name: end[name] for name in begins}, replayed=replayed)
         reader = JournalReader(proof.of_process("subscriber"))
         return [
             InputPartition((reader, tuple((piece, addresses[piece.partition]) for piece in part)))
-            for part in offsets.splits(wanted, EVENTS_PER_PARTITION)
+            for part in splits(wanted, EVENTS_PER_PARTITION)
         ]
 
     def lose(self, journals: Collection[str], what: str) -> None:
-        """Raises DataLossError when there are any, unless the options say to go on."""
+        """Raises DataLossError when there are any, unless the options allow it."""
         if not journals:
             return
         said = (
@@ -123,10 +179,6 @@ class Planning:
         self._journals.close()
 
 
-def _connect(address: str) -> JournalClient:
-    return JournalClient(address, ANSWER_SECONDS, prove=partial(proof.of_process, "subscriber"))
-
-
 def _some(names: Collection[str]) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - NAMED} more" if len(shown) > NAMED else ""
@@ -134,9 +186,8 @@ def _some(names: Collection[str]) -> str:
 
 
 def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Each range whole and in order, or an error. The part's value is what reads, and ranges, each
-    with the address of who serves it; Spark makes a part of nothing, too. Raises as
-    ``JournalClient.read``."""
+    """Read each range whole and in order. The part's value is a reader and ranges with addresses;
+    Spark makes a part without value for an empty plan. Raises as ``JournalClient.read``."""
     if part is None or part.value is None:
         return
     reader: JournalReader

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from flumeng.agent.pyspark.batch import BatchReader
+from flumeng.agent.pyspark.cursor import connect
 from flumeng.agent.pyspark.options import Options
-from flumeng.agent.pyspark.stream import StreamReader
+from flumeng.agent.pyspark.planning import read
+from flumeng.agent.pyspark.stream import Opened, StreamReader
+
+
+class BatchReader(DataSourceReader):
+    """``spark.read``: what the journals keep when the DataFrame is first used. With a cursor it
+    begins at the cursor's acks, which only ``commit`` moves."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with (
+            closing(connect(options.zookeeper)) as store,
+            closing(Opened(options, store)) as reader,
+        ):
+            start = {} if reader.cursor is None else reader.cursor.offsets()
+            look = reader.look()
+            if options.fail_on_data_loss:
+                look.require_all('option("failOnDataLoss", "false") reads the others')
+            return reader.planning.partitions(start, look.reached)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(partition)
+
 
 SCHEMA = (
     "body binary, ts timestamp, host string, attrs map<string,string>, "
@@ -17,7 +46,7 @@ SCHEMA = (
 
 
 class FlumengDataSource(DataSource):
-    """Options: see ``Options``. Raises UserError for what is wrong with them."""
+    """For its options see ``Options``, whose UserErrors it raises."""
 
     @classmethod
     def name(cls) -> str:

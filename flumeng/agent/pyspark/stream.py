@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from flumeng.agent.pyspark import offsets
 from flumeng.agent.pyspark.cursor import Cursor, connect, require_readable
 from flumeng.agent.pyspark.options import Options
-from flumeng.agent.pyspark.planning import Look, Planning, read
+from flumeng.agent.pyspark.planning import Look, Planning, limited, ordered, read
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
 
@@ -39,11 +38,11 @@ RENEW_SHARE = 4
 Offsets = Mapping[str, int]
 
 
-class _Open:
-    """What a reader has open in the process that plans for Spark; ``looked``: the last answers."""
+class Opened:
+    """A reader's connections in the process that plans for Spark; ``looked``: the last answers."""
 
     def __init__(self, options: Options, store: Store) -> None:
-        self._store = store
+        self.store = store
         self.planning = Planning(options, store)
         self.cursor: Cursor | None = None
         self.looked = Look({}, {})
@@ -65,21 +64,17 @@ class _Open:
 
     def close(self) -> None:
         self.planning.close()
-        self._store.close()
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Made in every process that reads; only the one that plans connects to ZooKeeper.
-
-    ``_at``: where the next batch begins, as far as this process knows. ``_planned`` is the batch
-    that was planned last, which Spark asks for twice; ``_resumed`` says that the events of the
-    first one that has any may have been delivered before; ``_delivered``, that it was planned.
-    """
+    """Only the process that plans connects to ZooKeeper. ``_at``: where the next batch begins, if
+    known. ``_planned``: the batch planned last, which Spark asks for twice. ``_resumed``: events of
+    the first batch may have been delivered before; ``_delivered``: it was planned."""
 
     def __init__(self, options: Options, connect: Callable[[str], Store] = connect) -> None:
         self._options = options
         self._connect = connect
-        self._held: _Open | None = None
+        self._held: Opened | None = None
         self._at: dict[str, int] | None = None
         self._begun: dict[str, int] | None = None
         self._until: dict[str, int] | None = None
@@ -87,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._resumed, self._delivered = True, False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's
-        """The same until the first batch is committed: what a cursor has not read stays."""
+        """Stays the same until the first batch is committed: unread events stay."""
         held = self._open()
         self._resumed = held.cursor is not None and held.cursor.existed
         begun = self._begin(held)
@@ -111,10 +106,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if at is None:
                 raise
             log.warning("no new events are looked for: %s", error)
-            return offsets.ordered(at)
+            return ordered(at)
         if at is None:
             look.require_all("only the checkpoint knows how far they were read")
-            self._at = offsets.ordered({**self._begin(held), **held.look().reached})
+            self._at = ordered({**self._begin(held), **held.look().reached})
             return self._at
         at = self._without_gone(held, at, before, look)
         named = {**look.floors, **self._acks(held, look, at), **at}
@@ -122,17 +117,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is not None:
             reached = {name: min(end, self._until.get(name, 0)) for name, end in reached.items()}
         total = sum(reached.values())
-        self._at = offsets.limited(named, reached, most or max(1, total))
+        self._at = limited(named, reached, most or max(1, total))
         return self._at
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's
-        """Asked for since Spark 4.2."""
+        """Called since Spark 4.2."""
         from pyspark.sql.streaming.datasource import ReadMaxRows  # noqa: PLC0415  not in 4.0
 
         return ReadMaxRows(self._options.max_events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's
-        """Asked for since Spark 4.2."""
+        """Called since Spark 4.2."""
         self._until = self._open().look().reached
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -164,6 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._held is not None:
             self._held.close()
+            self._held.store.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -171,35 +167,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"])  # type: ignore[misc]
 
-    def _open(self) -> _Open:
+    def _open(self) -> Opened:
         if self._held is None:
-            self._held = _Open(self._options, self._connect(self._options.zookeeper))
+            self._held = Opened(self._options, self._connect(self._options.zookeeper))
         return self._held
 
-    def _begin(self, held: _Open) -> dict[str, int]:
-        """Where a stream begins that has no checkpoint."""
+    def _begin(self, held: Opened) -> dict[str, int]:
         if self._begun is None:
             if held.cursor is None:
                 self._begun = held.planning.begin()
             else:
-                self._begun = offsets.ordered({**held.look().floors, **held.cursor.offsets()})
+                self._begun = ordered({**held.look().floors, **held.cursor.offsets()})
         return self._begun
 
-    def _renew(self, held: _Open) -> None:
+    def _renew(self, held: Opened) -> None:
         due = held.renewed_at + self._options.keep_seconds / RENEW_SHARE
         if held.cursor is not None and time.monotonic() >= due:
             held.cursor.renew()
             held.renewed_at = time.monotonic()
 
-    def _acks(self, held: _Open, look: Look, at: Offsets) -> dict[str, int]:
-        """Those of journals that ``at`` does not name."""
+    def _acks(self, held: Opened, look: Look, at: Offsets) -> dict[str, int]:
         if held.cursor is None or look.names <= at.keys():
             return {}
         return {name: one for name, one in held.cursor.offsets().items() if name in look.names}
 
-    def _without_gone(self, held: _Open, at: Offsets, before: Look, look: Look) -> dict[str, int]:
-        """``at`` without the journals that are not there any more. One goes when every cursor has
-        read it to its end; without a cursor only what was seen last tells whether it was read."""
+    def _without_gone(self, held: Opened, at: Offsets, before: Look, look: Look) -> dict[str, int]:
+        """``at`` without removed journals. A journal is removed when every cursor has read it;
+        without a cursor the last look tells whether it was read."""
         gone = [name for name in at if name not in look.names]
         if gone:
             acks = held.cursor.offsets() if held.cursor is not None else before.reached

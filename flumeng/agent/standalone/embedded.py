@@ -1,11 +1,8 @@
-"""The real ZooKeeper server, from the jars that PySpark ships: nothing is downloaded.
+"""The ZooKeeper server of PySpark's jars, so that nothing is downloaded.
 
-``serve`` turns the calling process into the server, so that whoever started it supervises the
-JVM itself; ``python -m flumeng.agent.standalone.embedded DIR PORT`` is the same and ends with its
-parent. Jetty is not among PySpark's jars, so the admin server is off.
-
-With an identity the port is a secure one, which lets in who has a certificate of the cluster's
-authority; a plain one beside it is for moving over.
+``serve`` turns the calling process into the server, so its parent supervises the JVM itself;
+``python -m flumeng.agent.standalone.embedded DIR PORT`` ends with its parent. With an identity the
+port requires a certificate of the cluster's authority; a plain port beside it serves migrations.
 """
 
 from __future__ import annotations
@@ -20,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flumeng.platform import core_dumps, private_directory, secrets
+from flumeng.platform import private_directory, processes, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.java import find_java
-from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.processes import die_with_parent
 from flumeng.platform.security import roles
 from flumeng.platform.security.credentials import keystore_of
 
 if TYPE_CHECKING:
-    from flumeng.platform.security.credentials import Credentials, Keystore
+    from flumeng.platform.security.credentials import Keystore
 
 HEAP_MIB = 256
 TICK_MILLISECONDS = 500
@@ -62,18 +59,15 @@ appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
 def serve(
     data: Path, port: int, *, host: str = "127.0.0.1", plain_port: int | None = None
 ) -> NoReturn:
-    """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``.
-
-    Prints the address it serves. Raises UserError when Java is missing or too old, when the port
-    is taken, when ``data`` cannot be written, or when there is an identity without a certificate
-    of a ZooKeeper.
-    """
+    """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``,
+    and print its address. Raises UserError for Java, the port, ``data``, or an identity without a
+    ZooKeeper certificate."""
     port = port or free_port(host)
     keystore = keystore_of("zookeeper")
     command = server_command(data, port, host=host, keystore=keystore, plain_port=plain_port)
     print(f"zookeeper {host}:{port}", flush=True)
     os.umask(private_directory.OTHERS)
-    core_dumps.forbid()
+    processes.forbid_core_dumps()
     os.execve(command[0], command, secrets.without(os.environ))
 
 
@@ -87,12 +81,10 @@ def server_command(
     keystore: Keystore | None = None,
     plain_port: int | None = None,
 ) -> list[str]:
-    """The command line of a server, its configuration written below ``data``.
-
-    ``ensemble`` lists ``host:peer_port:election_port`` of servers 1, 2, ... of which this one is
-    ``server_id``; empty means a server alone. With credentials at ``keystore`` the port is a secure
-    one, so are those between the servers, and ``plain_port`` is opened only when it is given.
-    """
+    """The command line of a server, its configuration written below ``data``. ``ensemble``:
+    ``host:peer_port:election_port`` of servers 1, 2, ...; empty for a single server. With
+    credentials at ``keystore`` all ports are secure but ``plain_port``, which is opened only when
+    given."""
     java = find_java()
     proof = keystore.load() if keystore else None
     if plain_port is not None and proof is None:
@@ -107,7 +99,10 @@ def server_command(
         (data / "tree").mkdir(exist_ok=True, mode=private_directory.DIRECTORY_MODE)
         private_directory.write_private(data / "log4j2.properties", LOGGING)
         if proof is not None:
-            _write_key_store(data, proof)
+            store = data / KEY_STORE  # ZooKeeper wants key and certificate in one file
+            store.touch(mode=0o600)
+            store.write_bytes(proof.key + proof.certificate)
+            (data / CA).write_bytes(proof.ca)
         private_directory.write_private(data / "zoo.cfg", configuration(data, ports, ensemble))
         if ensemble:
             private_directory.write_private(data / "tree" / "myid", str(server_id))
@@ -129,11 +124,8 @@ def server_command(
 
 
 def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> list[str]:
-    """Lines of a server that lets nobody in but with a certificate of the cluster's authority.
-
-    Who comes over a plain port is let in as long as there is one, and may do what access lists
-    leave to everybody. The names of clients' hosts are not checked: a person has none.
-    """
+    """Lines of a server that requires a certificate of the cluster's authority. Over a plain port
+    clients may do what access lists leave to everybody. Their host names are not checked."""
     stores = {"keyStore": _escaped(str(data / KEY_STORE)), "trustStore": _escaped(str(data / CA))}
     lines = [
         f"secureClientPort={port}",
@@ -156,14 +148,6 @@ def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> li
     return [*lines, f"clientPort={plain_port}", f"clientPortAddress={host}"]
 
 
-def _write_key_store(data: Path, proof: Credentials) -> None:
-    """ZooKeeper wants key and certificate in one file."""
-    store = data / KEY_STORE
-    store.touch(mode=0o600)
-    store.write_bytes(proof.key + proof.certificate)
-    (data / CA).write_bytes(proof.ca)
-
-
 def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> str:
     lines = [
         f"dataDir={_escaped(str(data / 'tree'))}",
@@ -184,7 +168,7 @@ def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> 
 
 
 def _escaped(value: str) -> str:
-    """As Java's properties have what is no ASCII, or an escape itself, by its UTF-16 units."""
+    """In Java's properties files: other characters than ASCII, and backslashes, by UTF-16 units."""
     units = value.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(
@@ -201,7 +185,7 @@ def _jars() -> list[str]:
 
 
 def require_free(host: str, port: int) -> None:
-    """UserError in one sentence when nobody can listen on ``host:port``."""
+    """Raises UserError when ``host:port`` cannot be bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -211,8 +195,8 @@ def require_free(host: str, port: int) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now, below those that systems give to clients: none of these
-    takes it while whoever listens there is started again."""
+    """A free port below those that systems give to clients, so that it stays free during a
+    restart."""
     while True:
         port = random.randrange(10_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):

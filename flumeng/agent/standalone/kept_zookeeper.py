@@ -1,7 +1,5 @@
-"""Keeps a ZooKeeper server running: one that ends by itself, as on a full disk, is started again.
-
-The server ends with code 0 when it cannot write, so that no supervisor takes that for a failure.
-"""
+"""Restarts a ZooKeeper server that ends by itself, as on a full disk: it does so with code 0, which
+no supervisor takes for a failure."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ import time
 from pathlib import Path
 
 from flumeng.agent.standalone.embedded import free_port, server_command
-from flumeng.platform import core_dumps, private_directory, secrets
+from flumeng.platform import private_directory, processes, secrets
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import UserError
-from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.processes import die_with_parent
 from flumeng.platform.security.credentials import keystore_of
 
 log = logging.getLogger(__name__)
@@ -45,11 +43,12 @@ class KeptZooKeeper:
 
     def run(self) -> int:
         """After ``start``, until ``stop``; the exit code. A first server that ends before it serves
-        is not started again."""
+        is not restarted."""
         served, backoff = False, Backoff(RESTART_SECONDS, RESTART_MOST_SECONDS)
         while True:
             began = time.monotonic()
-            while (code := self._ended()) is None:
+            assert self._process is not None
+            while (code := self._process.poll()) is None:
                 served = served or self._serves()
                 if self._stopping.wait(LOOK_SECONDS):
                     return self._terminate()
@@ -62,7 +61,10 @@ class KeptZooKeeper:
             log.warning(text, code, free)
             if self._stopping.wait(backoff.next()):
                 return 0
-            self._start_again()
+            try:
+                self.start()
+            except (OSError, UserError) as error:
+                log.warning("the server cannot be started: %s", error)
 
     def start(self) -> None:
         """Raises UserError as ``server_command``."""
@@ -78,16 +80,6 @@ class KeptZooKeeper:
             env=secrets.without(os.environ),
             preexec_fn=die_with_parent,  # noqa: PLW1509  no thread runs
         )
-
-    def _start_again(self) -> None:
-        try:
-            self.start()
-        except (OSError, UserError) as error:
-            log.warning("the server cannot be started: %s", error)
-
-    def _ended(self) -> int | None:
-        assert self._process is not None
-        return self._process.poll()
 
     def _serves(self) -> bool:
         try:
@@ -108,10 +100,10 @@ class KeptZooKeeper:
 
 
 def run(data: Path, port: int, *, host: str, plain_port: int | None) -> int:
-    """Serve until SIGTERM or SIGINT, and print the address first; the exit code. Raises UserError
+    """Serve until SIGTERM or SIGINT, after printing the address; the exit code. Raises UserError
     when the first server cannot be started."""
     os.umask(private_directory.OTHERS)
-    core_dumps.forbid()
+    processes.forbid_core_dumps()
     kept = KeptZooKeeper(data, port, host, plain_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: kept.stop())

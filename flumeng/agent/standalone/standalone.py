@@ -1,7 +1,7 @@
-"""ZooKeeper, a master and a node on one host: the same daemons, one parent that keeps them up.
+"""ZooKeeper, a master and a node on one host: the same daemons under one parent.
 
-State lies in one directory and survives restarts. The parent starts the three as processes in
-this order, starts again what ends, and stops them in the reverse order: the node drains first.
+State lies in one directory. The parent starts the three in this order, restarts them when they end,
+and stops them in the reverse order: the node drains first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flumeng.control.commands.securing import secure_cluster
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store, Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect
-from flumeng.platform import core_dumps, private_directory
+from flumeng.platform import private_directory, processes
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.java import find_java
 from flumeng.platform.metrics import table
@@ -49,7 +49,7 @@ CHROOT = "flumeng"
 NODE = "node1"
 START_SECONDS = 180.0
 OTHERS_SECONDS = 30.0
-"""For so long a start waits for flows that were there before."""
+"""How long a start waits for flows that were there before."""
 STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
@@ -60,8 +60,7 @@ ASK_SECONDS = 6.0
 
 @dataclass
 class Daemon:
-    """One supervised process; its output goes to a file of its own. ``channel`` asks the running
-    one for its metrics, if it is one of ours."""
+    """A supervised process with an output file. ``channel``: for its metrics, if it has any."""
 
     name: str
     command: Sequence[str]
@@ -73,7 +72,7 @@ class Daemon:
     channel: Channel | None = None
 
     def keep_up(self) -> None:
-        """Start it, or start it again when it has ended; at most once a second."""
+        """Start it, or restart it when it has ended; at most once a second."""
         if self.process is not None and self.process.poll() is None:
             return
         if time.monotonic() - self.started < RESTART_SECONDS:
@@ -107,7 +106,6 @@ class Daemon:
         self.channel = channel
 
     def stop(self, deadline: float) -> None:
-        """SIGTERM, and SIGKILL when it is not gone by ``deadline``."""
         if self.process is None:
             return
         self.process.terminate()
@@ -121,11 +119,9 @@ class Daemon:
 
 @dataclass
 class Standalone:
-    """``data`` holds everything; ``zk_port`` 0 means a free one.
-
-    With an identity the cluster is secured from the start: the directory has to have certificates
-    of all that runs here, and an administrator's. The node is called as its certificate says.
-    """
+    """``data`` holds everything; ``zk_port`` 0 means a free one. With an identity the cluster is
+    secured from the start: the directory needs certificates of all processes and of an
+    administrator."""
 
     data: Path
     zk_port: int
@@ -143,7 +139,7 @@ class Standalone:
         return f"127.0.0.1:{self.zk_port}/{CHROOT}"
 
     def start(self) -> Store:
-        """All three up, the schema there; gives a store."""
+        """Start all three and initialise the schema."""
         logs = self.data / "logs"
         private_directory.make_private(self.data, ["logs"])
         try:
@@ -175,8 +171,8 @@ class Standalone:
             )
 
     def wait_running(self, store: Store, given: Collection[str]) -> None:
-        """Until every task of every flow runs. UserError with the reason when one of the flows
-        ``given`` fails or takes too long; another one is only told of."""
+        """Until every task of every flow runs. Raises UserError when one of the flows ``given``
+        fails or takes too long; others are only logged."""
         patience = time.monotonic() + OTHERS_SECONDS
 
         def look() -> Progress | None:
@@ -198,14 +194,12 @@ class Standalone:
         self.up = True
 
     def supervise(self) -> None:
-        """Keep the daemons up until ``stopping`` is set."""
         self.health.turned()
         Watchdog("standalone", self.health).start()
         while not self.stopping.wait(LOOK_SECONDS):
             self._keep_up()
 
     def channels(self) -> dict[str, Channel]:
-        """Of the processes that were started and can be asked for their metrics."""
         return {d.name: d.channel for d in self.daemons if d.channel is not None}
 
     def readings(self) -> Iterator[Reading]:
@@ -253,14 +247,11 @@ class Standalone:
 def run(
     data: Path, *, zk_port: int = 0, flows: Sequence[str] = (), metrics: str = "127.0.0.1:0"
 ) -> None:
-    """Run until SIGTERM or SIGINT. ``flows`` are the texts of flow files to apply at start, and
-    ``metrics`` is where they are served for all processes.
-
-    Prints ``ready zk=HOST:PORT/CHROOT metrics=URL`` when every flow runs, or when those of
-    ``flows`` do and the others have failed or taken OTHERS_SECONDS. Raises UserError in one
-    sentence when Java, a port, the directory or one of ``flows`` does not allow it.
-    """
-    core_dumps.forbid()
+    """Run until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
+    metrics=...`` when every flow runs, or when ``flows`` do and the others have failed or taken
+    OTHERS_SECONDS. Raises UserError when Java, a port, the directory or one of ``flows`` does not
+    allow it."""
+    processes.forbid_core_dumps()
     given = [check_flow(text).flow for text in flows]
     standalone = Standalone(data.absolute(), zk_port)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -288,11 +279,9 @@ def _author() -> str:
 
 
 class Progress:
-    """How far the flows of a cluster have come, by what its ``node`` says: the process ``pid``, and
-    not an earlier one that has left a status. Flows that do not run -> why: ``waiting`` they may
-    run soon, or have ``failed``. ``is_up``: the node has said anything at all. ``given`` are the
-    flows without which there is no point in starting.
-    """
+    """How far the flows of a cluster have come, by the status of its ``node``, whose process is
+    ``pid``. ``waiting`` and ``failed``: flows that do not run, and why. ``is_up``: the node has
+    reported."""
 
     def __init__(self, store: Store, node: str, pid: int, given: Collection[str]) -> None:
         self._given = given
@@ -326,7 +315,6 @@ class Progress:
                 self.waiting[name] = f"{', '.join(still)} not running" if still else "not planned"
 
     def require_given(self) -> None:
-        """UserError with the reason when one of the flows that were given has failed."""
         for flow in self._given:
             if flow in self.failed:
                 raise UserError(f"flow {flow} cannot run: {self.failed[flow]}")

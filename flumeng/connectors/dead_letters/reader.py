@@ -24,7 +24,7 @@ from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
 from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.events import attributes
-from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 

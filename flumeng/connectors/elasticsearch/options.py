@@ -15,7 +15,7 @@ from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import TIME_PATTERNS
 from flumeng.platform.options.problems import nearest
 from flumeng.platform.options.quantities import check_absolute
-from flumeng.platform.options.urls import with_port
+from flumeng.platform.options.texts import with_port
 
 MIB = 2**20
 INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")

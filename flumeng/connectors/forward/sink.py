@@ -24,7 +24,7 @@ from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.forward import syslog_text
 from flumeng.connectors.forward.options import ForwardSyslog, ForwardTcp
 from flumeng.events import json_text
-from flumeng.events.column_text import check_plain, texts
+from flumeng.events.columns import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UnavailableError, UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.events.column_text import check_plain, texts
+from flumeng.events.columns import check_plain, texts
 from flumeng.platform.errors import UserError
 
 NAMES = (("host", 255), ("app", 48), ("procid", 128), ("msgid", 32))

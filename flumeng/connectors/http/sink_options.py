@@ -12,7 +12,7 @@ from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.quantities import check_absolute
-from flumeng.platform.options.urls import PORTS, check_url
+from flumeng.platform.options.texts import PORTS, check_url
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _OURS = ("content-encoding", "content-length", "content-type", "host", "transfer-encoding")

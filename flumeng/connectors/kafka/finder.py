@@ -25,7 +25,7 @@ from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
-from flumeng.platform.options.moments import time_of
+from flumeng.platform.options.texts import time_of
 
 NAMED = 3
 TOPIC, PATTERN = "topic ", "pattern "

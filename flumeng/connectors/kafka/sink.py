@@ -23,7 +23,7 @@ from flumeng.connectors.api.dead_letters import Refuse
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.kafka.sink_options import COLUMN, TOPIC, Kafka
 from flumeng.events import identity, json_text
-from flumeng.events.column_text import check_plain, texts
+from flumeng.events.columns import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.platform.errors import UserError
 from flumeng.platform.idle_clients import IdleClients

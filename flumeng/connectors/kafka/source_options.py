@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 from flumeng.config.component import Guarantee, OffsetBounds, Placing, SourceOptions
 from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
-from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
+from flumeng.platform.options.texts import time_of
 
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
 PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})\.(?P<number>[0-9]{1,9})", re.ASCII)

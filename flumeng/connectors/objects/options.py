@@ -19,8 +19,8 @@ from flumeng.platform.options.locations import (
     shared_option,
     store_of,
 )
-from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
+from flumeng.platform.options.texts import time_of
 
 Format = Literal["lines", "ndjson", "json", "csv", "parquet", "avro"]
 Order = Literal["name", "modified", "any"]

@@ -19,10 +19,9 @@ from flumeng.connectors.polls.options import (
     schedule_option,
 )
 from flumeng.connectors.polls.templates import Template, unknown
-from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.options.urls import check_url, with_port
+from flumeng.platform.options.texts import check_url, time_of, with_port
 
 Format = Literal["json", "ndjson", "lines", "text"]
 PagedBy = Literal["link", "url", "cursor", "page", "offset"]

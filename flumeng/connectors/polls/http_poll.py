@@ -34,8 +34,8 @@ from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.connectors.polls.templates import Template, iso
 from flumeng.platform import secrets
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
-from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.patterns import SECRET
+from flumeng.platform.options.texts import time_of
 
 ANSWER_BYTES = 8 * 2**20
 """An answer ends with the page that makes it larger."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.platform.options.option import Need, option
-from flumeng.platform.options.user_code import check_argument, check_function
+from flumeng.platform.options.texts import check_argument, check_function
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import own_path
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
-from flumeng.platform.options.spark_formats import FILE_FORMATS, check_format
+from flumeng.platform.options.texts import FILE_FORMATS, check_format
 
 OWN = ("path", "paths", "table")
 """Options that would bypass the node's policy."""

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from flumeng.control.master.daemon import run
-from flumeng.platform import logs, parentage
+from flumeng.platform import logs, processes
 from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser()
@@ -14,7 +14,7 @@ parser.add_argument("--metrics-channel", type=int)
 given = parser.parse_args()
 
 logs.to_stderr("master")
-parentage.die_with_parent()
+processes.die_with_parent()
 try:
     run(
         given.hosts,

@@ -15,8 +15,8 @@ from flumeng.control.snapshot.partitions import Known
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ReadableStore, Store
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.options.moments import time_of
 from flumeng.platform.options.problems import nearest
+from flumeng.platform.options.texts import time_of
 from zkschema import paths
 from zkschema.records import DISCOVER
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
-from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.escapes import behind_backslash, unescape

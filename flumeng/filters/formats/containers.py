@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, following, text
-from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import iso8601
 from flumeng.filters.formats import Found

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Mask, text
-from flumeng.events.reasons import because, misfit
 from flumeng.filters import ddl
 from flumeng.filters.formats import Found, Reader, json_values
 from flumeng.filters.formats.fields import (

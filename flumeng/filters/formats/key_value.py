@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following
-from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.escapes import behind_backslash, unescape
 from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of

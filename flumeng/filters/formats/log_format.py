@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
-from flumeng.events.reasons import because, misfit
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
 from flumeng.filters.formats import Found, Reader

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import misfit
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
-from flumeng.events.reasons import misfit
 from flumeng.filters.formats.casts import cast
 from flumeng.filters.formats.fields import Field
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.events.attributes import because
 from flumeng.events.byte_column import text
-from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
 from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError

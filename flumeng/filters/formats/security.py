@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.kinds import Columns
+from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
-from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.escapes import behind_backslash, unescape, without_line_ends
 from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of

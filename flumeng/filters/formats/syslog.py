@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.config.functions import INTEGER
+from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
-from flumeng.events.reasons import because
 from flumeng.filters.formats import Found
 from flumeng.filters.formats.syslog_3164 import Rfc3164
 from flumeng.filters.formats.syslog_5424 import Rfc5424

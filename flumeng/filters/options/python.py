@@ -9,7 +9,7 @@ from typing import ClassVar
 from flumeng.config.component import FilterOptions
 from flumeng.config.kinds import Columns, check_column, require_new
 from flumeng.platform.options.option import Need, option
-from flumeng.platform.options.user_code import check_argument, check_function
+from flumeng.platform.options.texts import check_argument, check_function
 
 
 @dataclass(frozen=True)

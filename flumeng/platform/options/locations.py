@@ -1,8 +1,7 @@
-"""Where a lake is, and as whom it is reached: one URI, whose query never holds a secret.
+"""Where a lake is, and its credentials: one URI, whose query never holds a secret.
 
-The query of a lake's URL says how its store is reached. The credentials of the sink are put into it
-too, as the references that they are: whoever finds a location in a commit record can open it, when
-the secrets are on that host. They say nothing of where the location is.
+The query says how the store is reached, with references to the sink's credentials, so any process
+whose host has the secrets can open a location in a commit record.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from flumeng.platform.options.patterns import check_lake_path, split_query
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who the sink is to its store, by reference. What is left out is looked for as the store's own
-    tools do: in environment variables, in files of the collector's user, at the cloud's own service
+    """The sink's identity in its store, by reference. Whatever is missing is looked up as the
+    store's own tools do: environment variables, files of the collector's user, the cloud's service
     for its machines."""
 
     access_key: str | None = option(
@@ -66,11 +65,11 @@ STORES = {
     "s3": frozenset({"access_key", "secret_key", "session_token", "role", "ca"}),
     "abfs": frozenset({"account_key", "sas_token"}),
 }
-"""Which credentials are for which kind of store; for the others there are none to give."""
+"""The credentials of each kind of store; other stores take none."""
 
 
 def check_location(text: str) -> None:
-    """A lake path without any credentials in it, which all who may see the flow would see."""
+    """A lake path without credentials, which everybody who sees the flow would see."""
     check_lake_path(text)
     place, query = split_query(text)
     user, at, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
@@ -80,7 +79,7 @@ def check_location(text: str) -> None:
 
 
 class InStore:
-    """What sinks have in common whose ``path`` is a directory of a store or disk."""
+    """Options of sinks whose ``path`` is a directory of a store or disk."""
 
     path: str
     shared: bool
@@ -88,12 +87,12 @@ class InStore:
 
     @property
     def location(self) -> str:
-        """Where the sink writes, and as whom; it holds references and no secret."""
+        """Where the sink writes, with references to its credentials."""
         return located(self.path, self.credentials)
 
     @property
     def local_path(self) -> str:
-        """The path when each host has a directory of its own there, else empty."""
+        """The path when each host has its own directory there, else empty."""
         return own_path(self.path, shared=self.shared)
 
     def needs(self) -> Iterator[Need]:
@@ -101,7 +100,6 @@ class InStore:
 
 
 def own_path(path: str, *, shared: bool) -> str:
-    """The path when it is on the disk of each host and not ``shared`` by them, else empty."""
     return "" if shared or not path.startswith(("/", "file:")) else path
 
 
@@ -114,7 +112,7 @@ def shared_option() -> Any:
 
 
 def located(path: str, credentials: Credentials | None) -> str:
-    """The location of ``path``, as whom it is reached included."""
+    """The location of ``path``, with its credentials."""
     if credentials is None:
         return path
     place, query = split_query(path)
@@ -122,19 +120,17 @@ def located(path: str, credentials: Credentials | None) -> str:
 
 
 def place_of(location: str) -> str:
-    """The same without credentials: what two locations of one place have in common."""
+    """The location without credentials, to compare places."""
     place, query = split_query(location)
     kept = {name: value for name, value in parameters(query).items() if name not in NAMES}
     return _joined(place, kept) if len(kept) < len(parameters(query)) else location
 
 
 def parameters(query: str) -> dict[str, str]:
-    """What a query says, with or without its question mark."""
     return dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
 
 
 def credential_problem(path: str, credentials: Credentials | None) -> str | None:
-    """What is wrong with them for ``path``."""
     if credentials is None:
         return None
     store = store_of(path)
@@ -145,7 +141,7 @@ def credential_problem(path: str, credentials: Credentials | None) -> str | None
 
 
 def store_of(path: str) -> str:
-    """The kind of store behind a path or URL; nothing for one without a host."""
+    """The kind of store behind a path or URL; empty without a host."""
     scheme, separator, _ = path.partition("://")
     if not separator or scheme == "file":
         return ""

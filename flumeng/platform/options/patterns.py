@@ -1,7 +1,7 @@
 """The small languages inside options: regular expressions, time patterns in paths, time zones.
 
-Events are matched with RE2, which the control process must not load. Its language is that of
-Python's ``re`` without what cannot run in linear time, and that part is refused here by name.
+Events are matched with RE2, which the control process must not load: what it lacks of Python's
+``re`` is refused here by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECRET = re.compile(r"\$\{secret:([A-Za-z0-9][A-Za-z0-9_-]{0,199})\}", re.ASCII)
 SECRET_NAME = re.compile(
     r"password|passphrase|secret|token|credential$|(access|account|private|api).?key", re.I
 )
-"""What the names of options say whose values are secrets."""
+"""Names of options whose values are secrets."""
 NETWORK_SCHEMES = (
     "db2", "http", "https", "kafka", "mariadb", "mysql", "postgresql", "sqlserver", "tcp", "tls",
 )  # fmt: skip
@@ -64,7 +64,6 @@ def check_regex(text: str) -> None:
 
 
 def check_re2(text: str) -> None:
-    """A pattern that both ``re`` and RE2 accept."""
     _checked(text)
 
 
@@ -144,22 +143,19 @@ def check_lake_path(text: str) -> None:
 
 
 def fixed_part(path: str) -> str:
-    """What comes before the first pattern; all of a path without any."""
     return re.split("[%{]", path, maxsplit=1)[0]
 
 
 def check_target(text: str) -> None:
-    """A server in the network, as the policy of a node names it: scheme, host, perhaps a port."""
+    """A server as a node's policy names it: scheme, host, perhaps a port."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in NETWORK_SCHEMES or not rest.strip("/"):
         raise ValueError('expected an address, like "https://search.example:9200"')
 
 
 def split_query(path: str) -> tuple[str, str]:
-    """A lake path, and how its store is reached: ``?endpoint_override=...`` of a URL, or nothing.
-
-    A question mark in the name of a local file is a character like others.
-    """
+    """A lake path and its query, or an empty one. A question mark in a local path is a
+    character."""
     if path.startswith(("/", "file:")):
         return path, ""
     place, mark, query = path.partition("?")

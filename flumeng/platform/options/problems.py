@@ -1,8 +1,4 @@
-"""What is wrong with a flow file, all at once.
-
-A problem is never raised alone: whoever reads the file collects them, so that its author sees
-everything in one go. The path is written as the author would look for it.
-"""
+"""All problems of a flow file at once, with paths as its author would look for them."""
 
 from __future__ import annotations
 
@@ -17,10 +13,8 @@ NAMES = 30
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``.
-
-    Line 0 and an empty path stand for the file as a whole.
-    """
+    """One thing to change: ``line`` from 1, ``path`` like ``sources[0].syslog.listen``. Line 0 and
+    an empty path stand for the whole file."""
 
     line: int
     path: str
@@ -41,7 +35,7 @@ class SpecError(UserError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown ``word``: the nearest right one, or what there is."""
+    """The end of a message about an unknown ``word``: the nearest known one, or all of them."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
     wanted = word.lower().replace("_", "-")

@@ -1,7 +1,5 @@
-"""Numbers with units, and the checked texts that several components share.
-
-Every function takes what the author wrote and raises ``ValueError`` saying what was expected.
-"""
+"""Numbers with units, and checked texts of several components. All raise ``ValueError`` with what
+was expected."""
 
 from __future__ import annotations
 
@@ -30,7 +28,6 @@ _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)
 MOST_DIGITS = 300
 MOST = 1e300
-"""What is larger is no number that a float can hold."""
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
 
 
@@ -49,12 +46,10 @@ def size(text: str) -> int:
 
 
 def amount(text: str) -> float:
-    """A plain number that is not negative."""
     return float(_quantity(text, {"": 1.0}, AMOUNT))
 
 
 def ratio(text: str) -> float:
-    """A number from 0 to 1."""
     value = float(_quantity(text, {"": 1.0}, RATIO))
     if value > 1:
         raise ValueError(RATIO)

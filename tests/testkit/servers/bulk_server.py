@@ -21,7 +21,7 @@ import urllib.request
 from contextlib import suppress
 
 from flumeng.agent.standalone.embedded import free_port
-from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.processes import die_with_parent
 
 HEAD_BYTES = 64 * 1024
 FINE = b'{"errors":false}'

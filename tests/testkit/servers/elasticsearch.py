@@ -23,7 +23,7 @@ from elasticsearch import Elasticsearch
 
 from flumeng.agent.standalone import embedded
 from flumeng.platform import java as platform_java
-from flumeng.platform.parentage import die_with_parent
+from flumeng.platform.processes import die_with_parent
 from tests.testkit.servers import maven
 from tests.testkit.servers.java import find_java
 from tests.testkit.servers.server_process import ServerProcess

@@ -1,4 +1,4 @@
-"""Unwraps the lines in which a container runtime stores what a container writes (CRI, Docker).
+"""Unwraps the lines of a container runtime (CRI, Docker).
 
 Marks each line as a whole message or as a piece of one; ``groups`` joins the pieces.
 """
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from flumeng.agent.collector.lines.machine import Flags
 from flumeng.config.multiline import Container
-from flumeng.events.reasons import note
+from flumeng.events.attributes import note
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats.containers import CriLines, DockerReader
 
@@ -25,9 +25,9 @@ _TIME = EVENT_SCHEMA.field("ts").type
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """Unwrapped lines, one entry for each: the text (bytes), the container's stream, whether the
-    message continues in another line, the runtime's time, and the reason why a line could not be
-    read. Such a line keeps its whole text and has no stream."""
+    """Unwrapped lines: the text (bytes), the container's stream, whether the message continues in
+    another line, the runtime's time, and the reason why a line could not be read. Such a line keeps
+    its text and has no stream."""
 
     texts: pa.Array
     streams: pa.Array

@@ -120,9 +120,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Groups:
-    """What is emitted, by first lines. ``rows``: of the lines, one group behind the other, each of
-    ``counts`` rows. ``reasons``: why each group is closed. That nothing came behind a line alone is
-    none. ``unfinished``: whether a message is waited for. ``continues``: see ``Pieces``."""
+    """The groups to emit, by first lines. ``rows``: of the lines, group by group, each of
+    ``counts`` rows. ``reasons``: why each is closed. ``unfinished``: a message is awaited.
+    ``continues``: see ``Pieces``."""
 
     rows: Numbers
     counts: Numbers
@@ -154,9 +154,7 @@ def group(
     machine: Machine | None = None,
 ) -> Groups:
     """The groups to emit of ``lines``, which are all up to the offset ``end``; see the module.
-
-    ``end`` may lie below ``at.emitted`` when more is to come: nothing is emitted then.
-    """
+    Nothing is emitted while ``end`` lies below ``at.emitted``."""
     unfinished = None if lines.pieces is None else lines.pieces.unfinished
     patience = limits.patience(unfinished, len(lines.offsets))
     everything = InStreams.of(lines.times, lines.streams, patience, flush=flush)
@@ -204,7 +202,7 @@ def group(
 
 
 def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Progress:
-    """With an offset from which all is read that tells what goes on at ``sure``."""
+    """Progress with an offset early enough to tell what continues at ``sure``."""
     if lines.pieces is None or not lines.pieces.unfinished.any():
         return Progress(sure, emitted)
     offsets = lines.offsets[streams.order]
@@ -215,11 +213,10 @@ def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Prog
 
 
 class _Ordered:
-    """``lines`` in the order of ``streams``, and what is known of each. ``waiting``: more that may
-    belong to its group may follow. ``undecided``: what comes decides whether its group ends there,
-    or before: from the line ``doubts`` on. ``led``: it is the machine that has such doubts.
-    ``places``: where it is, which is where its message begins when that is never cut. ``messages``:
-    how many have begun before each, and in all. ``alone``: whether each message is an event."""
+    """Lines in the order of ``streams``. ``waiting``: more of its group may follow. ``undecided``:
+    later lines decide whether its group ends there, or from the line ``doubts`` on; ``led``:
+    because of the machine. ``places``: where its message begins, unless that is cut. ``messages``:
+    how many have begun before each, and in all. ``alone``: each message is an event."""
 
     def __init__(self, lines: Lines, streams: InStreams, limits: Limits) -> None:
         count = len(lines.offsets)
@@ -258,8 +255,7 @@ class _Ordered:
             self.undecided[heads - 1] = True
 
     def find_starts(self, machine: Machine) -> None:
-        """The starts that ``machine`` finds, and the ends of streams where lines to come may make
-        others of them."""
+        """The starts by ``machine``, and ends of streams where later lines may change them."""
         assert self.lines.kinds is not None
         unknown = self.streams.fresh | self.streams.pauses
         kinds, begins = self.lines.kinds.copy(), np.ones(len(self.lines.kinds), np.bool_)
@@ -303,8 +299,8 @@ def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiti
 def _bounds(
     mine: _Ordered, begins: Numbers, emitted: int, limits: Limits, machine: Machine | None
 ) -> _Bounds:
-    """The groups that would begin at ``begins`` if none were too large; loose lines below
-    ``emitted`` are of no group."""
+    """The groups that begin at ``begins``, cut by size; loose lines below ``emitted`` are in no
+    group."""
     ends = np.append(begins[1:], len(mine.lines.offsets))[: len(begins)]
     headed = mine.lines.starts[begins]
     total = np.concatenate(([0], np.cumsum(mine.lines.sizes + 1)))  # each line with its newline
@@ -340,8 +336,8 @@ def _bounds(
 def _rest(
     lines: Lines, begin: int, end: int, machine: Machine | None
 ) -> list[tuple[int, int, bool]]:
-    """The groups behind a cut, as begin, end and whether the first line starts an event. Without a
-    ``machine``, and behind what was loose already, all is one loose group."""
+    """The groups behind a cut: begin, end and whether the first line starts an event. Without a
+    ``machine``, and behind loose lines, one loose group."""
     if machine is None or lines.kinds is None:
         return [(begin, end, False)]
     unknown = np.zeros(end - begin, np.bool_)
@@ -354,7 +350,6 @@ def _rest(
 
 
 def _cut(mine: _Ordered, total: Numbers, begin: int, end: int, limits: Limits) -> tuple[int, int]:
-    """Where a group that begins there ends, at the latest, and why."""
     most = int(np.searchsorted(total, total[begin] + limits.max_bytes + 1, side="right")) - 1
     most = max(most, begin + 1)
     if most < end and mine.heads[most] > begin:
@@ -367,6 +362,6 @@ def _cut(mine: _Ordered, total: Numbers, begin: int, end: int, limits: Limits) -
 
 
 def _ranges(begins: Numbers, counts: Numbers) -> Numbers:
-    """All numbers of the ranges, one range behind the other."""
+    """All numbers of the ranges, range by range."""
     before = np.cumsum(counts) - counts
     return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))

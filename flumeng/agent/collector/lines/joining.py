@@ -26,11 +26,10 @@ from flumeng.agent.collector.lines.rules import Rules
 from flumeng.connectors.api.ranged import Progress
 
 LINES, CLOSED = "lines", "multiline_closed"
-"""What an event's attributes tell: how many lines it has, and why it has no more when that is not
-since the next one began."""
+"""An event's attributes for its number of lines, and for why it was closed early."""
 REASONS = {TIMEOUT: "timeout", MAX_LINES: "max_lines", MAX_BYTES: "max_bytes"}
 BATCH_BYTES = 64 * 2**20
-"""About as much is joined into one batch."""
+"""About the size of a batch of joined events."""
 
 
 def find_groups(
@@ -42,7 +41,7 @@ def find_groups(
     flush: bool,
     unwrapped: Unwrapped | None = None,
 ) -> Groups:
-    """What is to be emitted of ``lines``, which are all of [``at.offset``, ``end``)."""
+    """The groups to emit of ``lines``, which are all of [``at.offset``, ``end``)."""
     bodies, of_container = lines["body"], None
     if unwrapped is not None:
         bodies, of_container = unwrapped.texts, unwrapped.streams
@@ -64,7 +63,6 @@ def find_groups(
 
 
 def _each_alone(offsets: Numbers, at: Progress, end: int) -> Groups:
-    """Each line is a message and an event: nothing is waited for."""
     rows = np.flatnonzero(offsets >= at.emitted)
     end = max(end, at.emitted)
     return Groups(rows, np.ones_like(rows), np.full_like(rows, ENDED), Progress(end, end))
@@ -99,8 +97,8 @@ def _in_pieces(
 def join(
     lines: pa.RecordBatch, groups: Groups, *, counted: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The events, in the columns of ``lines`` and in the order of the groups. None is empty.
-    ``counted``: each tells how many lines it has."""
+    """The events in the columns of ``lines``, in the order of the groups; no batch is empty.
+    ``counted``: each has its number of lines."""
     counts = groups.counts
     if not len(counts):
         return
@@ -147,7 +145,6 @@ def _joined(lines: pa.RecordBatch, groups: Groups, *, counted: bool) -> pa.Recor
 
 
 def _together(texts: pa.Array, begins: Numbers, between: bytes) -> pa.Array:
-    """Joins the texts from each of ``begins`` up to the next into one."""
     if len(begins) == len(texts):
         return texts
     borders = pa.array(np.append(begins, len(texts)).astype(np.int32))
@@ -155,8 +152,8 @@ def _together(texts: pa.Array, begins: Numbers, between: bytes) -> pa.Array:
 
 
 def _attributes(attrs: pa.MapArray, counts: Numbers | None, reasons: Numbers) -> pa.MapArray:
-    """``attrs`` with LINES, and CLOSED where a group has not just ended, behind their own. Without
-    ``counts`` only the latter."""
+    """``attrs`` with CLOSED for groups closed early, and LINES where there are ``counts``, at the
+    end."""
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     low, high = offsets[0], offsets[-1]
     keys, items = (part.slice(low, high - low) for part in (attrs.keys, attrs.items))

@@ -44,7 +44,7 @@ class Machine:
         return len(self.names)
 
     def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
-        """Which lines start an event; of what is before ``unknown`` ones nothing is known."""
+        """Which lines start an event; nothing is known of the line before an ``unknown`` one."""
         codes = kinds + (self.going_on + 1) * unknown
         moves, steady = self._moves
         steps = np.ones(len(codes), np.bool_)

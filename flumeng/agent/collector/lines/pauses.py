@@ -11,13 +11,11 @@ from flumeng.agent.collector.lines.machine import Flags, Numbers
 
 @dataclass(frozen=True)
 class InStreams:
-    """``order``: the rows of the lines, one stream behind the other. In this order: ``fresh`` tells
-    the first line of each stream, ``pauses`` before which lines there was a pause, and ``waiting``
-    which lines are the last of their stream with more that may follow.
+    """``order``: the rows of the lines, stream by stream. In it ``fresh`` marks the first line of a
+    stream, ``pauses`` lines behind a pause, and ``waiting`` last lines that more may follow.
 
-    A pause is too long when, behind a line and up to the next one of its stream, a line of *any*
-    stream was received more than its ``patience`` later (microseconds, of each line). The clock may
-    have been set back.
+    A pause is too long when, before the next line of its stream, a line of *any* stream was
+    received more than its ``patience`` (microseconds) later. The clock may have been set back.
     """
 
     order: Numbers
@@ -42,7 +40,7 @@ class InStreams:
 
     def following(self, flags: Flags) -> Flags:
         """Whether the line before each line, in its stream and without a pause, has the flag. In
-        the order of the lines."""
+        line order."""
         found = np.zeros(len(flags), np.bool_)
         found[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
         return found
@@ -79,7 +77,7 @@ def _pauses(times: Numbers, order: Numbers, patience: Numbers) -> Flags:
 
 
 def _outlasted(times: Numbers, rows: Numbers, patience: Numbers) -> Flags:
-    """Whether a line of the partition came too long after each of the lines ``rows``."""
+    """Whether a line of the partition came too late after each of the lines ``rows``."""
     after = np.full(len(times) + 1, np.iinfo(np.int64).min // 2)
     after[:-1] = np.maximum.accumulate(times[::-1])[::-1]
     outlasted: Flags = after[rows + 1] > times[rows] + patience[rows]

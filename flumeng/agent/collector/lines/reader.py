@@ -1,8 +1,5 @@
-"""Reads partitions as events of several lines, in steps, and tells how far they are emitted.
-
-What is emitted is given on, and only the lines that may be needed again are kept. So a step is the
-same as a batch, and a range needs memory for the groups that are open in it.
-"""
+"""Reads partitions as events of several lines, step by step, and reports how far they are emitted.
+Keeps only lines that may be needed again."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.containers import unwrap
-from flumeng.agent.collector.lines.joined import JoinedRange
 from flumeng.agent.collector.lines.joining import REASONS, find_groups, join
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.connectors.api.ranged import Progress, Range, UnreadableError
@@ -43,7 +40,7 @@ class JoinLines:
         return self.reader.modules
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Of a range, the events that begin from ``piece.emitted`` on. Raises UnreadableError."""
+        """The events of a range that begin from ``piece.emitted`` on. Raises UnreadableError."""
         joining = Joining(self.rules, Progress(piece.start, piece.emitted, piece.sure))
         offset = piece.start
         try:
@@ -61,8 +58,8 @@ class JoinLines:
 
 
 class Joining:
-    """Of one partition. ``closed``: how many events ended for which of REASONS. ``unfinished``:
-    whether a container's message is waited for."""
+    """Joins the lines of one partition. ``closed``: how many events ended for which of REASONS.
+    ``unfinished``: the rest of a container's message is awaited."""
 
     def __init__(self, rules: Rules, at: Progress) -> None:
         self.progress = at
@@ -73,19 +70,18 @@ class Joining:
         self._fresh = self._bytes = self._kept = 0
 
     def add(self, lines: pa.RecordBatch) -> None:
-        """Those that follow."""
         self._lines.append(lines)
         self._fresh += lines.num_rows
         self._bytes += lines.nbytes
 
     @property
     def ready(self) -> bool:
-        """A step goes over all that is kept, so it waits until as much has come."""
+        """A step covers everything kept, so it waits for as many new lines."""
         enough = self._fresh >= STEP_ROWS or self._bytes >= STEP_BYTES
         return enough and self._fresh >= self._kept
 
     def step(self, end: int, *, flush: bool = False) -> Iterator[pa.RecordBatch]:
-        """The events of what has come, which is all up to the offset ``end``."""
+        """The events of the added lines, which are all up to the offset ``end``."""
         if not self._lines:
             self.progress = Progress(end, end)
             return

@@ -1,4 +1,4 @@
-"""Which lines belong together: what a flow says of it, as executors use it."""
+"""A flow's rules for joining lines, as executors use them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Rules:
-    """``pattern`` is found in each line that starts an event, or in each that ``continues`` one;
-    or else ``traces`` says which lines belong together.
-
-    ``key``: the columns and attributes by which streams of lines are told apart. Two lines of a
-    stream with more than ``timeout_us`` between them are of two events. Lines that a ``container``
-    has written are unwrapped before. Where messages are ``alone``, each is an event.
-    """
+    """``pattern`` is in each line that starts an event, or in each that ``continues`` one; or
+    ``traces`` tells which lines belong together. ``key``: columns and attributes that identify a
+    stream. ``timeout_us``: the longest pause within an event. Lines of a ``container`` are
+    unwrapped first. Where messages are ``alone``, each is an event."""
 
     pattern: str
     continues: bool
@@ -58,15 +55,15 @@ class Rules:
         return None if self.traces is None else Machine.of(self.traces)
 
     def check(self) -> None:
-        """Raises UserError when RE2 does not take the pattern."""
+        """Raises UserError when RE2 does not accept the pattern."""
         try:
             self.starts(pa.array([b""]))
         except pa.ArrowInvalid as error:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Which lines start an event, when this is known of each by itself. A line is bytes: no
-        encoding is assumed."""
+        """Which lines start an event, when each line tells it alone. Lines are bytes without an
+        encoding."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
         found = pc.match_substring_regex(bodies, pattern=self.pattern)
@@ -75,11 +72,8 @@ class Rules:
         return _flags(pc.fill_null(found, True))  # Arrow takes it so
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
-        """The kinds of the lines, when a machine says which start an event.
-
-        Most lines are frames, which begin with a space, or lines of the log: those are found
-        before all patterns are tried.
-        """
+        """The kinds of lines for the machine. Most lines are frames, which begin with a space, or
+        lines of the log: these are found before the patterns are tried."""
         if self.traces is None or self.machine is None:
             return None
         patterns = self.traces.kinds
@@ -101,7 +95,6 @@ class Rules:
         return kinds
 
     def _set_kinds(self, kinds: Numbers, rows: Numbers, bodies: pa.Array, patterns: Kinds) -> None:
-        """Gives each of ``rows`` the kind of the first of ``patterns`` that matches it."""
         assert self.machine is not None
         left = bodies.take(pa.array(rows))
         for kind, pattern in patterns:
@@ -112,8 +105,8 @@ class Rules:
             rows, left = rows[~found], left.filter(pa.array(~found))
 
     def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
-        """A number for each line, which lines of one stream have in common; ``of_container`` says
-        to which of its streams a container has written it."""
+        """A number for each line's stream; ``of_container``: the container's stream of each
+        line."""
         together = np.zeros(lines.num_rows, np.int64)
         attrs = _Attributes(lines["attrs"])
         for name in (*self.key, of_container):
@@ -137,7 +130,7 @@ def _matched(bodies: pa.Array, pattern: str) -> Flags:
 
 
 def _numbered(values: pa.Array) -> tuple[Numbers, int]:
-    """A number for each value, and how many there are. Null is a value of its own."""
+    """A number for each value, and how many there are. Null is a value."""
     encoded = values.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 

@@ -1,7 +1,5 @@
 """The outcome of a batch: what each sink has written, or the error and the sink that raised it.
-
-Errors come from up to three languages; here they become errors of ours, in one line.
-"""
+Errors of three languages become ours, in one line."""
 
 from __future__ import annotations
 
@@ -93,7 +91,6 @@ def of_kind(kind: str, message: str) -> FlumengError:
 
 
 def _names_of(kind: type[FlumengError]) -> Iterator[str]:
-    """Its own name, and those of all subclasses."""
     yield kind.__name__
     for special in kind.__subclasses__():
         yield from _names_of(special)

@@ -1,0 +1,131 @@
+"""Takes a task over: claims it, or gets ready to while another node owns it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from flumeng.agent.collector import intents
+from flumeng.agent.collector.assignment import Assignment
+from flumeng.agent.collector.batch import Pipeline
+from flumeng.agent.collector.claim import ClaimedTask
+from flumeng.agent.collector.commit import OpenStore
+from flumeng.agent.collector.job import Jobs
+from flumeng.agent.collector.measures import Measures
+from flumeng.agent.collector.partitions import Partitions
+from flumeng.agent.collector.publisher import Publisher
+from flumeng.agent.collector.ranges import BatchSize
+from flumeng.agent.collector.scheduler import Scheduler
+from flumeng.agent.collector.slot_client import SlotClient
+from flumeng.agent.collector.status import Report
+from flumeng.connectors.api.ranged import OpenPositions
+from flumeng.control.snapshot.partitions import ack_path
+from flumeng.control.zookeeper import Store
+from flumeng.control.zookeeper.tree_watch import TreeWatch
+from flumeng.platform import file_store
+from flumeng.platform.errors import UnavailableError, UserError
+from zkschema import paths
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all tasks of a process share. ``build`` makes an assignment's pipeline, or raises
+    UserError. ``report`` gets each change of a status, from any thread."""
+
+    store: Store
+    publisher: Publisher
+    scheduler: Scheduler
+    jobs: Jobs
+    build: Callable[[Assignment], Pipeline]
+    positions: OpenPositions
+    report: Report
+    open_store: OpenStore = file_store.open_store
+    measures: Measures = field(default_factory=Measures)
+    tree: TreeWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", TreeWatch(self.store, self.scheduler.wake_all))
+
+
+class Takeover:
+    """Of one task, in its turns. ``size`` outlives claims, since what it has learned stays true."""
+
+    def __init__(
+        self, around: Surroundings, partitions: Partitions, wake: Callable[[], None]
+    ) -> None:
+        self._around = around
+        self._partitions = partitions
+        self._wake = wake
+        self._standby: tuple[Assignment, Pipeline] | None = None
+        """Until a claim has taken the pipeline."""
+        self.size = BatchSize(0)  # before the first claim
+
+    def stand_by(self, assignment: Assignment) -> str | None:
+        """Prepare what takes long after a failure: Spark's workers, the pipeline, the partitions'
+        ends. Gives what would keep the task from running here, if anything. Raises
+        UnavailableError."""
+        if self._standby is None or self._standby[0] != assignment:
+            self._standby = assignment, self._pipeline(assignment)
+            self._partitions.open(self._standby[1].spec)
+        pipeline = self._standby[1]
+        self._around.jobs.warm_up(pipeline)
+        names = sorted(assignment.partitions)
+        acks = self._around.store.read_many([ack_path(assignment.flow, name) for name in names])
+        found = zip(names, acks, strict=True)
+        self._partitions.of({name: ack.value.offset for name, ack in found if ack is not None})
+        return self._partitions.trouble or pipeline.trouble or None
+
+    def claim(self, assignment: Assignment) -> SlotClient:
+        """Claim the task; first for the revision of an open intent, if there is one. Raises
+        UserError, UnavailableError, and what ``ClaimedTask`` raises."""
+        around = self._around
+        tree = around.tree.identity()
+        if tree is None:
+            raise UnavailableError("ZooKeeper holds no cluster here: import its last export")
+        decided = intents.read(around.store, assignment.flow, assignment.task)
+        built = assignment
+        if decided is not None and decided.ranges and decided.revision != assignment.revision:
+            built = self._of_revision(assignment, decided.revision)
+        pipeline = self._pipeline(built)
+        wanted = pipeline.spec.batch
+        if (self.size.cap, self.size.most_bytes) != (wanted.events, wanted.bytes):
+            self.size = BatchSize(wanted.events, most_bytes=wanted.bytes)
+        self._partitions.open(pipeline.spec)
+        task = ClaimedTask(
+            built,
+            around.store,
+            around.publisher,
+            pipeline,
+            self._partitions,
+            size=self.size,
+            open_store=around.open_store,
+        )
+        log.info("%s: owned under epoch %d", assignment.key, assignment.epoch)
+        around.measures.tasks.begin(assignment.key, assignment.epoch)
+        outdated = built != assignment
+        return SlotClient(
+            assignment, pipeline, task, around.jobs, self._wake, tree=tree, outdated=outdated
+        )
+
+    def _pipeline(self, assignment: Assignment) -> Pipeline:
+        """The prepared one if it is of the same text, else a new one."""
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            mine, pipeline = standby
+            text = (assignment.key, assignment.revision, assignment.spec)
+            if (mine.key, mine.revision, mine.spec) == text:
+                return pipeline
+        return self._around.build(assignment)
+
+    def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
+        """The assignment as of the revision whose batch has to be repeated."""
+        found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
+        if found is None:
+            raise UserError(
+                f"a batch of revision {revision} is to be repeated, and that revision is gone: "
+                f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
+            )
+        return replace(assignment, revision=revision, spec=found.value.effective)
