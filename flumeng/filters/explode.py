@@ -13,6 +13,7 @@ from flumeng.events.attributes import note
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.filters.contract import Filter
 from flumeng.filters.formats import json_values
 from flumeng.filters.json_check import are_json
 from flumeng.filters.options.explode import Explode

@@ -15,6 +15,7 @@ from flumeng.events.attributes import note
 from flumeng.events.byte_column import Mask, Positions
 from flumeng.events.columns import changed, replaced
 from flumeng.events.lazy_batch import LazyBatch, Stage
+from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.time import Time
 from flumeng.filters.options.time_formats import UNITS
 from flumeng.filters.receipt_bound import Bounded
