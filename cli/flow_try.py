@@ -268,10 +268,7 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     with no_garbage_collection():
         from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
         from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.outcomes import (
-            junit,
-            run_cases,
-        )
+        from flumeng.agent.dryrun.outcomes import junit, run_cases  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         read = read_cases(files)

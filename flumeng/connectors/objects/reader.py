@@ -26,7 +26,7 @@ from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import MOST_POSITION, Item
-from flumeng.events.reasons import PARSE_ERROR
+from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 from flumeng.platform.options.locations import located
