@@ -12,7 +12,7 @@ from flumeng.agent.collector.claim import BATCHES_AT_ONCE, ClaimedTask
 from flumeng.agent.collector.job import Jobs
 from flumeng.agent.collector.outcome import Outcome
 from flumeng.agent.collector.slot import Request
-from flumeng.control.zookeeper.tree_watch import TreeIdentity
+from flumeng.control.zookeeper.tree import TreeIdentity
 
 
 class SlotClient:

@@ -22,7 +22,7 @@ from flumeng.agent.collector.status import Report
 from flumeng.connectors.api.ranged import OpenPositions
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import Store
-from flumeng.control.zookeeper.tree_watch import TreeWatch
+from flumeng.control.zookeeper.tree import TreeWatch
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError, UserError
 from zkschema import paths
