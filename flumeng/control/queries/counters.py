@@ -18,7 +18,7 @@ from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 """The rows at an address: one for each source of a worker (``flumeng.connectors.api.counters``), or
-for each task of a collector (``flumeng.agent.collector.task_counts``). Raises
+for each task of a collector (``flumeng.agent.collector.measures``). Raises
 ``UnavailableError``."""
 
 
