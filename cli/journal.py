@@ -156,9 +156,9 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
     A body that is no UTF-8 text is given as "body_base64". What cannot be read is named on
     standard error, and the exit code is 1.
     """
-    from flumeng.journal.log.dump import dump as found_in  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.inspection import Finding  # noqa: PLC0415  loads pyarrow
+    from flumeng.journal.log.inspection import dump as found_in  # noqa: PLC0415  loads pyarrow
 
     bad = False
     for found in found_in(directory, start, end, Keyring.resolve(keys)):

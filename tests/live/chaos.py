@@ -22,7 +22,7 @@ from flumeng.control.commands import operator
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UnavailableError

@@ -24,6 +24,7 @@ import pytest
 from pyarrow import flight
 
 from flumeng.events.schema import READ_SCHEMA
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import (
     AboveSafeError,
     BelowFloorError,
@@ -32,7 +33,6 @@ from flumeng.journal.log.errors import (
 )
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.past import Note
-from flumeng.journal.log.position import Position
 from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer

@@ -27,7 +27,7 @@ from flumeng.connectors.http.body import MemoryBound, RefusedError, Share
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.source import HttpSource
 from flumeng.connectors.network.options import Syslog
-from flumeng.connectors.network.syslog import SyslogSource
+from flumeng.connectors.network.sockets import SyslogSource
 
 EXAMPLES = int(os.environ.get("FLUMENG_FUZZ_EXAMPLES", "200"))
 MAX = 64

@@ -21,7 +21,6 @@ from crc32c import crc32c
 
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log import reading
-from flumeng.journal.log.dump import dump
 from flumeng.journal.log.frame import (
     HEADER_BYTES,
     MAX_UNPACKED_BYTES,
@@ -31,7 +30,7 @@ from flumeng.journal.log.frame import (
     identity,
     padded,
 )
-from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.inspection import Finding, dump, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.platform.errors import CorruptError, UserError

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flumeng.agent.ingest.noted_state import NotedState
+from flumeng.agent.ingest.source_states import NotedState
 from flumeng.agent.node import protocol
 from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
 from flumeng.config import check_flow, document, expressions, policy, statements

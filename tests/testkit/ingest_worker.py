@@ -23,7 +23,7 @@ from flumeng.agent.ingest import batch
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailer import QUIET_SECONDS, Tailer
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.client import JournalClient
 
 PATIENCE_SECONDS = 60.0

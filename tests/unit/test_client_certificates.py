@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.connectors.network.client_certificates import Clients
+from flumeng.connectors.network.certificates import Clients
 from flumeng.connectors.network.peers import Client, UnauthorizedError
 from flumeng.connectors.network.server_tls import canonical
 from tests.unit.authority import Authority, der, fingerprint

@@ -19,7 +19,7 @@ from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, Path, tree
 from flumeng.fleet.site_copy import copy_site
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
 from tests.testkit.light_nodes import ClaimsInMemory

@@ -15,7 +15,7 @@ import uvloop
 
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.port_claims import PortClaims
+from flumeng.agent.ingest.source_runner import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext

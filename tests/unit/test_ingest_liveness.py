@@ -57,7 +57,7 @@ def test_a_sync_that_does_not_return_is_told(
     journal of durability spill, which does not wait for its disk otherwise, does so as well."""
     monkeypatch.setattr(liveness, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(liveness, "HELD_SECONDS", 0.5)
-    monkeypatch.setattr("flumeng.journal.log.lazy.OVERDUE_SECONDS", 0.5)
+    monkeypatch.setattr("flumeng.journal.log.segment_writer.OVERDUE_SECONDS", 0.5)
     log = tmp_path / "app.log"
     said: list[Message] = []
     store, disk = JournalStore(tmp_path / "data", "here"), HangingDisk()

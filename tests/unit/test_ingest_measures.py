@@ -11,8 +11,7 @@ import pytest
 
 from flumeng.agent.ingest.flow import FlowRunner, Task
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.lag_clock import MOST_NOTES, LagClock
-from flumeng.agent.ingest.measures import TAKEN, Measures
+from flumeng.agent.ingest.measures import MOST_NOTES, TAKEN, LagClock, Measures
 from flumeng.connectors.api.counters import Counters
 from flumeng.journal.log.contract import Log
 from flumeng.platform.metrics import table

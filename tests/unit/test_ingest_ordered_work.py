@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from flumeng.agent.ingest.ordered_work import OrderedWork
+from flumeng.agent.ingest.worker import OrderedWork
 from flumeng.platform.errors import UnavailableError
 
 

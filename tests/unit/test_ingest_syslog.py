@@ -16,7 +16,7 @@ from flumeng.agent.ingest import batch
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.network.options import Syslog
-from flumeng.connectors.network.syslog import SyslogSource
+from flumeng.connectors.network.sockets import SyslogSource
 from flumeng.platform.errors import UserError
 
 PATIENCE_SECONDS = 60.0

@@ -16,7 +16,7 @@ from flumeng.connectors.journals import positions
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher, backoff_seconds, pace
 from flumeng.control.zookeeper import ABSENT, ANY, tree
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.testkit.store import FakeStore

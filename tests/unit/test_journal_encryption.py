@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from flumeng.journal.log.dump import dump
 from flumeng.journal.log.encryption import FRAMES_A_SALT, Key, Keyring, Sealer
 from flumeng.journal.log.errors import KeyMissingError
 from flumeng.journal.log.frame import FrameHeader, Payload, identity
-from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.inspection import Finding, dump, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.journal_cipher import FILE
 from flumeng.journal.log.memory import MemoryJournal

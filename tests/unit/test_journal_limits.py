@@ -19,8 +19,8 @@ from flumeng.journal.log.errors import BelowFloorError, DiskFullError, JournalFa
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.log.lazy import LazySync, Reached
 from flumeng.journal.log.limits import Limits, Room, no_limit
+from flumeng.journal.log.segment_writer import LazySync, Reached
 from tests.testkit.journal import FaultyDisk, numbered_events
 
 ID = "web.n1.0.0a1b2c3d"

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 
 from flumeng.journal.log import checkpoint as checkpoints
-from flumeng.journal.log.dump import dump
 from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.log.frame import identity
-from flumeng.journal.log.inspection import QUARANTINE, Finding, Part, frames, inspect
+from flumeng.journal.log.inspection import QUARANTINE, Finding, Part, dump, frames, inspect
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.journal.log.segment import SEGMENT_HEADER_BYTES

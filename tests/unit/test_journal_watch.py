@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from flumeng.journal.log.checkpoint import Durability
-from flumeng.journal.log.contract import Log
+from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DiskFullError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
-from flumeng.journal.log.position import Position
 from flumeng.journal.serving.watch import (
     MAX_REQUEST_BYTES,
     Watch,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flumeng.agent.node.command import command_of
-from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.settings import Settings, command_of
 
 DATA = Path("/data")
 

@@ -12,9 +12,7 @@ import pytest
 
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.events import Wanted
-from flumeng.agent.node.home import COPIES, FLOWS, Home
-from flumeng.agent.node.known_names import KnownNames
-from flumeng.agent.node.run_mark import FILE as RUN_MARK
+from flumeng.agent.node.home import COPIES, FLOWS, RUN_MARK, Home, KnownNames
 from flumeng.platform.errors import UnavailableError, UserError
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment

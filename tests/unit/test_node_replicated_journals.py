@@ -14,9 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.node.home import COPIES, Home
+from flumeng.agent.node.home import COPIES, Home, KnownNames
 from flumeng.agent.node.journal_registry import JournalRegistry
-from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from flumeng.agent.node.event_log import Step
 from flumeng.agent.node.event_publisher import LINES, TELL_SECONDS, EventPublisher
-from flumeng.agent.node.events import Ended, Said, Stop, Tick, Wanted
+from flumeng.agent.node.events import Ended, Said, Step, Stop, Tick, Wanted
 from flumeng.agent.node.machine import Machine
 from flumeng.control.zookeeper import ABSENT, Expected, Path, Version, tree
 from flumeng.platform.errors import UnavailableError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from flumeng.journal.replicas.outboxes import Outboxes
+from flumeng.journal.replicas.links import Outboxes
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replication.history import Log
 from flumeng.journal.replication.messages import Begin, Frames

@@ -14,9 +14,8 @@ import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.node.claim import Claim
-from flumeng.agent.node.home import FLOWS, Home
+from flumeng.agent.node.home import FLOWS, Home, KnownNames
 from flumeng.agent.node.in_progress import InProgress
-from flumeng.agent.node.known_names import KnownNames
 from flumeng.journal.log.encryption import Key, Keyring
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair

@@ -18,11 +18,10 @@ from crc32c import crc32c
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.key_search import KeySearch
 from flumeng.journal.log.contract import Log
-from flumeng.journal.log.dump import dump
 from flumeng.journal.log.encryption import Key, Keyring, Sealer
 from flumeng.journal.log.errors import KeyMissingError
 from flumeng.journal.log.frame import FrameHeader, identity
-from flumeng.journal.log.inspection import Finding, inspect
+from flumeng.journal.log.inspection import Finding, dump, inspect
 from flumeng.journal.log.journal_cipher import FILE, KeyReference
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal

@@ -17,10 +17,10 @@ import pytest
 from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.segment import Window
-from flumeng.journal.replicas import scrubber as scrubbers
+from flumeng.journal.replicas import replicas as scrubbers
 from flumeng.journal.replicas.lateness import TELL_SECONDS
+from flumeng.journal.replicas.replicas import Scrubber
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.replicas.scrubber import Scrubber
 from flumeng.platform.backoff import FIRST_SECONDS
 from tests.live.one_host import eventually
 from tests.testkit.journal import numbered_events

@@ -17,9 +17,15 @@ from typing import Any, cast
 import pytest
 
 from flumeng.journal.replicas.lateness import LATE_SECONDS
-from flumeng.journal.replicas.links import Links
+from flumeng.journal.replicas.links import (
+    BUSY_SECONDS,
+    LEAST,
+    PART_BYTES,
+    WHOLE_BYTES,
+    Links,
+    Throttle,
+)
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.replicas.throttle import BUSY_SECONDS, LEAST, PART_BYTES, WHOLE_BYTES, Throttle
 from flumeng.journal.replication.messages import Frames
 from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.access import Peer

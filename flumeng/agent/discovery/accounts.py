@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from flumeng.agent.discovery.task import DiscoveryTask
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.past import Past
-from flumeng.journal.log.position import Position
 from flumeng.journal.serving.account import Account
 from flumeng.platform import vital
 from flumeng.platform.errors import FlumengError, UnavailableError

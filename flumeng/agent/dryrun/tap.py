@@ -21,8 +21,8 @@ from flumeng.config.multiline import Multiline
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError, NotServedError, TapsBusyError
-from flumeng.journal.log.position import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths

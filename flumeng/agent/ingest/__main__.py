@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 
-from flumeng.agent.ingest import memory
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_KEPT_BYTES = 8 << 20
+_MAPPED_FROM_BYTES = 32 << 20
+
+
+def keep_buffers() -> None:
+    """Sets how memory is allocated, before pyarrow is imported: the worker needs buffers of about
+    1 MiB again and again.
+
+    Arrow's own allocator keeps 12 MB more of them than the C library, which is told not to return
+    them to the kernel. Without ``mallopt`` (musl) it does nothing.
+    """
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:
+        tell(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        tell(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
 
 
 def main() -> int:
-    memory.keep_buffers()
+    keep_buffers()
     from flumeng.agent.ingest import process  # noqa: PLC0415  # pyarrow reads its settings now
 
     return process.main()

@@ -16,8 +16,8 @@ from flumeng.agent.ingest.back_pressure import BackPressure, Held
 from flumeng.agent.ingest.flow_journal import FlowJournal, take
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.noted_state import NotedState
 from flumeng.agent.ingest.source_runner import SourceRunner
+from flumeng.agent.ingest.source_states import NotedState
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
 from flumeng.config import Component, parse_flow
 from flumeng.config.component import SourceOptions

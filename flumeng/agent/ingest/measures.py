@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from flumeng.agent.ingest.flow import FlowRunner
 from flumeng.agent.ingest.journal_store import JournalStore
-from flumeng.agent.ingest.lag_clock import LagClock
 from flumeng.connectors.api.counters import Counters
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
@@ -39,6 +39,7 @@ TAKEN: Mapping[str, Metric] = {
     "missed": table.INGEST_MISSED,
 }
 """Metric of each growing field of ``Counters``."""
+MOST_NOTES = 64
 
 
 class Measures:
@@ -133,3 +134,40 @@ def _waited_seconds(journal: Log, seq: int) -> float:
 def _free_bytes(path: Path) -> int:
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
+
+
+class LagClock:
+    """For any number of journals, and one thread at a time."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, deque[tuple[int, float]]] = {}
+
+    def see(self, journal: str, acked: int, safe: int, now: float) -> None:
+        if acked >= safe:
+            self._notes.pop(journal, None)
+            return
+        notes = self._notes.setdefault(journal, deque())
+        if not notes or safe > notes[-1][0]:
+            notes.append((safe, now))
+        while notes[0][0] <= acked:
+            notes.popleft()
+        if len(notes) > MOST_NOTES:
+            self._notes[journal] = _halved(notes)
+
+    def seconds(self, journal: str, acked: int, now: float) -> float:
+        """How long the event ``acked`` has waited, to within the time between notes."""
+        notes = self._notes.get(journal, ())
+        return next((max(0.0, now - at) for safe, at in notes if safe > acked), 0.0)
+
+    def keep(self, journals: Collection[str]) -> None:
+        for gone in self._notes.keys() - set(journals):
+            del self._notes[gone]
+
+
+def _halved(notes: deque[tuple[int, float]]) -> deque[tuple[int, float]]:
+    """Two neighbours become one with the later end and the earlier time, so that a wait never
+    appears shorter."""
+    pairs = list(notes)
+    return deque(
+        (pairs[min(n + 1, len(pairs) - 1)][0], pairs[n][1]) for n in range(0, len(pairs), 2)
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from flumeng.agent.ingest.back_pressure import Held
-from flumeng.agent.ingest.port_claims import PortClaims
 from flumeng.agent.ingest.worker_group import WorkerGroup, spreads
 from flumeng.config import Component, registry
 from flumeng.config.component import SourceOptions
@@ -17,7 +19,8 @@ from flumeng.connectors.api.deliveries import Deliveries
 from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.platform.backoff import Backoff
-from flumeng.platform.errors import FlumengError
+from flumeng.platform.errors import FlumengError, UserError
+from flumeng.platform.listening import resolve
 
 log = logging.getLogger(__name__)
 
@@ -166,3 +169,30 @@ class SourceRunner:
             log.error("source %s has failed", self.component.name, exc_info=error)
             self._error = f"source {self.component.name}: {error or type(error).__name__}"
         self._changed()
+
+
+class PortClaims:
+    """The claims of worker ``number`` for one run of one source."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._held: list[socket.socket] = []
+
+    async def take(self, options: Any) -> None:
+        """Raises UserError when another source has the port."""
+        for _, what in options.claims():
+            protocol, place = what.split(" ")
+            _, _, found = await resolve(place, protocol)
+            claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._held.append(claim)
+            try:
+                claim.bind(f"\0flumeng {protocol} {found[:2]} {self._number}".encode())
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise UserError(f"cannot listen on {what}: another source has the port") from error
+
+    def release(self) -> None:
+        for claim in self._held:
+            claim.close()
+        self._held.clear()

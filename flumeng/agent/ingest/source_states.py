@@ -1,51 +1,90 @@
-"""Source state that is in no open journal."""
+"""Source state that is in no open journal: of flows whose last journal was removed, and what was
+seen and is not journaled yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import threading
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-from flumeng.agent.ingest.kept_state import KeptState
-from flumeng.agent.ingest.noted_state import NotedState
+from flumeng.platform.whole_files import read_object, write_durably
 
 _GENERATION = "generation"
 
 
+class NotedState:
+    """What a flow's sources have seen beyond its journal, which takes no state while it is full.
+
+    One small JSON file. Raises OSError, and CorruptError when it is damaged. Thread-safe."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._state = read_object(file)
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        with self._lock:
+            return dict(self._state)
+
+    def note(self, changes: Mapping[str, object], journaled: Container[str]) -> None:
+        """Durable when this returns. Drops keys with None, and those ``journaled``, which must be
+        durable."""
+        with self._lock:
+            state = {k: v for k, v in {**self._state, **changes}.items() if v is not None}
+            state = {key: value for key, value in state.items() if key not in journaled}
+            if state != self._state:
+                write_durably(self._file, json.dumps(state))
+                self._state = state
+
+
 class SourceStates:
-    """Of one worker's flows, in ``directory``. Raises OSError. One thread changes it.
+    """Kept states of one worker's flows, a JSON file each, so that a resumed flow reads nothing
+    again. ``flows`` is thread-safe; one thread changes it. Raises OSError.
 
     States are numbered: of several earlier journals of a flow the last one counts.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._kept = KeptState(directory)
+        self._directory = directory
         self._notes = directory / "noted"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for made in (directory.parent, directory):  # perhaps by somebody else
+            made.chmod(0o700)
         self._notes.mkdir(exist_ok=True, mode=0o700)
+        self._flows = frozenset(file.stem for file in directory.glob("*.json"))
 
     def flows(self) -> list[str]:
         """Flows with kept state; touches no disk."""
-        return self._kept.flows()
+        return sorted(self._flows)
 
     def noted(self, flow: str) -> NotedState:
         """Raises CorruptError."""
-        return NotedState(self._note(flow))
+        return NotedState(self._notes / f"{flow}.json")
 
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
         """Unless a later one is kept. Raises CorruptError."""
-        if state and _generation(state) >= _generation(self._kept.of(flow)):
-            self._kept.keep(flow, state)
+        if state and _generation(state) >= _generation(self._of(flow)):
+            write_durably(self._file(flow), json.dumps(dict(state)))
+            self._flows |= {flow}
 
     def next(self, flow: str, earlier: Iterable[Mapping[str, object]]) -> dict[str, object]:
         """The state that a new journal begins with. Raises CorruptError."""
-        last = max([*earlier, self._kept.of(flow)], key=_generation)
+        last = max([*earlier, self._of(flow)], key=_generation)
         return {**last, _GENERATION: _generation(last) + 1} if last else {}
 
     def forget(self, flow: str) -> None:
-        self._kept.forget(flow)
-        self._note(flow).unlink(missing_ok=True)
+        self._file(flow).unlink(missing_ok=True)
+        self._flows -= {flow}
+        (self._notes / f"{flow}.json").unlink(missing_ok=True)
 
-    def _note(self, flow: str) -> Path:
-        return self._notes / f"{flow}.json"
+    def _of(self, flow: str) -> Mapping[str, object]:
+        """Raises CorruptError: without it all would be read again."""
+        return read_object(self._file(flow)) if flow in self._flows else {}
+
+    def _file(self, flow: str) -> Path:
+        return self._directory / f"{flow}.json"
 
 
 def _generation(state: Mapping[str, object]) -> int:

@@ -21,7 +21,6 @@ from flumeng.agent.ingest.journal_store import Ended, JournalStore
 from flumeng.agent.ingest.key_search import KeySearch
 from flumeng.agent.ingest.liveness import stay_alive
 from flumeng.agent.ingest.measures import Measures
-from flumeng.agent.ingest.ordered_work import OrderedWork
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.agent.node.protocol import Message
 from flumeng.config import Component
@@ -380,3 +379,25 @@ def _describe(source: Component[SourceOptions]) -> str:
     """The source's name and addresses, for people."""
     claims = source.options.claims()
     return " ".join([source.name, *(what for _, what in claims)])
+
+
+class OrderedWork:
+    """Used in the event loop. ``done`` is called after each piece, failed or not."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def do(self, work: Callable[..., None], *args: object) -> None:
+        task = asyncio.create_task(self._run(work, args))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Callable[..., None], args: tuple[object, ...]) -> None:
+        async with self._turn:
+            try:
+                await asyncio.to_thread(work, *args)
+            except (FlumengError, OSError) as error:
+                log.error("%s", error)
+        self._done()

@@ -13,7 +13,6 @@ from itertools import chain
 from typing import Any
 
 from flumeng.agent.node.claim import SupplantedError
-from flumeng.agent.node.command import command_of
 from flumeng.agent.node.event_publisher import EventPublisher
 from flumeng.agent.node.events import (
     Acked,
@@ -31,15 +30,14 @@ from flumeng.agent.node.events import (
     Tick,
     Wanted,
 )
-from flumeng.agent.node.home import COPIES, FLOWS, Home
+from flumeng.agent.node.home import COPIES, FLOWS, Home, KnownNames
 from flumeng.agent.node.in_progress import InProgress
-from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.pace import Pace
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals
-from flumeng.agent.node.settings import Settings
+from flumeng.agent.node.settings import Settings, command_of
 from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore

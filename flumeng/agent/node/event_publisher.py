@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from flumeng.agent.node.event_log import Step
+from flumeng.agent.node.events import Step
 from flumeng.control.zookeeper import ABSENT, Store, Versioned
 from zkschema import codec, paths
 from zkschema.records import Story, StoryLine

@@ -8,18 +8,17 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.events import Wanted
-from flumeng.agent.node.known_names import KnownNames
-from flumeng.agent.node.run_mark import FILE as RUN_MARK
-from flumeng.agent.node.run_mark import RunMark
 from flumeng.events.journal_names import is_journal
 from flumeng.platform import private_directory
+from flumeng.platform.birth_time import birth_time
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.whole_files import write_durably
 from zkschema import codec
@@ -32,6 +31,7 @@ T = TypeVar("T")
 ASSIGNMENT = "assignment.json"
 FLOWS, COPIES = "flows.json", "copies.json"
 CLAIM = "claim.json"
+RUN_MARK = "running"
 DAMAGED = ".damaged"
 KEPT = (
     *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM, RUN_MARK),
@@ -41,6 +41,23 @@ KEPT = (
 """All names that the node and its children use in the directory."""
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of parsing a damaged file."""
+
+
+@dataclass(frozen=True)
+class KnownNames:
+    generation: int = 0
+    names: frozenset[str] = frozenset()
+
+    def after(
+        self, generation: int, present: Collection[str], local: Collection[str]
+    ) -> KnownNames:
+        """After ``present`` were seen; only ``local`` names are kept."""
+        before = self.names if generation == self.generation else frozenset()
+        return KnownNames(generation, (before | frozenset(present)) & frozenset(local))
+
+    def deleted(self, absent: Collection[str]) -> tuple[str, ...]:
+        """The ``absent`` names that were deleted."""
+        return tuple(sorted(self.names.intersection(absent)))
 
 
 class Home:
@@ -192,3 +209,39 @@ def _wanted(document: Any) -> Wanted:
 
 def _known(kind: str, document: Any) -> KnownNames:
     return KnownNames(int(document["generation"]), frozenset(map(str, document[kind])))
+
+
+class RunMark:
+    """``lock`` is the descriptor of the directory's lock file."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self._file = path / RUN_MARK
+        self._lock = lock
+        self.is_foreign = self._kept() not in ("", self._own(), self._by_change_time())
+        """Whether a node ran in another directory when this one was copied from it."""
+
+    def set(self) -> None:
+        """Durable when this returns. Raises OSError."""
+        os.fsync(self._lock)
+        write_durably(self._file, self._own())
+
+    def clear(self) -> None:
+        """Raises OSError."""
+        self._file.unlink(missing_ok=True)
+
+    def _own(self) -> str:
+        born = birth_time(self._lock)
+        if born is None:
+            return self._by_change_time()
+        return f"{os.fstat(self._lock).st_ino} born {born}"
+
+    def _by_change_time(self) -> str:
+        """The mark of older versions."""
+        found = os.fstat(self._lock)
+        return f"{found.st_ino} {int(found.st_ctime)}"  # some file systems keep whole seconds
+
+    def _kept(self) -> str:
+        try:
+            return self._file.read_text()
+        except FileNotFoundError:
+            return ""

@@ -28,7 +28,6 @@ from typing import Any
 
 from flumeng.agent.node import children
 from flumeng.agent.node.children import DEFAULT_LIMITS, Child, Limits, State
-from flumeng.agent.node.event_log import Step
 from flumeng.agent.node.events import (
     Acked,
     Delivered,
@@ -41,6 +40,7 @@ from flumeng.agent.node.events import (
     Replicas,
     Said,
     Start,
+    Step,
     Stop,
     Tell,
     Tick,

@@ -3,6 +3,7 @@ written, so a lost connection costs no more than a repetition."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -15,7 +16,6 @@ from flumeng.agent.node.claim import Claim, SupplantedError, next_claim, require
 from flumeng.agent.node.events import Wanted
 from flumeng.agent.node.fenced_store import FencedStore
 from flumeng.agent.node.journal_registry import JournalRegistry
-from flumeng.agent.node.session_proof import SessionProofs
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -30,6 +30,7 @@ from flumeng.control.zookeeper import (
 from flumeng.platform import processes
 from flumeng.platform.errors import CorruptError, ForbiddenError, UnavailableError, UserError
 from flumeng.platform.security import process
+from flumeng.platform.security.credentials import Credentials, keystore_of
 from flumeng.platform.security.signing import KEY, is_signed
 from zkschema import paths, table
 from zkschema.records import Assignment, LiveNode, Node, NodeStatus, Record, Revision
@@ -38,6 +39,43 @@ from zkschema.table import NAME, ZPath
 R = TypeVar("R", bound=Record)
 
 NAME_SHOWN = 200
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SessionProof:
+    """See ``LiveNode``; empty in an open cluster."""
+
+    certificates: str = ""
+    signature: str = ""
+
+
+class SessionProofs:
+    """A proof for each session and certificate."""
+
+    def __init__(self) -> None:
+        self._keystore = keystore_of("node")
+        self._made: tuple[Credentials, int, SessionProof] | None = None
+
+    def of(self, session: int) -> SessionProof:
+        """Raises UserError while there has been no usable certificate."""
+        if self._keystore is None:
+            return SessionProof()
+        try:
+            credentials = process.loaded.of(self._keystore)
+        except UserError as error:
+            if self._made is None:
+                raise
+            log.debug("the certificate is to be read again: %s", error)
+            credentials = self._made[0]
+        if self._made is None or self._made[:2] != (credentials, session):
+            from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
+
+            signature = sessions.signature(credentials, session)
+            proof = SessionProof(credentials.certificate.decode(), signature)
+            self._made = credentials, session, proof
+        return self._made[2]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.home import Home, KnownNames
 from flumeng.agent.node.journal_registry import Found, JournalRegistry
-from flumeng.agent.node.known_names import KnownNames
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.pace import Pace
 from flumeng.agent.node.protocol import Message

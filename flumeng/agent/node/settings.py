@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from flumeng.agent.node import children
 from flumeng.agent.node.children import DEFAULT_LIMITS, Limits
 from zkschema.records import COLLECT, COPY, INGEST
 
@@ -34,3 +36,26 @@ class Settings:
     @property
     def measured(self) -> bool:
         return self.metrics is not None or self.metrics_channel is not None
+
+
+def command_of(child: str, settings: Settings, data: Path, spark: Mapping[str, str]) -> list[str]:
+    common = ["--data", str(data), "--node", settings.name, "--host", settings.host]
+    if settings.policy is not None:
+        common += ["--policy", str(settings.policy)]
+    if children.role_of(child) == INGEST:
+        number = children.number_of(child)
+        port = settings.port + number
+        command = ["flumeng.agent.ingest", *common]
+        command += ["--worker", str(number), "--workers", str(settings.workers)]
+    else:
+        port = settings.port + settings.workers + (child == COLLECT)
+        command = [
+            "flumeng.agent.collector" if child == COLLECT else "flumeng.agent.discovery",
+            *common,
+        ]
+        command += ["--zk", settings.hosts, "--session-seconds", str(settings.session_seconds)]
+    if settings.port:
+        command += ["--port", str(port)]
+    if child == COLLECT and spark:
+        command += ["--spark", json.dumps(dict(spark))]
+    return command

@@ -15,8 +15,8 @@ from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.flows.flow_journals import ANSWER_SECONDS, FlowJournals
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.control.zookeeper import Store
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError
-from flumeng.journal.log.position import Position
 from flumeng.journal.serving import proof
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UnavailableError

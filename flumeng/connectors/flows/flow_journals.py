@@ -14,7 +14,7 @@ from flumeng.connectors.journals.addresses import Addresses
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store
 from flumeng.events.journal_names import flow_of, is_journal
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 from zkschema import paths

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from flumeng.config.component import Guarantee, SourceOptions
 from flumeng.connectors.api.line_options import max_line_bytes
-from flumeng.connectors.network.listening_options import (
+from flumeng.connectors.network.options import (
     LISTEN_DOC,
     PER_PEER_DOC,
     TLS_DOC,

@@ -10,7 +10,7 @@ from flumeng.connectors.api.framing import TRAILERS, cutter
 from flumeng.connectors.api.received_block import LineRules
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.network.datagrams import Datagrams
-from flumeng.connectors.network.options import Tcp, Udp
+from flumeng.connectors.network.options import Syslog, Tcp, Udp
 from flumeng.connectors.network.peers import Reception, address
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.streams import Limits, Streams
@@ -88,3 +88,13 @@ class UdpSource(SocketSource):
             else partial(cutter, options.framing, options.max_line_bytes)
         )
         super().__init__(options.listen, "udp", Reception("udp", rules, context, cut))
+
+
+class SyslogSource(SocketSource):
+    def __init__(self, options: Syslog, context: SourceContext) -> None:
+        udp = options.protocol == "udp"
+        rules = LineRules(options.max_line_bytes, TRAILERS["syslog"], keep_empty=False)
+        cut = partial(cutter, options.framing, options.max_line_bytes, nul_ends=True)
+        reception = Reception("syslog", rules, context, None if udp else cut)
+        limits = Limits(options.max_connections, options.idle_seconds, options.per_peer)
+        super().__init__(options.listen, options.protocol, reception, options.tls, limits)

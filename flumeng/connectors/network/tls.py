@@ -20,8 +20,7 @@ from flumeng.connectors.network.server_tls import Tls
 from flumeng.platform.errors import UserError
 
 if TYPE_CHECKING:
-    from flumeng.connectors.network.client_certificates import Clients
-    from flumeng.connectors.network.revocations import RevocationLists
+    from flumeng.connectors.network.certificates import Clients, RevocationLists
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class ServerTls:
     async def start(self) -> None:
         """Raises UserError, which names the file."""
         if self._options.client_ca is not None:  # only then it costs memory
-            from flumeng.connectors.network.client_certificates import Clients  # noqa: PLC0415
+            from flumeng.connectors.network.certificates import Clients  # noqa: PLC0415
 
             self._clients = Clients(self._options.clients)
         self._use(await asyncio.to_thread(self._read))
@@ -150,7 +149,7 @@ class ServerTls:
     def _read_lists(self) -> RevocationLists | None:
         if self._options.client_crl is None:
             return None
-        from flumeng.connectors.network.revocations import RevocationLists  # noqa: PLC0415
+        from flumeng.connectors.network.certificates import RevocationLists  # noqa: PLC0415
 
         return RevocationLists.read(self._options.client_crl)
 

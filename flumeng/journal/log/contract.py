@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -99,3 +100,28 @@ class Log(Protocol):
     def close(self) -> None: ...
     def remove(self) -> None: ...
     def read_frames(self, start: int, end: int) -> Iterator[Window]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Events of [floor, safe) can be read; ``held`` more lie behind an unaccepted loss. A ``full``
+    journal takes no events until some are acked."""
+
+    term: int
+    floor: int
+    safe: int
+    closed: bool
+    held: int = 0
+    full: bool = False
+
+    @classmethod
+    def of(cls, journal: Log) -> Position:
+        safe, readable = journal.safe, journal.readable
+        return cls(
+            journal.term,
+            journal.floor,
+            readable,
+            journal.closed,
+            held=max(0, safe - readable),
+            full=journal.full,
+        )

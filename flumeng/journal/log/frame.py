@@ -24,7 +24,6 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.journal.log.message import unpacked_bytes
 from flumeng.platform.errors import CorruptError, UserError
 
 ALIGNMENT = 64
@@ -64,6 +63,8 @@ _LEAST_SAVED = 0.1
 _PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _SAMPLER = pa.Codec("lz4_raw")
+_HEADER = 2  # fields of the table Message, by number
+_BUFFERS, _COMPRESSION = 2, 3  # of the table RecordBatch
 
 
 class BadFrameError(CorruptError):
@@ -364,3 +365,42 @@ def _prologue_bytes() -> int:
 # A stream is schema message, record-batch message, end mark; only the middle is stored.
 _END_BYTES = 8
 _PROLOGUE_BYTES = _prologue_bytes()
+
+
+def unpacked_bytes(message: pa.Message) -> int:
+    """Memory needed to read a record batch beside its message; 0 when uncompressed. Raises
+    CorruptError for another kind of message and an invalid flatbuffer."""
+    if message.type != "record batch":
+        raise CorruptError(f"the message is no record batch but a {message.type}")
+    metadata = memoryview(message.metadata)
+    try:
+        batch = _follow(metadata, _field(metadata, _follow(metadata, 0), _HEADER))
+        if not _field(metadata, batch, _COMPRESSION):
+            return 0
+        buffers = _follow(metadata, _field(metadata, batch, _BUFFERS))
+        (count,) = struct.unpack_from("<I", metadata, buffers)
+        places = metadata[buffers + 4 : buffers + 4 + 16 * count]
+        claims = (
+            struct.unpack_from("<q", message.body, offset)[0]
+            for offset, length in struct.iter_unpack("<qq", places)
+            if length
+        )
+        return sum(max(0, claim) for claim in claims)  # -1: this one was left as it is
+    except struct.error as error:
+        raise CorruptError(f"the message's metadata does not hold together: {error}") from error
+
+
+def _field(data: Any, table: int, number: int) -> int:
+    """Where a field of a table lies; 0 for its default."""
+    (back,) = struct.unpack_from("<i", data, table)
+    (size,) = struct.unpack_from("<H", data, table - back)
+    slot = 4 + 2 * number
+    if slot >= size:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, table - back + slot)
+    return table + offset if offset else 0
+
+
+def _follow(data: Any, at: int) -> int:
+    (offset,) = struct.unpack_from("<I", data, at)
+    return at + int(offset)

@@ -29,6 +29,7 @@ from flumeng.journal.log import directory as directories
 from flumeng.journal.log import reading, recovery
 from flumeng.journal.log.chain import Chain
 from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, Durability
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.encryption import Keyring
 from flumeng.journal.log.errors import AboveSafeError, DataLossError, DiskFullError, HeldError
@@ -36,7 +37,6 @@ from flumeng.journal.log.frame import TARGET_BYTES, FrameHeader, Payload, identi
 from flumeng.journal.log.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.log.limits import Limits, Room, no_limit, size_text
 from flumeng.journal.log.listeners import Listeners
-from flumeng.journal.log.position import Position
 from flumeng.journal.log.segment import Window
 from flumeng.journal.log.segment_writer import SegmentWriter
 from flumeng.platform.errors import CorruptError, FlumengError, UserError

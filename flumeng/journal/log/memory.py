@@ -23,6 +23,7 @@ from flumeng.journal.log import checkpoint as checkpoints
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log import memory_salvage
 from flumeng.journal.log.checkpoint import CheckpointFile, Durability
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.encryption import Keyring
 from flumeng.journal.log.errors import (
@@ -36,7 +37,6 @@ from flumeng.journal.log.frame import HEADER_BYTES, FrameHeader, Payload, decode
 from flumeng.journal.log.journal_cipher import JournalCipher, KeyReference
 from flumeng.journal.log.limits import MEMORY_BYTES, Limits, Room, no_limit, size_text
 from flumeng.journal.log.listeners import Listeners
-from flumeng.journal.log.position import Position
 from flumeng.journal.log.recovery import merge_state
 from flumeng.journal.log.segment import WINDOW_BYTES, Window
 from flumeng.platform.errors import CorruptError, FlumengError, UserError

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -18,9 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from flumeng.journal.replicas.outboxes import Outbox, Outboxes
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.replicas.throttle import WHOLE_BYTES, Throttle
 from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
 from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.client import connect
@@ -28,12 +27,113 @@ from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.platform.errors import FlumengError
+from flumeng.platform.rate_limit import RateLimit
 from flumeng.platform.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
 PING_SECONDS = 1.0
+LEAST = 32 << 20
+"""Bytes per second."""
+BUSY_SECONDS = 1.0
+"""How long after an append more are expected."""
+WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
+"""Sent at once: at rest, and while events are taken."""
+
+
+class Throttle:
+    """For all journals of a process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken, self._since, self._took_at = 0, 0.0, 0.0
+        self._limit = RateLimit(LEAST, 0.0)
+        self._due_at = 0.0
+
+    def took(self, nbytes: int, now: float) -> None:
+        with self._lock:
+            self._taken += nbytes
+            self._took_at = now
+            if (seconds := now - self._since) >= BUSY_SECONDS:
+                self._limit.rate = max(LEAST, 2 * self._taken / seconds)
+                self._taken, self._since = 0, now
+
+    def due_at(self, now: float) -> float:
+        return self._due_at if self._is_busy(now) else now
+
+    def at_once(self, now: float) -> int:
+        """How many bytes to send at once."""
+        return PART_BYTES if self._is_busy(now) else WHOLE_BYTES
+
+    def _is_busy(self, now: float) -> bool:
+        return now - self._took_at < BUSY_SECONDS
+
+    def sent(self, nbytes: int, now: float) -> None:
+        with self._lock:
+            self._due_at = now + self._limit.take(nbytes, now)
+
+
+class Outbox:
+    """The messages of one journal: a beginning, then frames."""
+
+    def __init__(self, journal: ReplicatedJournal) -> None:
+        self.journal = journal
+        self.first: Begin | Reset | None = None
+        self.frames: Frames | None = None
+
+    def put(self, message: ToCopy) -> None:
+        if not isinstance(message, Frames):
+            self.first = message
+            self.frames = None if isinstance(message, Begin) else self.frames
+            return
+        before = self.frames
+        if before is not None and before.term == message.term and before.end >= message.start:
+            message = message._replace(
+                start=min(before.start, message.start), end=max(before.end, message.end)
+            )
+        self.frames = message
+
+
+class Outboxes:
+    """For one thread at a time."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._prompt: OrderedDict[str, Outbox] = OrderedDict()
+        self._catching_up: OrderedDict[str, Outbox] = OrderedDict()
+        self._their_turn = False
+
+    @property
+    def any_catching_up(self) -> bool:
+        return bool(self._catching_up)
+
+    def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
+        name = journal.id
+        waits = isinstance(message, Frames) and journal.is_catching_up(self._node)
+        outbox = self._prompt.get(name)
+        if outbox is None and waits:
+            outbox = self._catching_up.setdefault(name, Outbox(journal))
+        elif outbox is None:
+            outbox = self._prompt[name] = self._catching_up.pop(name, Outbox(journal))
+        outbox.put(message)
+
+    def next(self, *, also_catching_up: bool) -> Outbox | None:
+        """Removes the next one."""
+        lines = [self._prompt, self._catching_up] if also_catching_up else [self._prompt]
+        for line in lines[::-1] if self._their_turn else lines:
+            if line:
+                self._their_turn = line is self._prompt
+                return line.popitem(last=False)[1]
+        return None
+
+    def forget(self, journal: str) -> None:
+        self._prompt.pop(journal, None)
+        self._catching_up.pop(journal, None)
+
+    def clear(self) -> None:
+        self._prompt.clear()
+        self._catching_up.clear()
 
 
 class Links:

@@ -7,11 +7,12 @@ there.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -21,10 +22,9 @@ from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.replica import Replica, set_aside
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.replicas.links import Links
+from flumeng.journal.log.segment import Window
+from flumeng.journal.replicas.links import Links, Throttle
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.replicas.scrubber import Scrubber
-from flumeng.journal.replicas.throttle import Throttle
 from flumeng.journal.replication.membership import Membership, node_of
 from flumeng.journal.replication.messages import (
     Begin,
@@ -49,6 +49,11 @@ Message = dict[str, Any]
 """Sent to the node over the pipe."""
 
 LOOK_SECONDS = 0.5
+BYTES_PER_SECOND = 8 << 20
+PASS_SECONDS = 3600.0
+"""Seconds between the beginnings of two passes."""
+AGAIN_SECONDS = 10.0
+"""Seconds before an unreadable journal is read again."""
 
 
 class Replicas:
@@ -319,3 +324,53 @@ def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) 
         raise DeniedError(f"journal {name} has the lineage {known.lineage}")
     if peer.identity and peer.identity.name != node_of(known.primary):
         raise DeniedError(f"{peer.identity} is not the primary of {name}")
+
+
+class Scrubbed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def is_suspect(self) -> bool: ...
+
+    def scrub(self) -> Iterator[Window]: ...
+
+
+class Scrubber:
+    def __init__(self, journals: Callable[[], Sequence[Scrubbed]]) -> None:
+        self._journals = journals
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="scrubber", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def look(self) -> Iterator[float]:
+        """One pass in random order; yields the seconds to wait after each part."""
+        journals = self._journals()
+        for journal in random.sample(journals, len(journals)):
+            yield from _look_at(journal)
+        if suspects := [journal for journal in journals if journal.is_suspect]:
+            yield AGAIN_SECONDS
+            for journal in suspects:
+                yield from _look_at(journal)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            for seconds in self.look():
+                if self._stopping.wait(seconds):
+                    return
+            self._stopping.wait(began + PASS_SECONDS - time.monotonic())
+
+
+def _look_at(journal: Scrubbed) -> Iterator[float]:
+    try:
+        for window in journal.scrub():
+            yield window.buffer.size / BYTES_PER_SECOND
+    except (FlumengError, OSError) as error:
+        log.warning("journal %s cannot be looked at now: %s", journal.id, error)
+    except Exception:
+        log.exception("journal %s cannot be looked at", journal.id)

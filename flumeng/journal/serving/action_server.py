@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.journal.log import reading
+from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError
-from flumeng.journal.log.position import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.wire import (

@@ -19,11 +19,10 @@ import msgspec
 import pyarrow as pa
 
 from flumeng.journal.log import reading
-from flumeng.journal.log.contract import Log
+from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DeniedError, NotServedError
 from flumeng.journal.log.past import Note
 from flumeng.journal.log.places import Places
-from flumeng.journal.log.position import Position
 from flumeng.journal.log.segment import Window
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.account import Account

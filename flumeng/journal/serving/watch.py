@@ -15,8 +15,7 @@ from functools import partial
 import msgspec
 
 from flumeng.events.journal_names import is_id
-from flumeng.journal.log.contract import Log
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Log, Position
 from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20

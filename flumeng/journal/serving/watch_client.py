@@ -13,7 +13,7 @@ import grpc.aio
 import msgspec
 from pyarrow import flight
 
-from flumeng.journal.log.position import Position
+from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.proof import Proof, of_process
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.journal.serving.wire import POSITIONS, WATCH

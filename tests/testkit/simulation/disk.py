@@ -9,8 +9,7 @@ from random import Random
 
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.events import Wanted
-from flumeng.agent.node.home import Home
-from flumeng.agent.node.known_names import KnownNames
+from flumeng.agent.node.home import Home, KnownNames
 from tests.testkit.simulation.broker import Broker
 from tests.testkit.simulation.bucket import Bucket
 from tests.testkit.simulation.environment import Process
