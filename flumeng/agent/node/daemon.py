@@ -12,24 +12,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from flumeng.agent.node import events
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.event_publisher import EventPublisher
-from flumeng.agent.node.events import (
-    Acked,
-    Delivered,
-    Ended,
-    Event,
-    Exit,
-    Instruction,
-    Kill,
-    Past,
-    Replicas,
-    Start,
-    Stop,
-    Tell,
-    Tick,
-    Wanted,
-)
+from flumeng.agent.node.events import Event, Instruction
 from flumeng.agent.node.home import COPIES, FLOWS, Home, KnownNames
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.machine import Machine
@@ -134,8 +120,8 @@ class Node:
         self.health.needs(self._unready)
         self._znodes.znodes.on_progress = self.health.turned
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._applied: Wanted | None = None
-        self._kept: Wanted | None = None
+        self._applied: events.Wanted | None = None
+        self._kept: events.Wanted | None = None
         self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
         self._delivered_at = 0.0
         self._reported = -1
@@ -146,7 +132,7 @@ class Node:
         self._in_progress = InProgress(home.path)
         self._in_progress.take()
         self._unknown: set[str] = set()
-        self._past = Past(dict.fromkeys(home.journals()), home.is_restored)
+        self._past = events.Past(dict.fromkeys(home.journals()), home.is_restored)
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
@@ -230,14 +216,14 @@ class Node:
         for _ in range(self._events.qsize()):
             self._handle(self._next_event())
         if self._clock() >= self._tick_at:
-            self._handle(Tick())
+            self._handle(events.Tick())
         self._settle_past()
         self._publish()
         self.health.turned()
 
     def stop(self) -> None:
         self._stopping = True
-        self.hear(Stop(self._settings.drain_seconds))
+        self.hear(events.Stop(self._settings.drain_seconds))
 
     def hear(self, event: Event) -> None:
         self._events.put(event)
@@ -247,27 +233,27 @@ class Node:
         if self._machine.awaited and (left := self._delivered_at - self._clock()) > 0.0:
             seconds = min(seconds, left)
         try:
-            return self._events.get(timeout=seconds) or Tick()
+            return self._events.get(timeout=seconds) or events.Tick()
         except queue.Empty:
-            return Tick()
+            return events.Tick()
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Tick):
+        if isinstance(event, events.Tick):
             self._tick_at = self._clock() + TICK_SECONDS
-        elif isinstance(event, Ended):
+        elif isinstance(event, events.Ended):
             self._killed.discard(event.child)
         self._act(self._machine.handle(event))
 
     def _act(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Start):
+            if isinstance(instruction, events.Start):
                 self._start(instruction.child)
-            elif isinstance(instruction, Tell):
+            elif isinstance(instruction, events.Tell):
                 self._children[instruction.child].tell(instruction.message)
-            elif isinstance(instruction, Kill):
+            elif isinstance(instruction, events.Kill):
                 self._kill(instruction.child, instruction.why)
             else:
-                assert isinstance(instruction, Exit)
+                assert isinstance(instruction, events.Exit)
                 self._exit = True
 
     def _kill(self, child: str, why: str) -> None:
@@ -284,7 +270,7 @@ class Node:
             self._children[child] = self._spawn(child, command)
         except (OSError, RuntimeError) as error:  # no room for a process, a thread, a descriptor
             log.warning("%s cannot be started: %s", child, error)
-            self._handle(Ended(child, -1))
+            self._handle(events.Ended(child, -1))
         else:
             log.info("%s started, pid %d", child, self._children[child].pid)
 
@@ -315,7 +301,7 @@ class Node:
         return f"{', '.join(waiting)} not running" if waiting else None
 
     def _hear_child(self, event: Event) -> None:
-        if isinstance(event, Ended):
+        if isinstance(event, events.Ended):
             if event.code != 0:
                 log.warning("%s ended with code %d", event.child, event.code)
             if event.child == COLLECT:
@@ -432,7 +418,7 @@ class Node:
         if local is None:
             return
         names = self._ack_pace.due(self._journals.registered)
-        acked = self._journals.acks(names) if names else Acked({})
+        acked = self._journals.acks(names) if names else events.Acked({})
         for name in names:
             self._ack_pace.saw(name, (acked.acks.get(name), acked.delivered.get(name)))
         flows, journals = self._deleted(local)
@@ -448,7 +434,7 @@ class Node:
     def _look_at_replicas(self) -> None:
         assigned = self._applied.assignment.journals if self._applied else {}
         found = self._replicated.look(
-            assigned, lambda said: self._act(self._machine.handle(Replicas(said)))
+            assigned, lambda said: self._act(self._machine.handle(events.Replicas(said)))
         )
         if found is not None and self._is_ours and self._machine.knows_all_journals:
             self._replicated.settle(found)
@@ -459,7 +445,7 @@ class Node:
         now = self._clock()
         pause = max(DELIVERED_SECONDS, (now - began) / DELIVERED_SHARE)
         self._delivered_at = now + min(pause, DELIVERED_MOST_SECONDS)
-        self._act(self._machine.handle(Delivered(acks)))
+        self._act(self._machine.handle(events.Delivered(acks)))
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
         """The deleted flows with state here, and their closed journals."""
@@ -530,7 +516,7 @@ class Node:
         self._home.belong_to(schema.cluster)
         return schema.generation
 
-    def _apply(self, wanted: Wanted) -> None:
+    def _apply(self, wanted: events.Wanted) -> None:
         before = self._applied.assignment.tasks if self._applied else ()
         flows = {task.flow for task in wanted.assignment.tasks}
         self._flow_pace.soon({task.flow for task in before} - flows)
@@ -538,7 +524,7 @@ class Node:
         self._replicated.look_soon()
         self._act(self._machine.handle(wanted))
 
-    def _keep(self, wanted: Wanted) -> None:
+    def _keep(self, wanted: events.Wanted) -> None:
         """A failure is logged and retried at the next look."""
         try:
             self._home.keep(wanted)

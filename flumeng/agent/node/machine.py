@@ -26,26 +26,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flumeng.agent.node import children
+from flumeng.agent.node import children, events
 from flumeng.agent.node.children import DEFAULT_LIMITS, Child, Limits, State
-from flumeng.agent.node.events import (
-    Acked,
-    Delivered,
-    Ended,
-    Event,
-    Exit,
-    Instruction,
-    Kill,
-    Past,
-    Replicas,
-    Said,
-    Start,
-    Step,
-    Stop,
-    Tell,
-    Tick,
-    Wanted,
-)
+from flumeng.agent.node.events import Event, Instruction
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.suspects import Suspects
 from flumeng.events.journal_names import worker_of
@@ -85,18 +68,18 @@ class Machine:
             for name in children.names(roles, workers)
         }
         self._ingest = [child for child in self._children.values() if child.role == INGEST]
-        self._wanted: Wanted | None = None
+        self._wanted: events.Wanted | None = None
         self._applied = -1
         self._acks: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         self._replicas: Message | None = None
-        self._past: Past | None = None
+        self._past: events.Past | None = None
         self.proposals: dict[str, Message] = {}
         """The changes of who holds a journal that workers want; whoever asks for one takes it."""
-        self._stopping: Stop | None = None
+        self._stopping: events.Stop | None = None
         self._suspects = Suspects()
         self.changes = 0
-        self.story: deque[Step] = deque(maxlen=STORY_EVENTS)
+        self.story: deque[events.Step] = deque(maxlen=STORY_EVENTS)
         self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -112,31 +95,31 @@ class Machine:
         return instructions
 
     def _handle(self, event: Event) -> list[Instruction]:
-        if isinstance(event, Wanted):
+        if isinstance(event, events.Wanted):
             return self._on_wanted(event)
-        if isinstance(event, Acked):
+        if isinstance(event, events.Acked):
             return self._on_acked(event)
-        if isinstance(event, Delivered):
+        if isinstance(event, events.Delivered):
             return self._on_delivered(event)
-        if isinstance(event, Replicas):
+        if isinstance(event, events.Replicas):
             self._replicas = event.message
             return self._tell_replicas()
-        if isinstance(event, Past):
+        if isinstance(event, events.Past):
             self._past = event
             running = [child for child in self._ingest if child.state is State.RUNNING]
             return [told for child in running for told in self._tell_past(child)]
-        if isinstance(event, Stop):
+        if isinstance(event, events.Stop):
             return self._on_stop(event)
-        if isinstance(event, Tick):
+        if isinstance(event, events.Tick):
             return [i for child in self._children.values() for i in self._step(child, "tick")]
         child = self._children[event.child]
-        if isinstance(event, Ended):
+        if isinstance(event, events.Ended):
             if child.state in (State.RUNNING, State.HUNG):
                 self._suspect(child, event)
             return self._step(child, "ended", event.code)
         return self._step(child, str(event.message["type"]), event.message)
 
-    def _suspect(self, child: Child, event: Ended) -> None:
+    def _suspect(self, child: Child, event: events.Ended) -> None:
         assigned = self._wanted.assignment.tasks if self._wanted else ()
         how = child.trouble if child.state is State.HUNG else f"ended with code {event.code}"
         before = self._suspects.aside
@@ -258,7 +241,7 @@ class Machine:
             assert child.state not in (State.ABSENT, State.WAITING) or not said, child
         assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
 
-    def _on_wanted(self, event: Wanted) -> list[Instruction]:
+    def _on_wanted(self, event: events.Wanted) -> list[Instruction]:
         before = f"assignment {self._wanted.version}" if self._wanted else ""
         count = len(event.assignment.tasks)
         cause = f"{count} task{'' if count == 1 else 's'}"
@@ -266,7 +249,7 @@ class Machine:
         self._wanted = event
         return [i for child in self._children.values() for i in self._step(child, "wanted")]
 
-    def _on_acked(self, event: Acked) -> list[Instruction]:
+    def _on_acked(self, event: events.Acked) -> list[Instruction]:
         acks = {name: ack for name, ack in event.acks.items() if self._acks.get(name) != ack}
         delivered = {n: ack for n, ack in event.delivered.items() if self._delivered.get(n) != ack}
         self._acks.update(acks)
@@ -282,7 +265,7 @@ class Machine:
                 flows = [flow for flow in sorted(event.gone_flows) if flow in child.kept_flows]
                 if journals or flows:
                     message = {"type": "remove", "journals": journals, "flows": flows}
-                    told.append(Tell(child.name, message))
+                    told.append(events.Tell(child.name, message))
         return told
 
     def _tell_offsets(
@@ -292,7 +275,7 @@ class Machine:
         for kind, offsets in (("acks", acks), ("delivered", delivered)):
             own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
             if own:
-                told.append(Tell(child.name, {"type": kind, "acks": own}))
+                told.append(events.Tell(child.name, {"type": kind, "acks": own}))
         return told
 
     def _tell_past(self, child: Child) -> list[Instruction]:
@@ -305,7 +288,9 @@ class Machine:
             for name, offset in self._past.seen.items()
             if worker_of(name, workers) == child.number
         }
-        return [Tell(child.name, {"type": "past", "seen": seen, "restored": self._past.restored})]
+        return [
+            events.Tell(child.name, {"type": "past", "seen": seen, "restored": self._past.restored})
+        ]
 
     def _tell_replicas(self) -> list[Instruction]:
         told: list[Instruction] = []
@@ -314,24 +299,24 @@ class Machine:
             if news and child.state in (State.RUNNING, State.STOPPING):
                 child.replicas_told = self._replicas
                 assert self._replicas is not None
-                told.append(Tell(child.name, self._replicas))
+                told.append(events.Tell(child.name, self._replicas))
         return told
 
-    def _on_delivered(self, event: Delivered) -> list[Instruction]:
+    def _on_delivered(self, event: events.Delivered) -> list[Instruction]:
         told: list[Instruction] = []
         for child in self._ingest:
             known = child.awaited
             news = {n: ack for n, ack in event.acks.items() if n in known and known[n] != ack}
             if news and child.state in (State.RUNNING, State.STOPPING):
                 known.update(news)
-                told.append(Tell(child.name, {"type": "delivered", "acks": news}))
+                told.append(events.Tell(child.name, {"type": "delivered", "acks": news}))
         return told
 
     def _is_of(self, child: Child, journal: str) -> bool:
         """Copies of other nodes' journals lie with the first worker."""
         return journal in child.copies or worker_of(journal, len(self._ingest)) == child.number
 
-    def _on_stop(self, event: Stop) -> list[Instruction]:
+    def _on_stop(self, event: events.Stop) -> list[Instruction]:
         self._record("node", "stop", "running", "stopping")
         self._stopping = event
         steps = [i for child in self._children.values() for i in self._step(child, "stop")]
@@ -354,7 +339,7 @@ class Machine:
 
     def _record(self, who: str, event: str, before: str, after: str, cause: str = "") -> None:
         number = self.story[-1].number + 1 if self.story else 0
-        self.story.append(Step(number, self._clock(), who, event, before, after, cause))
+        self.story.append(events.Step(number, self._clock(), who, event, before, after, cause))
 
     def _record_tasks(self, child: Child, after: Mapping[str, Any]) -> None:
         several = child.role == INGEST and len(self._ingest) > 1
@@ -382,7 +367,7 @@ class Machine:
         child.starts += 1
         child.heard_at = self._clock()
         child.spark = self._spark
-        return [Start(child.name)]
+        return [events.Start(child.name)]
 
     def _start_after_backoff(self, child: Child, _detail: object) -> list[Instruction]:
         if self._clock() - child.since < child.backoff_seconds:
@@ -464,7 +449,7 @@ class Machine:
 
     def _kill(self, child: Child, why: str) -> list[Instruction]:
         child.kill_at = self._clock() + KILL_AGAIN_SECONDS
-        return [Kill(child.name, why)]
+        return [events.Kill(child.name, why)]
 
     def _forgive(self, child: Child) -> None:
         if child.state is State.RUNNING and self._clock() - child.since > HEALTHY_SECONDS:
@@ -494,7 +479,7 @@ class Machine:
         """The collector drains first; until then ingest only stops accepting."""
         assert self._stopping is not None
         if child.role == INGEST and self._alive(COLLECT):
-            return [Tell(child.name, {"type": "quiesce"})]
+            return [events.Tell(child.name, {"type": "quiesce"})]
         return self._stop(child, self._stopping.drain_seconds)
 
     def _cancel_start(self, child: Child, _detail: object) -> list[Instruction]:
@@ -503,7 +488,7 @@ class Machine:
     def _stop(self, child: Child, drain_seconds: float) -> list[Instruction]:
         child.state = State.STOPPING
         child.kill_at = self._clock() + drain_seconds + KILL_SECONDS
-        return [Tell(child.name, {"type": "stop", "drain_seconds": drain_seconds})]
+        return [events.Tell(child.name, {"type": "stop", "drain_seconds": drain_seconds})]
 
     def _kill_if_late(self, child: Child, _detail: object) -> list[Instruction]:
         late = self._clock() > child.kill_at
@@ -521,7 +506,7 @@ class Machine:
         if serving and not self._alive(COLLECT):
             return [told for child in serving for told in self._stop(child, 0.0)]
         if all(child.state is State.ABSENT for child in self._children.values()):
-            return [Exit()]
+            return [events.Exit()]
         return []
 
     def _needed(self, child: Child) -> bool:
@@ -569,7 +554,7 @@ class Machine:
         if child.role == COLLECT:
             child.suspects = self._suspects.at(self._clock())
             message["suspects"] = sorted(child.suspects)
-        return [Tell(child.name, message)]
+        return [events.Tell(child.name, message)]
 
     def _alive(self, name: str) -> bool:
         child = self._children.get(name)
@@ -581,9 +566,9 @@ class Machine:
 
 def _matters(event: Event) -> bool:
     """Whether the event may change the node's reported state."""
-    if isinstance(event, Said):
+    if isinstance(event, events.Said):
         return event.message["type"] not in ("alive", "awaits", "proposal")
-    return isinstance(event, Wanted | Ended)
+    return isinstance(event, events.Wanted | events.Ended)
 
 
 TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Instruction]]] = {

@@ -22,14 +22,15 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from collections.abc import Iterator, Mapping
+from typing import IO, Annotated, Any, Literal
+
+import msgspec
 
 Message = dict[str, Any]
 
 ALIVE_SECONDS = 2.0
 URL_CHARACTERS = 1000
-TASK_STATES = ("starting", "running", "retrying", "failed", "stopped", "standby")
 
 
 class MessageError(ValueError):
@@ -92,102 +93,82 @@ def from_child(line: bytes) -> Message:
     """A child's message of a known type with valid fields. Raises MessageError."""
     message = decode(line)
     kind = message.get("type")
-    check = CHECKS.get(kind) if isinstance(kind, str) else None
-    if check is None:
+    shape = SHAPES.get(kind) if isinstance(kind, str) else None
+    if shape is None:
         raise MessageError(f"unknown type {kind!r}")
-    if not line.endswith(b"\n") or not check(message):
-        raise MessageError(f"no {kind} has these fields")
+    if not line.endswith(b"\n"):
+        raise MessageError(f"no whole {kind}")
+    try:
+        msgspec.convert(message, shape)
+    except msgspec.ValidationError as error:
+        raise MessageError(f"no {kind} has these fields: {error}") from error
     return message
 
 
-def _is_ready(message: Message) -> bool:
-    spark_ui = message.get("spark_ui", "")
-    return (
-        isinstance(message.get("address", ""), str)
-        and isinstance(spark_ui, str)
-        and len(spark_ui) <= URL_CHARACTERS
-    )
+class Ready(msgspec.Struct):
+    address: str = ""
+    spark_ui: Annotated[str, msgspec.Meta(max_length=URL_CHARACTERS)] = ""
 
 
-def _is_alive(message: Message) -> bool:
-    return isinstance(message.get("held", ""), str)
+class Alive(msgspec.Struct):
+    held: str = ""
 
 
-def _is_status(message: Message) -> bool:
-    tasks, journals = message.get("tasks"), message.get("journals", {})
-    kept = message.get("kept_flows", [])
-    copies = message.get("copies", {})
-    refused = message.get("refused", {})
-    return (
-        isinstance(message.get("answers", ""), int | None)
-        and isinstance(tasks, dict)
-        and all(map(_is_task, tasks.values()))
-        and isinstance(journals, dict)
-        and all(map(_is_journal, journals.values()))
-        and isinstance(kept, list)
-        and all(isinstance(flow, str) for flow in kept)
-        and isinstance(copies, dict)
-        and all(isinstance(copy, str) for copy in copies.values())
-        and isinstance(refused, dict)
-        and all(map(_is_refused, refused.values()))
-    )
+class Task(msgspec.Struct):
+    epoch: int
+    revision: int
+    state: Literal["starting", "running", "retrying", "failed", "stopped", "standby"]
+    epoch_seen: int = 0
+    health: Literal["", "unhealthy", "unreachable"] = ""
+    error: str | None = None
 
 
-def _is_task(task: object) -> bool:
-    return (
-        isinstance(task, Mapping)
-        and isinstance(task.get("epoch"), int)
-        and isinstance(task.get("revision"), int)
-        and isinstance(task.get("epoch_seen", 0), int)
-        and task.get("health", "") in ("", "unhealthy", "unreachable")
-        and task.get("state") in TASK_STATES
-        and isinstance(task.get("error"), str | None)
-    )
+class Journal(msgspec.Struct):
+    flow: str
+    term: int
+    closed: bool
+    end: int | None = None
+    copy: str = ""
+    lineage: str = ""
+    leads: bool = False
+    locked: str = ""
+    damaged: bool = False
 
 
-def _is_journal(journal: object) -> bool:
-    return (
-        isinstance(journal, Mapping)
-        and isinstance(journal.get("flow"), str)
-        and isinstance(journal.get("term"), int)
-        and isinstance(journal.get("closed"), bool)
-        and isinstance(journal.get("end"), int | None)
-        and isinstance(journal.get("copy", ""), str)
-        and isinstance(journal.get("lineage", ""), str)
-        and isinstance(journal.get("leads", False), bool)
-        and isinstance(journal.get("locked", ""), str)
-        and isinstance(journal.get("damaged", False), bool)
-    )
+class Refused(msgspec.Struct):
+    why: str
+    older: bool
+    settled: bool
 
 
-def _is_refused(said: object) -> bool:
-    return (
-        isinstance(said, Mapping)
-        and isinstance(said.get("why"), str)
-        and isinstance(said.get("older"), bool)
-        and isinstance(said.get("settled"), bool)
-    )
+class Status(msgspec.Struct):
+    answers: int | None
+    tasks: dict[str, Task]
+    journals: dict[str, Journal] = {}
+    kept_flows: list[str] = []
+    copies: dict[str, str] = {}
+    refused: dict[str, Refused] = {}
 
 
-def _is_awaits(message: Message) -> bool:
-    journals = message.get("journals")
-    return isinstance(journals, list) and all(isinstance(name, str) for name in journals)
+class Awaits(msgspec.Struct):
+    journals: list[str]
 
 
-def _is_proposal(message: Message) -> bool:
-    names, numbers = ("journal", "lineage", "primary"), ("version", "term")
-    lists = [message.get(key) for key in ("in_sync", "nodes")]
-    return (
-        all(isinstance(message.get(key), str) for key in names)
-        and all(isinstance(message.get(key), int) for key in numbers)
-        and all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
-    )
+class Proposal(msgspec.Struct):
+    journal: str
+    lineage: str
+    primary: str
+    version: int
+    term: int
+    in_sync: list[str]
+    nodes: list[str]
 
 
-CHECKS: Mapping[str, Callable[[Message], bool]] = {
-    "ready": _is_ready,
-    "alive": _is_alive,
-    "status": _is_status,
-    "awaits": _is_awaits,
-    "proposal": _is_proposal,
+SHAPES: Mapping[str, type[msgspec.Struct]] = {
+    "ready": Ready,
+    "alive": Alive,
+    "status": Status,
+    "awaits": Awaits,
+    "proposal": Proposal,
 }
+"""The fields of each message; a child may send more."""

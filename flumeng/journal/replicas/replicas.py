@@ -25,16 +25,9 @@ from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.log.segment import Window
 from flumeng.journal.replicas.links import Links, Throttle
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
+from flumeng.journal.replication import messages
 from flumeng.journal.replication.membership import Membership, node_of
-from flumeng.journal.replication.messages import (
-    Begin,
-    Frames,
-    Refused,
-    Reset,
-    ToCopy,
-    ToPrimary,
-    Unmatched,
-)
+from flumeng.journal.replication.messages import ToCopy, ToPrimary
 from flumeng.journal.serving import copy_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.copy_wire import Envelope
@@ -260,21 +253,23 @@ class Replicas:
         """Tells an idle primary that its copy begins again."""
         with self._lock:
             terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
-        return [copy_wire.buffer(Envelope(n, Unmatched(term, ""))) for n, term in terms.items()]
+        return [
+            copy_wire.buffer(Envelope(n, messages.Unmatched(term, ""))) for n, term in terms.items()
+        ]
 
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
         message = envelope.message
-        if not isinstance(message, Begin | Frames | Reset):
+        if not isinstance(message, messages.Begin | messages.Frames | messages.Reset):
             raise UserError("only primaries talk here")
         try:
             known = self._require_held(envelope.journal)
             if message.term < known.term:
-                return [Refused(known.term)]
+                return [messages.Refused(known.term)]
             _require_primary(peer, envelope.journal, message, known)
             frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
             journal = self.journals.get(envelope.journal) or self._make(envelope)
             if journal is None:  # it was lost since
-                return [Unmatched(message.term, "")]
+                return [messages.Unmatched(message.term, "")]
             return journal.take(message, frames, envelope.state or {}, envelope.key)
         except (FlumengError, OSError) as error:
             self._refusals.warning("copy %s does not go on: %s", envelope.journal, error)
@@ -291,7 +286,7 @@ class Replicas:
         """Makes a copy at its primary's first message. Raises UnavailableError soon after
         damage."""
         name, message = envelope.journal, envelope.message
-        if not isinstance(message, Begin):
+        if not isinstance(message, messages.Begin):
             return None
         if self._copies is None or not is_journal(name):
             raise CorruptError(f"{name[:100]!r} cannot have a copy here")
@@ -320,7 +315,7 @@ class Replicas:
 def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) -> None:
     """Raises DeniedError for a peer that is not the primary, where peers are authenticated: it
     could have a copy removed."""
-    if isinstance(message, Begin) and message.lineage != known.lineage:
+    if isinstance(message, messages.Begin) and message.lineage != known.lineage:
         raise DeniedError(f"journal {name} has the lineage {known.lineage}")
     if peer.identity and peer.identity.name != node_of(known.primary):
         raise DeniedError(f"{peer.identity} is not the primary of {name}")

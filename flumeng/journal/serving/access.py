@@ -13,18 +13,9 @@ from typing import Any, Literal
 
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError
-from flumeng.journal.serving import tokens
+from flumeng.journal.serving import tokens, wire
 from flumeng.journal.serving.copy_wire import COPY
-from flumeng.journal.serving.wire import (
-    ACCOUNTS,
-    CHECK_TARGETS,
-    COPIES,
-    COUNTERS,
-    OFFSETS,
-    POSITIONS,
-    WATCH,
-    Ticket,
-)
+from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Credentials
 from flumeng.platform.security.expiry import utc_now
@@ -33,16 +24,16 @@ from flumeng.platform.security.roles import Role
 
 READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
-_LOOK = frozenset({POSITIONS, ACCOUNTS, COPIES, COUNTERS, OFFSETS, TAP})
+_LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.COPIES, wire.COUNTERS, wire.OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
-    "collector": frozenset({READ, WATCH, POSITIONS}),
-    "discovery": frozenset({READ, POSITIONS}),
+    "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
+    "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
     "node": frozenset({COPY}),
-    "subscriber": frozenset({READ, WATCH, POSITIONS}),
+    "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "viewer": _LOOK,
-    "operator": _LOOK | {CHECK_TARGETS},
-    "admin": _LOOK | {CHECK_TARGETS},
+    "operator": _LOOK | {wire.CHECK_TARGETS},
+    "admin": _LOOK | {wire.CHECK_TARGETS},
 }
 ALL_FLOWS = "*"
 Granted = Callable[[str], Collection[str]]

@@ -20,19 +20,9 @@ from pyarrow import flight
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Position
 from flumeng.journal.log.errors import DataLossError
+from flumeng.journal.serving import wire
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.proof import Proof, of_process
-from flumeng.journal.serving.wire import (
-    ACCOUNTS,
-    CHECK_TARGETS,
-    COPIES,
-    COUNTERS,
-    ERROR_KINDS,
-    OFFSETS,
-    POSITIONS,
-    frames_of,
-    make_ticket,
-)
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 T = TypeVar("T")
@@ -57,32 +47,32 @@ class JournalClient:
 
     def positions(self) -> dict[str, Position]:
         """Positions of all journals. Raises UnavailableError, CorruptError."""
-        return self._ask(POSITIONS, partial(_each, Position))
+        return self._ask(wire.POSITIONS, partial(_each, Position))
 
     def accounts(self) -> dict[str, Account]:
         """Accounts of all journals. Raises UnavailableError, CorruptError."""
-        return self._ask(ACCOUNTS, _accounts)
+        return self._ask(wire.ACCOUNTS, _accounts)
 
     def copies(self) -> dict[str, int]:
         """The end of each copy of other nodes' journals. Raises UnavailableError, CorruptError."""
-        return self._ask(COPIES, _offsets)
+        return self._ask(wire.COPIES, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
         """A row for each source, or each task of a collector. Raises UnavailableError,
         CorruptError."""
-        return self._ask(COUNTERS, list)
+        return self._ask(wire.COUNTERS, list)
 
     def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
         """The offset of each partition at ``earliest``, ``latest``, or a time with its zone, where
         it is known. Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "partitions": list(partitions), "to": to}
-        return self._ask(OFFSETS, _offsets, json.dumps(asked).encode())
+        return self._ask(wire.OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
         """Checks the flow's targets from that node; a row for each. Raises UnavailableError,
         CorruptError, UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
-        return self._ask(CHECK_TARGETS, list, json.dumps(asked).encode())
+        return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 
     def read(
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
@@ -154,12 +144,12 @@ class JournalClient:
         self, journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
     ) -> Iterator[pa.Buffer]:
         """The time limit of a call includes the caller's work between frames."""
-        ticket = make_ticket(journal, start, end, tapped=tapped, token=token)
+        ticket = wire.make_ticket(journal, start, end, tapped=tapped, token=token)
         try:
             reader = self._connect().do_get(flight.Ticket(ticket), self._options())
             try:
                 for chunk in reader:
-                    yield from frames_of(chunk.data, self._address)
+                    yield from wire.frames_of(chunk.data, self._address)
             finally:
                 reader.cancel()
         except (flight.FlightError, pa.ArrowException, OSError) as error:
@@ -178,7 +168,7 @@ class JournalClient:
         if info:
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                 told = json.loads(info)
-                return dict(ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
+                return dict(wire.ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
         text = str(error).partition(" gRPC client debug context")[0]
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(

@@ -9,33 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args
 
+import msgspec
 import pyarrow as pa
+from msgspec import MsgspecError
 
 from flumeng.journal.log.journal_cipher import KeyReference
-from flumeng.journal.replication.history import History, Log, Start
-from flumeng.journal.replication.messages import (
-    Began,
-    Begin,
-    Frames,
-    Persisted,
-    Refused,
-    Reset,
-    ToCopy,
-    ToPrimary,
-    Unmatched,
-)
+from flumeng.journal.replication.messages import ToCopy, ToPrimary
 from flumeng.platform.errors import CorruptError
 
 PING = b"ping"
 """Sent when there is nothing else, and answered with the same."""
 COPY = "copy"
 """The name of the exchange, and of the permission."""
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MsgspecError)
 _KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (Begin, Frames, Reset, Began, Persisted, Unmatched, Refused)
+    kind.__name__: kind for kind in (*get_args(ToCopy), *get_args(ToPrimary))
 }
-_FIELDS = {name: get_type_hints(kind) for name, kind in _KINDS.items()}
 
 
 class Envelope(NamedTuple):
@@ -68,37 +59,21 @@ def decode(data: bytes) -> Envelope:
     try:
         said = json.loads(data)
         kind = _KINDS[said["kind"]]
-        fields = {
-            name: _field(expected, value)
-            for (name, expected), value in zip(
-                _FIELDS[said["kind"]].items(), said["fields"], strict=True
-            )
-        }
+        message = msgspec.convert(said["fields"], kind)
+        _require_numbers(said["fields"])
         state, key = said.get("state"), said.get("key")
         if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
             raise CorruptError("a message about a copy names no journal")
         reference = None if key is None else KeyReference.parse(key)
-        return Envelope(said["journal"], kind(**fields), state, reference)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return Envelope(said["journal"], message, state, reference)
+    except _UNREADABLE as error:
         raise CorruptError(f"a message about a copy cannot be read: {error}") from error
 
 
-def _field(expected: Any, value: Any) -> object:
-    if expected is Log:
-        floor, end, safe, history = value
-        return Log(_number(floor), _number(end), _number(safe), _history(history))
-    if expected == History:
-        return _history(value)
-    if type(value) is not expected:
-        raise TypeError(f"{value!r} where a message has another kind")
-    return _number(value) if expected is int else value
-
-
-def _history(value: Any) -> History:
-    return tuple(Start(_number(term), _number(seq)) for term, seq in value)
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise TypeError(f"{value!r} where a message has a number")
-    return value
+def _require_numbers(value: object) -> None:
+    """Raises ValueError for a number that is neither a term nor a seq."""
+    if isinstance(value, list):
+        for one in value:
+            _require_numbers(one)
+    elif isinstance(value, int) and not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} where a message has a number")

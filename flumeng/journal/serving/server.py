@@ -24,22 +24,14 @@ from flumeng.journal.log.errors import DeniedError, NotServedError
 from flumeng.journal.log.past import Note
 from flumeng.journal.log.places import Places
 from flumeng.journal.log.segment import Window
+from flumeng.journal.serving import wire
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.copy_wire import COPY
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
 from flumeng.journal.serving.taps import Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
-from flumeng.journal.serving.wire import (
-    ACCOUNTS,
-    COPIES,
-    COUNTERS,
-    FRAMES_SCHEMA,
-    POSITIONS,
-    WATCH,
-    Ticket,
-    parse_ticket,
-)
+from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.security.credentials import Keystore
 
@@ -96,10 +88,10 @@ class JournalServer(Service):
         self._minute_ago = minute_ago
         self._taps = Taps(may_tap)
         self._answers: Mapping[str, Callable[[Peer], object]] = {
-            POSITIONS: self._positions,
-            ACCOUNTS: lambda _: self._accounts(),
-            COPIES: lambda _: copies.ends if copies else {},
-            COUNTERS: lambda _: counters(),
+            wire.POSITIONS: self._positions,
+            wire.ACCOUNTS: lambda _: self._accounts(),
+            wire.COPIES: lambda _: copies.ends if copies else {},
+            wire.COUNTERS: lambda _: counters(),
         }
         self._watches: set[Watch] = set()
         self._watching = Places(WATCHES_AT_ONCE, STILL_SECONDS, each=PEER_SHARE)
@@ -112,12 +104,12 @@ class JournalServer(Service):
             watch.end()
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
-        if action == WATCH:
-            peer.require(WATCH)
+        if action == wire.WATCH:
+            peer.require(wire.WATCH)
             return self._watch(peer, context, parse_request(body))
         answer = self._answers.get(action)
         if answer is None and action not in self._actions:
-            known = ", ".join([*self._answers, *self._actions, WATCH])
+            known = ", ".join([*self._answers, *self._actions, wire.WATCH])
             raise UserError(f"there is no action {action!r}, only {known}")
         peer.require(action)
         answered = self._actions[action](body) if answer is None else answer(peer)
@@ -126,9 +118,9 @@ class JournalServer(Service):
     def read(
         self, peer: Peer, access: Access, ticket: bytes
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        wanted = parse_ticket(ticket)
+        wanted = wire.parse_ticket(ticket)
         access.require_read(peer, wanted)
-        return FRAMES_SCHEMA, _batches(self._windows(peer, wanted), self.ended)
+        return wire.FRAMES_SCHEMA, _batches(self._windows(peer, wanted), self.ended)
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
         peer.require(COPY)
@@ -202,7 +194,7 @@ def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.R
         frames = pa.Array.from_buffers(
             pa.binary(), len(window.offsets) - 1, [None, offsets, window.buffer]
         )
-        yield pa.RecordBatch.from_arrays([frames], schema=FRAMES_SCHEMA)
+        yield pa.RecordBatch.from_arrays([frames], schema=wire.FRAMES_SCHEMA)
 
 
 def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
