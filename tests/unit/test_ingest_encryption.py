@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.ingest import flow_journal
+from flumeng.agent.ingest import flow as flow_journal
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.journal.log import reading

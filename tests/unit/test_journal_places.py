@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.journal.log.places import STUCK, Places
+from flumeng.journal.serving.taps import STUCK, Places
 
 
 class Clock:

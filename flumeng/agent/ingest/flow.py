@@ -10,22 +10,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from flumeng.agent.ingest.back_pressure import BackPressure, Held
-from flumeng.agent.ingest.flow_journal import FlowJournal, take
 from flumeng.agent.ingest.journal_appender import JournalAppender
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.ingest.source_runner import SourceRunner
 from flumeng.agent.ingest.source_states import NotedState
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup, spreads
-from flumeng.config import Component, parse_flow
-from flumeng.config.component import SourceOptions
+from flumeng.config import FlowSpec, parse_flow, registry
+from flumeng.config.component import Component, SourceOptions
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters, total
 from flumeng.connectors.api.deliveries import Deliveries
 from flumeng.connectors.api.received_block import ReceivedBlock
-from flumeng.journal.log.limits import size_text
+from flumeng.journal.log.checkpoint import Durability
+from flumeng.journal.log.contract import Appendable
+from flumeng.journal.log.encryption import Keyring
+from flumeng.journal.log.limits import MAX_BYTES, MEMORY_BYTES, Limits, size_text
+from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import Backoff
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
@@ -36,6 +39,79 @@ DRAIN_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 RETRY_MOST_SECONDS = 30.0
 JOURNAL, CHOKE = "journal", "choke"
+
+
+class FlowJournal(Protocol):
+    """Belongs to the flow from ``take`` to ``give_back``."""
+
+    @property
+    def appendable(self) -> Appendable[Any]: ...
+
+    def fits(self, spec: FlowSpec) -> bool:
+        """Whether it suits a flow with this ``spec``; then it adopts its limits."""
+
+    def give_back(self, acked: int, *, failed: bool) -> None:
+        """Called after the last append. A ``failed`` one is reopened when it is next taken."""
+
+
+def take(
+    store: JournalStore, flow: str, spec: FlowSpec, policy: Policy = UNRESTRICTED
+) -> FlowJournal:
+    """Raises CorruptError, UnavailableError, UserError, OSError."""
+    if spec.journal.kafka is not None:
+        part = Component("journal", "kafka", spec.journal.kafka)
+        policy.require(part)
+        cls = registry.get("journal", part.name).implementation_class()  # loads librdkafka
+        journal: FlowJournal = cls(flow, part.options)
+        store.close_of(flow)
+        return journal
+    return OnNode(store, flow, spec)
+
+
+class OnNode:
+    """On the node's disk, or in the worker's memory."""
+
+    def __init__(self, store: JournalStore, flow: str, spec: FlowSpec) -> None:
+        self._store = store
+        durability, limits = _promised(spec)
+        self._encryption = spec.journal.encryption
+        keyring = None
+        if self._encryption is not None:
+            keyring = Keyring.resolve(self._encryption.references)
+        self._journal = store.take(flow, durability, limits, keyring)
+        self._keep_to(spec, limits)
+
+    @property
+    def appendable(self) -> Appendable[Any]:
+        return self._journal
+
+    def fits(self, spec: FlowSpec) -> bool:
+        durability, limits = _promised(spec)
+        if spec.journal.kafka is not None or self._journal.durability != durability:
+            return False
+        if spec.journal.encryption != self._encryption:
+            return False
+        self._keep_to(spec, limits)
+        return True
+
+    def _keep_to(self, spec: FlowSpec, limits: Limits) -> None:
+        self._journal.limits = limits
+        if isinstance(self._journal, ReplicatedJournal):
+            self._journal.require_in_sync(spec.replicas.min_in_sync)
+
+    def give_back(self, acked: int, *, failed: bool) -> None:
+        try:
+            self._store.give_back(self._journal, failed=failed)
+            self._store.trim(self._journal.id, acked)
+        except (FlumengError, OSError) as error:
+            log.error("journal %s: %s", self._journal.id, error)
+
+
+def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
+    default = MEMORY_BYTES if spec.durability == "memory" else MAX_BYTES
+    options = spec.journal
+    limits = Limits(options.max_bytes or default, options.retain_seconds, options.retain_bytes)
+    return spec.durability, limits
 
 
 @dataclass(frozen=True)

@@ -200,12 +200,12 @@ class JournalStore:
         the journal is taken or closed, when its retention is known."""
         with self._lock:
             if name in self._broken or name in self._taken:
-                self._keep_ack(name, ack)
+                self._early_acks[name] = ack
                 return
             journal = self.journals.get(name)
             if journal is None:
                 return
-            self._keep_ack(name, ack)
+            self._early_acks[name] = ack
             if journal.closed or name in self._limited:
                 self._catch_up(journal)
 
@@ -227,9 +227,6 @@ class JournalStore:
             log.error("%s; it takes no more events", error)
             return False
         return True
-
-    def _keep_ack(self, name: str, ack: int) -> None:
-        self._early_acks[name] = ack
 
     def _catch_up(self, journal: Log) -> None:
         ack = self._early_acks.pop(journal.id, None)

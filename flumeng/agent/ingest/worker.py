@@ -112,19 +112,21 @@ class Worker:
         )
         self._replicas.start(self._send)
         await asyncio.to_thread(self._send, {"type": "ready", "address": server.address})
-        reporting = asyncio.create_task(self._report_changes())
-        living = asyncio.create_task(stay_alive(self._send))
-        asking = asyncio.create_task(self._ask_for_deliveries())
-        unlocking = asyncio.create_task(self._look_for_keys())
+        background = [
+            asyncio.create_task(work)
+            for work in (
+                self._report_changes(),
+                stay_alive(self._send),
+                self._ask_for_deliveries(),
+                self._look_for_keys(),
+            )
+        ]
         while (message := await messages.get())["type"] != "stop":
             self._handle(message)
-        telling = asyncio.create_task(self._tell_deliveries(messages))
+        background.append(asyncio.create_task(self._tell_deliveries(messages)))
         await self._quiesce()
-        telling.cancel()
-        reporting.cancel()
-        living.cancel()
-        asking.cancel()
-        unlocking.cancel()
+        for task in background:
+            task.cancel()
         await self._report()
         stopping = threading.Thread(target=server.stop, daemon=True)
         stopping.start()

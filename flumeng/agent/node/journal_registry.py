@@ -121,7 +121,7 @@ class JournalRegistry:
         )
 
     def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
-        if not _is_name(journal.flow):
+        if not is_name(journal.flow):
             self._set_aside(name, f"no flow can be called {journal.flow[:NAME_SHOWN]!r}")
             return
         expect = known.version if known else ABSENT
@@ -202,7 +202,7 @@ class JournalRegistry:
     def seen(self, journals: Collection[str]) -> dict[str, int | None]:
         """The highest offset of each journal that a reader has acked or decided to read to; None
         where that is unreadable. Raises UnavailableError."""
-        names = sorted(name for name in journals if _is_name(flow_of(name)))
+        names = sorted(name for name in journals if is_name(flow_of(name)))
         flows = {flow_of(name) for name in names}
         cursors = self._cursors(flows)
         places = [(name, cursor) for name in names for cursor in cursors[flow_of(name)]]
@@ -315,7 +315,7 @@ class JournalRegistry:
             self._aside.discard(name)
             if isinstance(known, Unreadable):
                 self._aside.add(name)
-            elif known is not None and not _is_name(known.value.flow):
+            elif known is not None and not is_name(known.value.flow):
                 self._set_aside(name, f"no flow can be called {known.value.flow[:NAME_SHOWN]!r}")
             elif known is not None:
                 readable[name] = known
@@ -482,5 +482,5 @@ class JournalRegistry:
         self._changed.put(node)
 
 
-def _is_name(flow: str) -> bool:
+def is_name(flow: str) -> bool:
     return NAME.fullmatch(flow) is not None

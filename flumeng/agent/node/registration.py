@@ -15,7 +15,7 @@ from flumeng import __version__
 from flumeng.agent.node.claim import Claim, SupplantedError, next_claim, require_own
 from flumeng.agent.node.events import Wanted
 from flumeng.agent.node.fenced_store import FencedStore
-from flumeng.agent.node.journal_registry import JournalRegistry
+from flumeng.agent.node.journal_registry import JournalRegistry, is_name
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -34,7 +34,7 @@ from flumeng.platform.security.credentials import Credentials, keystore_of
 from flumeng.platform.security.signing import KEY, is_signed
 from zkschema import paths, table
 from zkschema.records import Assignment, LiveNode, Node, NodeStatus, Record, Revision
-from zkschema.table import NAME, ZPath
+from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
 
@@ -263,8 +263,8 @@ class Registration:
         self.znodes.problems.pop(str(path), None)
         if found is None:
             return None
-        tasks = tuple(task for task in found.value.tasks if _is_name(task.flow))
-        if odd := [task.flow for task in found.value.tasks if not _is_name(task.flow)]:
+        tasks = tuple(task for task in found.value.tasks if is_name(task.flow))
+        if odd := [task.flow for task in found.value.tasks if not is_name(task.flow)]:
             self.znodes.problems[str(path)] = (
                 f"no flow can be called {odd[0]!r}: its tasks are left out"
             )
@@ -317,7 +317,7 @@ class Registration:
 
     def absent(self, flows: Collection[str]) -> list[str]:
         """Those of the flows that are not in the tree."""
-        possible = [flow for flow in flows if _is_name(flow)]
+        possible = [flow for flow in flows if is_name(flow)]
         found = self._store.read_each([paths.flow(flow) for flow in possible])
         return [flow for flow, record in zip(possible, found, strict=True) if record is None]
 
@@ -325,7 +325,3 @@ class Registration:
         """After a lost race, a new connection or a long time: forgets what was read."""
         self._status = None
         self.journals.look_anew()
-
-
-def _is_name(flow: str) -> bool:
-    return NAME.fullmatch(flow) is not None

@@ -30,10 +30,10 @@ class _Delegated(Generic[T]):
 
 
 class DelegatedLog:
-    """``_journal`` may be replaced; all of them have these ``_listeners``."""
+    """``_journal`` may be replaced; all of them have these ``listeners``."""
 
     _journal: Journal
-    _listeners: Listeners
+    listeners: Listeners
 
     limits = _Delegated[Limits]()
     room = _Delegated[Callable[[], Room]]()
@@ -49,10 +49,6 @@ class DelegatedLog:
     full = _Delegated[bool]()
     bytes = _Delegated[int]()
     state = _Delegated[Mapping[str, object]]()
-
-    @property
-    def listeners(self) -> Listeners:
-        return self._listeners
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
         return self._journal.read_frames(start, end)

@@ -52,7 +52,9 @@ class MemoryJournal:
     """
 
     durability: Durability = "memory"
+    lost = 0
     restless = False
+    lags: Mapping[str, int] = MappingProxyType({})
 
     @staticmethod
     def create(
@@ -121,10 +123,6 @@ class MemoryJournal:
         return self._said.safe
 
     @property
-    def lost(self) -> int:
-        return 0
-
-    @property
     def closed(self) -> bool:
         return self._said.closed
 
@@ -170,10 +168,6 @@ class MemoryJournal:
         self._require_sound()
         self._say(safe=self.next_seq)
         return self.safe
-
-    @property
-    def lags(self) -> Mapping[str, int]:
-        return {}
 
     def confirms(self, end: int) -> bool:
         return end <= self.safe

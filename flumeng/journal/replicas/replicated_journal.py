@@ -71,7 +71,7 @@ class ReplicatedJournal(DelegatedLog):
         self._disk = CopyOnDisk(journal)
         self._transport = transport
         self._lock = threading.RLock()
-        self._listeners = journal.listeners
+        self.listeners = journal.listeners
         self.closes = closes
         self._clock = clock
         self._done = False

@@ -22,14 +22,13 @@ from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DeniedError, NotServedError
 from flumeng.journal.log.past import Note
-from flumeng.journal.log.places import Places
 from flumeng.journal.log.segment import Window
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.copy_wire import COPY
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
-from flumeng.journal.serving.taps import Taps
+from flumeng.journal.serving.taps import Places, Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError

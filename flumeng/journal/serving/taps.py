@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
 from flumeng.journal.log.errors import TapDeniedError, TapsBusyError
-from flumeng.journal.log.places import Places
 from flumeng.journal.log.segment import Window
 
 READS_AT_ONCE = 4
@@ -22,6 +21,58 @@ READ_BYTES = 1 << 20
 """A read ends with the window that passes this."""
 BYTES_A_SECOND = 4 << 20
 """Of all taps of the process together; also the burst after a pause."""
+STUCK = 4
+"""How many times the limit stuck calls may take."""
+
+
+class Places:
+    """Limits concurrent calls; a known peer has at most the part ``each``. Thread-safe.
+
+    A call with a frozen reader cannot be ended: it loses its place after a while, though it may go
+    on. A second limit bounds all calls.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        still_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        each: float = 1.0,
+    ) -> None:
+        self._count = count
+        self._each = max(1, int(count * each))
+        self._still_seconds = still_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._moved_at: dict[object, float] = {}
+        self._peers: dict[object, str] = {}
+
+    def take(self, call: object, peer: str = "") -> bool:
+        """Whether there was a place for the call of ``peer``."""
+        now = self._clock()
+        with self._lock:
+            moved_at = self._moved_at
+            of_peer = [moved_at[one] for one, its in self._peers.items() if its == peer]
+            if self._full(moved_at.values(), now, self._count) or (
+                peer and self._full(of_peer, now, self._each)
+            ):
+                return False
+            moved_at[call], self._peers[call] = now, peer
+            return True
+
+    def _full(self, moved_at: Collection[float], now: float, count: int) -> bool:
+        moving = sum(1 for at in moved_at if now - at < self._still_seconds)
+        return moving >= count or len(moved_at) >= count * (1 + STUCK)
+
+    def moved(self, call: object) -> None:
+        """Its reader took something."""
+        self._moved_at[call] = self._clock()
+
+    def leave(self, call: object) -> None:
+        with self._lock:
+            self._moved_at.pop(call, None)
+            self._peers.pop(call, None)
 
 
 class Taps:
