@@ -1,4 +1,4 @@
-"""How a client talks TLS with its server."""
+"""TLS options of clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One decoder for every option class: nodes to frozen dataclasses, driven by the fields' types.
+"""Decodes nodes to option classes, driven by the types of fields.
 
-Never stops at the first problem: what cannot be decoded is reported and stands as ``INVALID``, and
-its neighbours are still looked at. A dataclass is built only when all of it is valid.
+Never stops at the first problem: what is invalid is reported and becomes ``INVALID``. A dataclass
+is built only when all of it is valid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flumeng.platform.options.problems import Problem, nearest
 
 
 class Invalid(Enum):
-    """Stands for a value about which a problem was reported."""
+    """Stands for a value with a reported problem."""
 
     INVALID = "invalid"
 
@@ -47,7 +47,7 @@ BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
     "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
     "dead_letters": {"keep": (Keep, Option(doc="How many dead letters are kept."))},
 }
-"""What may stand beside a component, as fields of its ``Component``; by where it stands."""
+"""Options beside a component, fields of its ``Component``, by where it stands."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
@@ -61,10 +61,9 @@ _KINDS: Mapping[str, Kind] = {
 class Decoder:
     """Collects ``problems``, and what the checks of a whole flow need.
 
-    ``parts`` maps a path such as ``sinks[0].files`` to what was decoded there, ``lines`` to where
-    it stands. Parts with a problem are in ``lines`` only. ``values`` has the options of each
-    mapping, and ``entries`` the entries of each list, by their path: ``INVALID`` where there is a
-    problem.
+    ``parts``: path such as ``sinks[0].files`` -> what was decoded there; ``lines``: path -> line,
+    also of parts with problems. ``values`` and ``entries``: the options of each mapping and entries
+    of each list by path, ``INVALID`` where there is a problem.
     """
 
     def __init__(self) -> None:
@@ -79,7 +78,7 @@ class Decoder:
         return INVALID
 
     def mapping(self, cls: type[Any], node: yaml.Node, path: str) -> Any:
-        """An instance of the option class ``cls`` from the mapping ``node``, or ``INVALID``."""
+        """An instance of the option class ``cls``, or ``INVALID``."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, "expected a mapping of options")
         fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -107,7 +106,7 @@ class Decoder:
         return self._whole(cls(**values), path)
 
     def _whole(self, instance: Any, path: str) -> Any:
-        """The instance of an option class, or ``INVALID`` when its options do not go together."""
+        """The instance, or ``INVALID`` when its options do not go together."""
         before = len(self.problems)
         if hasattr(instance, "problems"):
             for name, message in instance.problems():
@@ -187,7 +186,7 @@ class Decoder:
         return INVALID if INVALID in entries else tuple(entries)
 
     def _component(self, kind: Kind, node: yaml.Node, path: str) -> Any:
-        """``- name: options``, or ``- name`` alone; of a filter BESIDE with it."""
+        """``- name: options`` or ``- name``, with BESIDE."""
         options: yaml.Node | None = None
         name_node: yaml.Node = node
         beside: dict[str, Any] = {}
@@ -303,7 +302,7 @@ class Decoder:
         return offsets if len(self.problems) == before else INVALID
 
     def _named(self, cls: type[Any], node: yaml.Node, path: str, option: Option) -> Any:
-        """Names with an instance of the option class ``cls`` each."""
+        """Names with an instance of ``cls`` each."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, f"expected names with options, like {option.example}")
         before = len(self.problems)
@@ -316,7 +315,7 @@ class Decoder:
     def _checked_names(
         self, node: yaml.MappingNode, path: str, option: Option
     ) -> Iterator[tuple[str, yaml.Node]]:
-        """The pairs of a mapping whose keys are its author's own names."""
+        """The pairs of a mapping whose keys are the author's own names."""
         for name, key, value in self._pairs(node, path):
             self.lines[f"{path}.{name}"] = document.line(key)
             try:
@@ -327,7 +326,7 @@ class Decoder:
             yield name, value
 
     def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
-        """Names with numbers, of which one at least is over nought."""
+        """Names with numbers, at least one of them above 0."""
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, f"expected amounts, like {option.example}")
         amounts = {}
@@ -347,7 +346,6 @@ class Decoder:
 
 
 def _registered(option: Option, path: str) -> type[Any]:
-    """The option class of the component that an option of this path is for."""
     return registry.get(cast("Kind", option.registered), path.rpartition(".")[2]).options_class()
 
 
@@ -357,15 +355,15 @@ def _kind(path: str) -> Kind:
 
 
 def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
-    """What may stand beside the component at ``path``; nothing beside a member of another one."""
+    """Options beside the component at ``path``; none beside members of another one."""
     segment, _, entry = path.rpartition(".")
     of_segment = not segment or segment.rpartition(".")[2].startswith("branches[")
     return BESIDE.get(entry.partition("[")[0], {}) if of_segment else {}
 
 
 def _alternative(hint: Any, node: yaml.Node) -> Any:
-    """Of a union the type that the node is read as: a mapping as an option class, a sequence as a
-    list, all else as the other type when there is one."""
+    """The type of a union for the node: a mapping as an option class, a sequence as a list, else
+    another type if there is one."""
     wanted = [arg for arg in get_args(hint) if arg is not type(None)]
     listed = [arg for arg in wanted if get_origin(arg) is tuple]
     if listed and isinstance(node, yaml.SequenceNode):
@@ -377,7 +375,7 @@ def _alternative(hint: Any, node: yaml.Node) -> Any:
 
 
 def _scalar(node: yaml.Node) -> str:
-    """The text of a scalar; nothing when there is none, or something else."""
+    """The text of a scalar; empty for anything else."""
     if not isinstance(node, yaml.ScalarNode) or document.is_null(node):
         return ""
     return str(node.value)
@@ -405,7 +403,7 @@ def _check_bounds(value: float, option: Option) -> None:
 
 
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """They never change, and take longer to find than all else of a small flow."""
+    """Cached: they take longer than all else of a small flow."""
     if cls not in _HINTS:
         _HINTS[cls] = get_type_hints(cls)
     return _HINTS[cls]

@@ -1,12 +1,11 @@
-"""Expressions in Spark SQL, without Spark: what they mean as far as it can be told from their text.
+"""Checks expressions in Spark SQL from their text, without Spark.
 
-An expression is accepted when it is built of what is listed here: columns that are there,
-constants, operators, casts and the functions of ``flumeng.config.functions``, each over kinds of
-values that Spark takes there. Everything else is refused: so there are no queries, aggregates,
-windows or lambdas. The collector has Spark's own parser say that it reads nothing else.
+An expression may have existing columns, constants, operators, casts and the functions of
+``flumeng.config.functions``, over kinds of values that Spark takes there. Everything else is
+refused: queries, aggregates, windows, lambdas. The collector checks with Spark's own parser that it
+reads nothing else.
 
-sqlglot takes a sixth of a second and 16 MB to load: only who checks or runs expressions imports
-this.
+sqlglot takes a sixth of a second and 16 MB to load: import this only where expressions are used.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def check_condition(text: str, columns: Columns) -> None:
 
 
 def chosen(text: str, columns: Columns) -> dict[str, Kind]:
-    """The columns that ``text``, an expression of ``select``, gives. Raises ValueError."""
+    """The columns of ``text``, an expression of ``select``. Raises ValueError."""
     if text.strip() == "*":
         return dict(columns)
     tree = sql_text.parse(text)
@@ -82,14 +81,14 @@ def chosen(text: str, columns: Columns) -> dict[str, Kind]:
 
 
 def columns_of_ddl(text: str) -> dict[str, Kind]:
-    """The columns in ``text``, a list in Spark DDL. Raises ValueError."""
+    """The columns of a list in Spark DDL. Raises ValueError."""
     columns = _kind_of_type(sql_text.parse_columns(text), 0).inner
     require_new((), [name for name, _ in columns])
     return dict(columns)
 
 
 class Reader:
-    """Finds what an expression over ``columns`` gives. All methods raise ValueError."""
+    """Finds the kind of an expression over ``columns``. Methods raise ValueError."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = {name.lower(): kind for name, kind in columns.items()}
@@ -220,7 +219,7 @@ class Reader:
             raise ValueError(f"expected a {wanted}, and {shown(node)} is a {found.name}")
 
     def _value(self, node: Any, depth: int) -> Kind:
-        """An operand of something that binds more tightly than NOT, AND and what compares."""
+        """An operand of something that binds more tightly than NOT, AND and comparisons."""
         if isinstance(node, _PREDICATES):
             raise ValueError(f"put this in parentheses: {shown(node)}")
         return self.kind(node, depth)
@@ -304,7 +303,7 @@ class Reader:
 def called(
     function: functions.Function, arguments: Sequence[Kind], literals: Sequence[Literal]
 ) -> Kind:
-    """What a call gives. Raises ValueError."""
+    """The kind of a call. Raises ValueError."""
     try:
         kind = function.check([_name(part) for part in arguments], literals)
     except ValueError as error:
@@ -315,7 +314,7 @@ def called(
 
 
 def _name(kind: Kind) -> str:
-    """Maps and arrays of texts are told from others."""
+    """Maps and arrays of texts differ from others."""
     texts = all(part.name == TEXT for _, part in kind.inner)
     return kind.name if texts or kind.name not in ("map", "array") else f"other {kind.name}"
 

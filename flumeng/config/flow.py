@@ -1,4 +1,4 @@
-"""A flow as a frozen value: what its author wrote, checked, with every default filled in."""
+"""A flow as a frozen value: checked, with every default filled in."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JournalEncryption:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """To the secrets, each once; the first is for new events."""
+        """References to the secrets, each once, the first for new events."""
         return tuple(dict.fromkeys((self.key, *self.previous_keys)))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -62,9 +62,9 @@ Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
 
 FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
-"""How long a small batch gathers events when the flow does not say so: each makes files."""
+"""How long a small batch gathers events by default: each makes files."""
 AMPLE_JOURNAL_BYTES = 2**30
-"""A journal of this size holds what comes in a minute; a smaller one would hold up its senders."""
+"""A journal of this size holds a minute; a smaller one would block its senders."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,6 @@ class TaskRange:
             yield "max", f"expected at least {self.min}, which is `min`"
 
     def clamp(self, tasks: int) -> int:
-        """The number nearest to ``tasks`` that is allowed."""
         return max(self.min, min(tasks, self.max))
 
 
@@ -361,12 +360,12 @@ class FlowSpec:
 
     @cached_property
     def segments(self) -> tuple[Located, ...]:
-        """The flow itself and all of its branches, depth first."""
+        """The flow and all of its branches, depth first."""
         return tuple(Located(self).walk())
 
     @property
     def all_filters(self) -> tuple[Component[FilterOptions], ...]:
-        """Its filters and those of all branches."""
+        """With those of all branches."""
         return tuple(stage.part for stage in self.stages if isinstance(stage, FilterStage))
 
     @cached_property
@@ -376,18 +375,18 @@ class FlowSpec:
 
     @cached_property
     def leaves(self) -> tuple[SinkStage, ...]:
-        """Its sinks and those of all branches, in the order of their numbers."""
+        """All sinks, by number."""
         return tuple(stage for stage in self.stages if isinstance(stage, SinkStage))
 
     @cached_property
     def all_sinks(self) -> tuple[Component[SinkOptions], ...]:
-        """The sinks by their numbers, and last the one for dead letters when there is one."""
+        """By number, and last the one for dead letters."""
         sinks = tuple(leaf.part for leaf in self.leaves)
         return sinks if self.dead_letters is None else (*sinks, self.dead_letters)
 
     @property
     def targets(self) -> tuple[Component[SinkOptions], ...]:
-        """``all_sinks`` with the members of groups in their stead: what is written to."""
+        """``all_sinks`` with members in place of groups."""
         return tuple(part for sink in self.all_sinks for part in sink.options.members or (sink,))
 
     @property
@@ -402,8 +401,7 @@ class FlowSpec:
 
     @property
     def partitioned(self) -> tuple[Component[SourceOptions], ...]:
-        """The sources whose partitions a discovery task finds, among them the journal when it is in
-        Kafka."""
+        """The sources whose partitions a discovery task finds, with the journal in Kafka."""
         found = tuple(part for part in self.sources if part.options.placing == "partitioned")
         if self.journal.kafka is None:
             return found
@@ -411,19 +409,19 @@ class FlowSpec:
 
     @property
     def pollers(self) -> tuple[Component[Any], ...]:
-        """The partitioned sources that ask at due times."""
+        """The partitioned sources that poll at due times."""
         known = (part for part in self.partitioned if part.options.poll)
         return tuple(known)
 
     @property
     def by_batch(self) -> bool:
-        """Whether its tasks decide about each batch before a target is written that knows batches
-        by number."""
+        """Whether its tasks decide each batch before a target that knows batches by number is
+        written."""
         return any(sink.options.decided(self.delivery) for sink in self.all_sinks)
 
     @property
     def batch_seconds(self) -> float:
-        """So old is the oldest event of a small batch when it is written."""
+        """The age at which a small batch is written."""
         if self.batch.seconds is not None:
             return self.batch.seconds
         size = self.journal.max_bytes
@@ -433,5 +431,5 @@ class FlowSpec:
 
     @property
     def lag_limit_seconds(self) -> float:
-        """So old may the oldest event be that is not in the sinks."""
+        """The allowed age of the oldest event that is not in the sinks."""
         return max(self.lag.seconds, 3 * self.batch_seconds)

@@ -1,4 +1,4 @@
-"""Flow files on disk: all of them are read and checked before any is used."""
+"""Flow files on disk: all are checked before any is used."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class FlowFile:
-    """A file that holds a valid flow."""
-
     path: Path
     text: str
     spec: FlowSpec
 
 
 class FlowFilesError(UserError):
-    """At least one file cannot be used; ``problems`` holds every problem of every file."""
+    """``problems``: every problem of every file."""
 
     def __init__(self, problems: Sequence[tuple[Path, Problem]]) -> None:
         self.problems = tuple(problems)
@@ -37,8 +35,8 @@ class FlowFilesError(UserError):
 
 
 def flow_files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files themselves, with the flow files of each directory in its place: those that end in
-    .yaml or .yml and not in .test.yaml, by name. Raises ``UserError`` for one without any."""
+    """The files, and those of directories, by name: .yaml or .yml, not .test.yaml. Raises
+    ``UserError`` for a directory without any."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -56,7 +54,7 @@ def flow_files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
-    """Read every file, ``STANDARD_INPUT`` among them; two files must not hold the same flow. Raises
+    """Read every file, or ``STANDARD_INPUT``; no two may hold the same flow. Raises
     ``FlowFilesError``."""
     read: list[FlowFile] = []
     problems: list[tuple[Path, Problem]] = []
@@ -89,12 +87,12 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
 
 
 class Unfit(Exception):  # noqa: N818  told as a problem
-    """Such a thing is not read."""
+    """The file is not read."""
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a regular file, or of standard input; other files are not opened for reading,
-    so that nothing blocks. Raises ``OSError``, and ``Unfit`` for another file or a larger one."""
+    """The content of a regular file or standard input; other files are not opened for reading, so
+    that nothing blocks. Raises ``OSError``, ``Unfit``."""
     if path == STANDARD_INPUT:
         return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once

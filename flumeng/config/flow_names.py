@@ -1,6 +1,5 @@
-"""What a flow's name says. That of an isolated part begins with the name of the flow that it is
-part of: ``web~errors``, ``web~errors~http``. Light to import.
-"""
+"""Names of flows. An isolated part has the name of its flow in front: ``web~errors``,
+``web~errors~http``."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ MOST_CHARACTERS = 200
 
 
 def check_flow_name(text: str) -> None:
-    """Of a flow, or of an isolated part of one."""
+    """Of a flow or an isolated part."""
     for word in text.split(PART):
         check_name(word)
     if len(text) > MOST_CHARACTERS:
@@ -21,12 +20,12 @@ def check_flow_name(text: str) -> None:
 
 
 def part_name(flow: str, *words: str) -> str:
-    """The part of a flow that these names of branches, and the kind of a sink, lead to."""
+    """The part that these names of branches, and the kind of a sink, lead to."""
     return PART.join((flow, *(word.replace("_", "-") for word in words)))
 
 
 def whole_of(flow: str) -> str:
-    """The flow that was applied: the one of which this is a part, or itself."""
+    """The flow of which this is a part, or itself."""
     return flow.partition(PART)[0]
 
 
@@ -35,12 +34,12 @@ def is_part(flow: str) -> bool:
 
 
 def parts_among(flows: Iterable[str], flow: str) -> list[str]:
-    """The parts of a flow that are among these, sorted; an isolated part has none of its own."""
+    """The parts of a flow among these, sorted; a part has none."""
     return sorted(name for name in flows if name.startswith(flow + PART) and not is_part(flow))
 
 
 def beside(flow: str) -> tuple[str, ...]:
-    """By this names sort so that parts follow their flow."""
+    """A sort key: parts follow their flow."""
     return tuple(flow.split(PART))
 
 

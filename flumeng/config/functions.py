@@ -1,9 +1,10 @@
-"""The functions of Spark SQL that a flow may call: pure, of one event, bounded in time and space.
+"""The functions of Spark SQL that a flow may call: pure, bounded in time and space.
 
-What is not here is refused, so a function that a newer Spark brings is refused until somebody has
-looked at it. A function is here only when it gives the same for the same event, does not look at
-anything else (files, settings, the clock, tables), cannot be made to raise by what an event holds,
-and makes no more of its arguments than ``growth`` says.
+Everything else is refused, so a function of a newer Spark is refused until reviewed. A listed
+function is deterministic, reads nothing but its arguments, does not raise for any event, and grows
+them at most by ``growth``. Those over many rows hold a bounded state for each group: no
+``collect_list``, ``listagg`` or ``percentile``, and no ``first``, which depends on an order that is
+not there. Sums of fractions may differ in their last digits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TIME_PATTERN = re.compile(
 URL_PARTS = ("HOST", "PATH", "QUERY", "REF", "PROTOCOL", "FILE", "AUTHORITY", "USERINFO")
 
 Literal = str | int | None
-"""What stands there, of a constant text or whole number; None of anything else."""
+"""The value of a constant text or whole number, else None."""
 
 _ACCEPTED: Mapping[str, frozenset[str]] = {
     "S": ATOMIC,
@@ -49,8 +50,8 @@ _ACCEPTED: Mapping[str, frozenset[str]] = {
     "R": frozenset({TEXT}),
     "C": frozenset({INTEGER}),
 }
-"""What a letter of a signature takes. ``X`` takes anything, each ``E`` of a call the same as all
-others. ``K``, ``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
+"""What a letter of a signature takes. ``X`` takes anything, each ``E`` of a call the same. ``K``,
+``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
 
 _SIGNATURES = """
 upper lower ucase lcase initcap trim ltrim rtrim make_valid_utf8: S -> string
@@ -117,8 +118,8 @@ map_keys map_values: M -> array
 
 @dataclass(frozen=True)
 class Function:
-    """``parameters`` are letters of ``_ACCEPTED``; the last one may repeat. ``result`` is a kind,
-    or ``=`` for that of the arguments that have to be alike."""
+    """``parameters`` are letters of ``_ACCEPTED``; the last may repeat. ``result`` is a kind, or
+    ``=`` for that of the equal arguments."""
 
     name: str
     parameters: tuple[str, ...]
@@ -127,10 +128,7 @@ class Function:
     result: str
 
     def check(self, kinds: Sequence[str], literals: Sequence[Literal]) -> str:
-        """The kind of a call with such arguments; ``literals`` has those that are constant.
-
-        Raises ValueError, which says what is expected.
-        """
+        """The kind of a call; ``literals`` are its constants. Raises ValueError."""
         most = len(kinds) if self.repeats else len(self.parameters)
         if not self.least <= len(kinds) <= most:
             wanted = f"{self.least}" if self.least == most else f"{self.least} to {most}"
@@ -159,7 +157,7 @@ class Function:
         return common([k for k, letter in zip(kinds, letters, strict=True) if letter == "E"])
 
     def growth(self, of_arguments: Sequence[int], literals: Sequence[Literal]) -> int:
-        """How many times as large as an event the result may be, when the arguments are."""
+        """How many times the size of an event the result may have, given that of the arguments."""
         total = sum(of_arguments)
         if self.result not in (TEXT, BINARY, "array", "="):
             return 0
@@ -174,7 +172,7 @@ class Function:
 
 
 def common(kinds: Sequence[str]) -> str:
-    """The kind of values of which one is taken. Raises ValueError when they are not alike."""
+    """The common kind of alternatives. Raises ValueError."""
     found = dict.fromkeys(kind for kind in kinds if kind != VOID)
     if not found:
         return VOID
@@ -193,7 +191,7 @@ def find(name: str) -> Function | None:
 
 
 def read(signatures: str) -> dict[str, Function]:
-    """Functions by their names, from lines of signatures."""
+    """Functions by name, from signatures."""
     found = {}
     for line in signatures.strip().splitlines():
         names, _, rest = line.partition(":")
@@ -307,13 +305,14 @@ first_value last_value: E -> =
 """
 AGGREGATES: Mapping[str, Function] = read(_AGGREGATES)
 WINDOWS: Mapping[str, Function] = read(_WINDOWS)
-"""Only with OVER, as all others may be."""
+"""Only with OVER, which others take too."""
 
 BY_ORDER = (
     "row_number", "ntile", "lag", "lead", "first_value", "last_value", "max_by", "min_by",
     "percentile_approx", "approx_percentile", "rows",
 )  # fmt: skip
-"""``rows`` are windows of so many ROWS."""
+"""Their result depends on the order of rows that are equal in what they are ordered by. ``rows``:
+windows of ROWS."""
 
 
 def frame_allowed(kind: str, start: str, end: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a flow may promise, given its parts: a promise that they cannot keep is refused."""
+"""The promises of a flow: those that its parts cannot keep are refused."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ DELIVERS = {
 
 
 def promise(spec: FlowSpec) -> tuple[str, ...]:
-    """What results for the events of a flow, in sentences: before they are accepted, after that,
-    and in the sinks."""
+    """Sentences about events: before they are accepted, after that, and in the sinks."""
     again = [source.name for source in spec.sources if "replayable" in source.options.guarantees]
     replayed = list(dict.fromkeys(again))
     arrivals = dict.fromkeys((s.name, s.options.arrival()) for s in spec.sources)
@@ -50,7 +49,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
 
 
 def _kept(spec: FlowSpec) -> Iterator[str]:
-    """What may happen to events that were accepted, until they are in the sinks."""
+    """Accepted events, until they are in the sinks."""
     if spec.journal.kafka is not None:
         yield (
             f"An accepted event is in all replicas in sync of {spec.journal.kafka.place}, and is "
@@ -61,7 +60,7 @@ def _kept(spec: FlowSpec) -> Iterator[str]:
 
 
 def _unprocessed(spec: FlowSpec) -> Iterator[str]:
-    """What happens to events that a filter cannot process."""
+    """Events that a filter cannot process."""
     for part in spec.all_filters:
         if part.on_error == DROP:
             yield f"An event that {part.name} cannot process is dropped, and counted."
@@ -70,7 +69,7 @@ def _unprocessed(spec: FlowSpec) -> Iterator[str]:
 
 
 def _parting(spec: FlowSpec) -> Iterator[str]:
-    """What happens to events that no branch takes."""
+    """Events that no branch takes."""
     for one in spec.segments:
         branches = one.segment.branches
         if not branches or any(branch.when is None for branch in branches):
@@ -85,7 +84,7 @@ def _parting(spec: FlowSpec) -> Iterator[str]:
 
 
 def _apart(spec: FlowSpec) -> Iterator[str]:
-    """What it means that sinks and branches are isolated."""
+    """Isolated sinks and branches."""
     for part in isolation.parts(spec):
         yield (
             f"{part.path} is isolated, as the flow {part.flow}: nobody waits for it, until a "
@@ -94,7 +93,7 @@ def _apart(spec: FlowSpec) -> Iterator[str]:
 
 
 def local_paths(spec: FlowSpec) -> list[str]:
-    """Where its sinks write on the disk of the host that collects."""
+    """Where its sinks write on the disk of the collecting host."""
     return [s.options.local_path for s in spec.targets if s.options.local]
 
 
@@ -113,11 +112,11 @@ ONCE = {
     "by event": "an event that is written again replaces itself",
     "by batch": "it remembers the last batch that it took",
 }
-"""Why a sink can take part in exactly-once delivery."""
+"""Why a sink can deliver exactly once."""
 
 
 def _of_sinks(spec: FlowSpec) -> Iterator[str]:
-    """What its sinks can beside what all of the flow is promised."""
+    """Promises of single sinks."""
     how = {sink.name: sink.options.exactly_once for sink in spec.all_sinks}
     whole = spec.delivery == "exactly-once"
     unsteady = _unsteady(spec)
@@ -144,7 +143,7 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
 
 
 def _unsteady(spec: FlowSpec) -> dict[str, str]:
-    """The sinks whose place for an event comes from a table, each with the column."""
+    """Sinks whose place of an event comes from a table, with the column."""
     if not any(part.options.looks_up for part in spec.all_filters):
         return {}
     from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot
@@ -162,7 +161,7 @@ def _into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
-    """How many files a flow with so many sinks ``files`` makes while events come all the time."""
+    """How many files the sinks make under constant load."""
     seconds, given = spec.batch_seconds, spec.place.collect.tasks
     tasks = None if isinstance(given, TaskRange) else given
     whose = "each task" if tasks is None else "its task" if tasks == 1 else f"its {tasks} tasks"
@@ -179,8 +178,8 @@ def _files_a_day(spec: FlowSpec, sinks: int) -> str:
 def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield ``(path, message)`` for what the parts cannot promise together.
 
-    ``parts`` maps paths to what stands there. Parts that are wrong by themselves are absent, so
-    that an author hears of these problems together with all others.
+    ``parts``: path -> value, without invalid parts, so that these problems are reported with all
+    others.
     """
     components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
     durability = parts.get("durability", "disk")
@@ -228,7 +227,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[str, str]]:
-    """A flow has one work queue: of objects, or of due times."""
+    """A flow has one work queue."""
     queued = [
         (path, part) for path, part in components if part.kind == "source" and part.options.queued
     ]
@@ -241,7 +240,7 @@ def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[s
 
 
 KAFKA = "kafka"
-"""The source that a journal in Kafka is read by."""
+"""The source that reads a journal in Kafka."""
 
 
 def _of_kafka(
@@ -250,7 +249,7 @@ def _of_kafka(
     durability: str,
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
-    """What does not go together with Kafka as the source or as the journal."""
+    """With Kafka as source or journal."""
     in_kafka = journal is not None and journal.kafka is not None
     first: dict[str, str] = {}
     for path, part in components:
@@ -282,7 +281,7 @@ def _of_kafka(
 def _of_flow_source(
     parts: Mapping[str, Any], components: list[tuple[str, Component[Any]]]
 ) -> Iterator[tuple[str, str]]:
-    """What does not go together with reading another flow."""
+    """With another flow as source."""
     readers = [path for path, part in components if part.kind == "source" and part.options.upstream]
     if readers and len(parts.get("sources", ())) > 1:
         yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
@@ -293,9 +292,7 @@ def _of_flow_source(
 
 def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
     """Yield ``(path, message)`` for sources whose senders give up before a small batch is written.
-
-    ``spec`` is the flow as its own tasks run it: nobody waits for what is isolated.
-    """
+    ``spec`` is without isolated parts, for which nobody waits."""
     for number, source in enumerate(spec.sources):
         seconds = source.options.delivered_within_seconds
         if seconds is not None and seconds <= spec.batch_seconds:
@@ -312,7 +309,7 @@ def _of_delivered(
     components: list[tuple[str, Component[Any]]],
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
-    """What does not go together with answers after delivery."""
+    """With answers after delivery."""
     for path, part in components:
         if part.kind != "source" or part.options.delivered_within_seconds is None:
             continue
@@ -331,7 +328,7 @@ def _of_delivered(
 
 
 def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
-    """Whether all sources are known, and none has partitions that are discovered."""
+    """Whether no source has discovered partitions."""
     placings = {part.options.placing for part in parts.get("sources", ())}
     journal = parts.get("journal")
     return placings == {"pinned"} and (journal is None or journal.kafka is None)
@@ -340,7 +337,7 @@ def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
 def _delivery_problem(
     parts: Mapping[str, Any], where: str, sink: Component[SinkOptions]
 ) -> str | None:
-    """Why a flow with these parts cannot deliver to the sink as it says."""
+    """Why such a flow cannot deliver to the sink."""
     delivery, options = parts.get("delivery"), sink.options
     if delivery == "at-most-once" and options.decided(delivery):
         return (
@@ -373,6 +370,6 @@ def _delivery_problem(
 
 
 def _is_before(path: str, sink: str) -> bool:
-    """Whether the events of a sink have been in the filter at ``path``; dead letters come from
+    """Whether a sink's events have been in the filter at ``path``; dead letters come from
     everywhere."""
     return sink.startswith(("dead_letters", path.rpartition("filters[")[0]))

@@ -1,13 +1,13 @@
-"""Isolated sinks and branches: each runs as a flow of its own, made from the text of its flow.
+"""Isolated sinks and branches: each runs as a flow of its own, derived from the text of its flow.
 
-That flow, its *part*, reads what its flow reads under a cursor of its own, through the filters on
-the way, and has nothing of the tree but that way. The flow itself runs the tree without its parts.
+That flow, its *part*, reads what its flow reads under its own cursor, through the filters on the
+way, and has only that way of the tree. The flow itself runs the tree without its parts.
 
 Rules
-1. An event goes where it went if nothing were isolated: a branch ``otherwise`` whose siblings are
-   left out says what they say.
-2. A filter on the way also runs in what the part is taken out of, which writes its dead letters:
-   each is written once, so the part drops those events. For that, nothing is left empty.
+1. An event goes where it would go if nothing were isolated: a branch ``otherwise`` whose siblings
+   are left out gets their negated conditions.
+2. A filter on the way also runs in what the part is taken from, which writes its dead letters; the
+   part drops those events. So nothing is left empty.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ISOLATED = "isolated"
 
 @dataclass(frozen=True)
 class Part:
-    """An isolated sink or branch. ``flow``: the name of its flow; ``steps``: the numbers of the
-    branches on the way to it, its own the last; ``sink``: its number, of a sink."""
+    """An isolated sink or branch. ``flow``: the name of its flow; ``steps``: numbers of the
+    branches to it, its own last; ``sink``: the number of a sink."""
 
     flow: str
     steps: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def path(self) -> str:
-        """Where it stands in the text."""
+        """Its place in the text."""
         way = ".".join(f"branches[{number}]" for number in self.steps)
         if self.sink is None:
             return way
@@ -61,7 +61,7 @@ def _parts(segment: Segment, words: tuple[str, ...], steps: tuple[int, ...]) -> 
 
 
 def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """What does not go together with isolated parts, by its place in the text."""
+    """Problems of isolated parts, by their places in the text."""
     found = parts(spec)
     if not found:
         return
@@ -115,8 +115,7 @@ def _segments(segment: Segment, path: str) -> Iterator[tuple[str, Segment]]:
 
 
 def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
-    """The text of the flow without its isolated parts. ``spec`` is the flow as it is written in
-    ``root``."""
+    """The flow without its isolated parts. ``spec``: as written in ``root``."""
     return str(yaml.serialize(_kept(root, spec)))
 
 
@@ -133,7 +132,7 @@ def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
 
 
 def together(node: yaml.Node) -> yaml.Node:
-    """A flow or a branch with nothing isolated in it."""
+    """A flow or branch without isolation."""
     said = document.items(node)
     inner = {"sinks": _plain, "branches": lambda branch: _plain(together(branch))}
     return _with(
@@ -147,7 +146,7 @@ def together(node: yaml.Node) -> yaml.Node:
 
 
 def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | None) -> yaml.Node:
-    """A segment with nothing but the way to the part, and the part itself."""
+    """A segment with only the way to the part, and the part."""
     if not steps and sink is None:
         return _kept(node, segment)
     if not steps:
@@ -170,7 +169,7 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
 
 
 def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
-    """A segment without what is isolated in it."""
+    """A segment without isolated parts."""
     sinks = [number for number, sink in enumerate(segment.sinks) if not sink.isolated]
     stay = [branch for branch in segment.branches if not branch.isolated]
     branches = [
@@ -202,14 +201,13 @@ def _alone(
 
 
 def none_of(conditions: Sequence[str]) -> str:
-    """A condition that is true where none of these is true: each is false or null. Arrow computes
-    it where it computes these."""
+    """A condition that is true where none of these is true. Arrow computes it where it computes
+    these."""
     return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
 
 
 def without_letters(entry: yaml.Node) -> yaml.Node:
-    """A filter that drops the events of which another flow, which runs it too, writes dead
-    letters."""
+    """A filter that drops events for which another flow writes dead letters."""
     said = document.items(entry).get("on_error")
     if said is None or said.value != DEAD_LETTER:
         return entry
@@ -232,8 +230,8 @@ def _some(
 
 
 def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
-    """A copy of the mapping with other values, each in the place of the one before, or last;
-    without those that are None. An entry that is a name alone has nothing to change."""
+    """A copy of the mapping with other values, in place or last; None removes. A name alone is
+    unchanged."""
     if not isinstance(mapping, yaml.MappingNode):
         return mapping
     known = {str(key.value): (key, value) for key, value in mapping.value}

@@ -1,4 +1,4 @@
-"""What the columns of events are, as far as Spark SQL tells them apart."""
+"""Kinds of columns, as far as Spark SQL distinguishes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flumeng.platform.options.problems import nearest
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of a column's values. ``name`` is one of ``flumeng.config.functions`` or map, array
-    or struct; ``inner`` are the fields of a struct, or what a map or array holds. ``growth`` is how
-    many times as large as an event a value may be."""
+    """``name``: of ``flumeng.config.functions``, or map, array or struct; ``inner``: fields of a
+    struct, or contents of a map or array; ``growth``: how many times the size of an event a value
+    may have."""
 
     name: str
     inner: tuple[tuple[str, Kind], ...] = ()
@@ -41,10 +41,10 @@ MESSAGE: Columns = {
     "key": Kind(BINARY),
     "headers": Kind("map", (("", _TEXT), ("", Kind(BINARY)))),
 }
-"""What events have beside that when their flow has a source ``kafka``."""
+"""Further columns of events from ``kafka``."""
 
 IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
-"""What can be compared for equality alike wherever it is computed."""
+"""Kinds whose equality is the same everywhere."""
 _COLUMN = re.compile(r"(?!__|_flumeng)[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 
 
@@ -57,7 +57,7 @@ def check_column(text: str) -> None:
 
 
 def require_new(columns: Iterable[str], more: Iterable[str]) -> None:
-    """Spark does not tell names apart by their case. Raises ValueError."""
+    """Case-insensitive. Raises ValueError."""
     taken = {name.lower() for name in columns}
     for name in more:
         if name.lower() in taken:
@@ -66,15 +66,15 @@ def require_new(columns: Iterable[str], more: Iterable[str]) -> None:
 
 
 def require_column(columns: Columns, name: str) -> Kind:
-    """Its kind. Raises ValueError when there is none."""
+    """Raises ValueError when there is none."""
     if name not in columns:
         raise ValueError(f"there is no column {name}; {nearest(name, list(columns))}")
     return columns[name]
 
 
 def either(passing: Columns, through: Columns) -> Columns:
-    """Of events of which some pass a filter by, and the others go ``through`` it: all columns of
-    both, null where an event has none. Raises ValueError."""
+    """The columns of events of which some pass a filter by: those of both, null where missing.
+    Raises ValueError."""
     require_new(passing, [name for name in through if name not in passing])
     found = {**passing, **through}
     for name in passing.keys() & through.keys():
@@ -90,7 +90,7 @@ def either(passing: Columns, through: Columns) -> Columns:
 
 
 def _alike(one: Kind, other: Kind) -> bool:
-    """Whether they differ in nothing but how large they may grow."""
+    """Equal but for growth."""
     return (
         one.name == other.name
         and [name for name, _ in one.inner] == [name for name, _ in other.inner]
@@ -99,7 +99,7 @@ def _alike(one: Kind, other: Kind) -> bool:
 
 
 def require_keys(columns: Columns, names: Iterable[str]) -> None:
-    """Raises ValueError when one of ``names`` is no column that can be a key."""
+    """Raises ValueError for a name that is no column usable in keys."""
     for name in names:
         kind = require_column(columns, name).name
         if kind not in IN_KEYS:

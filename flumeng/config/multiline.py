@@ -1,4 +1,4 @@
-"""Which lines of a source make one event together."""
+"""Which lines of a source make one event."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
 Container = Literal["cri", "docker", "auto"]
 
 PIECE_SECONDS = 60.0
-"""The time that the rest of a container's message is waited for: longer than a restart takes."""
+"""How long the rest of a container's message is awaited: longer than a restart."""
 
 KEY = ("host", "source", "path", "peer", "command")
-"""What tells streams of lines apart: of each source some of these attributes."""
+"""Attributes by which streams of lines are told apart."""
 
 
 def check_names(text: str) -> None:
@@ -111,7 +111,7 @@ class Multiline:
 
     @property
     def digest(self) -> str:
-        """Another one joins other lines."""
+        """Changes when lines are joined differently."""
         pattern = self.pattern if self.preset is None else (repr(TRACES[self.preset]), True)
         said = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
         said += [] if self.container is None else [self.container]
@@ -119,8 +119,8 @@ class Multiline:
 
     @property
     def pattern(self) -> tuple[str, bool]:
-        """The pattern for each line, and whether a line with it goes on with an event. Of a preset
-        there is none: its ``TRACES`` say it."""
+        """The pattern for each line, and whether a matching line continues an event. Presets have
+        ``TRACES`` instead."""
         if self.starts is not None or self.messages_alone:
             return self.starts or "", False
         return self.continues or "", True

@@ -1,8 +1,5 @@
-"""The documentation of option classes, as data: one row an option.
-
-The reference page and ``flumeng components`` are made from it. Every text comes from the metadata
-of the option classes; this module adds no words about any single option.
-"""
+"""The documentation of option classes as rows, for the reference page and ``flumeng
+components``."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class OptionRow:
-    """One option, in Markdown: ``value`` is its type and bounds, ``default`` may be `required`."""
+    """An option, in Markdown. ``value``: type and bounds; ``default`` may be `required`."""
 
     name: str
     value: str
@@ -41,7 +38,7 @@ class OptionRow:
 
 
 def option_rows(cls: type[Any]) -> Iterator[OptionRow]:
-    """The options of an option class, in the order in which they are declared."""
+    """In the order of declaration."""
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         option = described(field)
@@ -53,7 +50,7 @@ def option_rows(cls: type[Any]) -> Iterator[OptionRow]:
 
 
 def nested_options(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
-    """The options whose value has options of its own, each with their class."""
+    """Options with options of their own, with their class."""
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         for hint in _leaf_types(hints[field.name]):
@@ -62,7 +59,6 @@ def nested_options(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 
 def documentation(cls: type[Any]) -> str:
-    """The docstring of an option class: what the component or option is for."""
     return inspect.cleandoc(cls.__doc__ or "")
 
 

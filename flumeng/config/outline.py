@@ -1,7 +1,5 @@
-"""What a flow's text says at its top, unchecked: for lists of very many flows.
-
-A text that was applied has been checked; reading all of it again takes several times as long.
-"""
+"""The top of a flow's text, unchecked, for lists of very many flows: reading all takes several
+times as long."""
 
 from __future__ import annotations
 
@@ -15,8 +13,6 @@ from flumeng.config import FlowSpec, document
 
 @dataclass(frozen=True)
 class Outline:
-    """The names of its sources and of all of its sinks, its delivery and its labels."""
-
     delivery: str
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
@@ -33,7 +29,7 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Raises ``SpecError`` for what is not even YAML."""
+    """Raises ``SpecError`` for what is not YAML."""
     found = document.items(document.compose(text))
     delivery = found.get("delivery")
     return Outline(
@@ -45,8 +41,7 @@ def outline(text: str) -> Outline:
 
 
 def _sinks(segment: Mapping[str, yaml.Node]) -> Iterator[str]:
-    """Of a flow or a branch, as ``FlowSpec.leaves`` gives them; what is isolated is another
-    flow's."""
+    """Of a flow or branch, as ``FlowSpec.leaves``; isolated ones belong to another flow."""
     yield from _names(_own(segment.get("sinks")))
     for branch in _own(segment.get("branches")):
         if isinstance(branch, yaml.MappingNode):

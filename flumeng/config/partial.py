@@ -1,7 +1,7 @@
-"""A flow with problems, as far as it can be read: so that all of its problems are found at once.
+"""A flow with problems, as far as it can be read, so that all of its problems are found.
 
-A component that cannot be read stands as one with the options ``Unreadable``, so that the others
-keep their numbers.
+An unreadable component becomes one with the options ``Unreadable``, so that others keep their
+numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flumeng.platform.options.option import is_required
 
 
 class Unreadable(SourceOptions, FilterOptions, SinkOptions):
-    """The options of a component that has a problem."""
+    """Of a component with a problem."""
 
 
 def readable_flow(decoder: Decoder) -> FlowSpec:
-    """The flow that ``decoder`` has read; an option with a problem has its default."""
+    """Options with a problem have their default."""
     flow = _readable(decoder, FlowSpec, "")
     assert isinstance(flow, FlowSpec)
     return flow

@@ -1,7 +1,6 @@
-"""What a node accepts from the cluster's flows: a file on its own disk, which no flow can change.
+"""The policy of a node: a file on its disk that says what flows may do there.
 
-Whoever may apply flows may run what the files of the nodes allow, and no more. What a flow asks for
-beyond that fails on that node with the reason, and nothing else does.
+What a flow asks for beyond that fails on that node with the reason, and nothing else does.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def check_tapped(text: str) -> None:
 
 
 def check_subscribed(text: str) -> None:
-    """The name of a subscriber or of a flow."""
+    """A subscriber or a flow."""
     if text != _ANYWHERE and not NAME.fullmatch(text):
         raise ValueError("expected the name of a flow, or * for all, of a subscriber's certificate")
 
@@ -289,7 +288,7 @@ class Policy:
     )
 
     def require(self, part: Component[Declared]) -> None:
-        """Raises UserError when a source or sink needs more than is allowed. Looks at the disk."""
+        """Raises UserError when a component needs more than is allowed. Reads the disk."""
         if part.kind == "source" and part.name not in self.sources:
             raise UserError(f"this node's policy file does not allow the source {part.name}")
         package = registry.get(part.kind, part.name).distribution
@@ -320,7 +319,7 @@ class Policy:
             )
 
     def require_output(self, uri: str) -> None:
-        """Raises UserError when a sink may not write where ``uri`` leads to now."""
+        """Raises UserError when a sink may not write where ``uri`` leads now."""
         if not _is_in(self.outputs, uri):
             raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
 
@@ -329,7 +328,7 @@ class Policy:
         return flow in self.tap or _ANYWHERE in self.tap
 
     def granted(self, subscriber: str) -> frozenset[str]:
-        """The flows that the subscriber of that name may read here, ``*`` for all."""
+        """The flows that a subscriber may read here, ``*`` for all."""
         return frozenset(self.subscribers.get(subscriber, ()))
 
     def allows_file(self, path: str) -> bool:
@@ -342,13 +341,13 @@ UNRESTRICTED = Policy()
 
 
 def find(given: Path | None) -> Path | None:
-    """The file to use: the given one, or the default where there is one."""
+    """The given file, or the default if it exists."""
     return DEFAULT_FILE if given is None and DEFAULT_FILE.exists() else given
 
 
 def load(path: Path | None) -> Policy:
-    """The policy in a file; without one, all is allowed but commands, functions of Python and
-    formats of Spark that are not its own. Raises UserError."""
+    """Without a file, all is allowed but commands, functions of Python and foreign formats of
+    Spark. Raises UserError."""
     if path is None:
         return UNRESTRICTED
     try:
@@ -394,7 +393,7 @@ def _is_in(entries: Sequence[str], uri: str) -> bool:
 
 
 def _holds(entry: str, uri: str) -> bool:
-    """Whether ``uri`` is ``entry`` or lies below it."""
+    """Whether ``uri`` is ``entry`` or below it."""
     (root, root_query), (place, query) = split_query(entry), split_query(uri)
     if ".." in place.split("/"):
         return False
@@ -408,7 +407,7 @@ def _holds(entry: str, uri: str) -> bool:
 
 
 def _fixed_part(pattern: str) -> str:
-    """The path down to the first part with a wildcard; all of a path without one."""
+    """The path before the first part with a wildcard."""
     return "/".join(_until_wildcard(pattern.split("/"))) or "/"
 
 
@@ -434,8 +433,8 @@ def _begins(entry: str, text: str) -> bool:
 
 
 def _resolved(text: str) -> str:
-    """A path with the symlinks of its directory resolved: what is a file there is its owner's
-    choice, and the Python of a virtual environment is a symlink. Another text as it is."""
+    """A path with the symlinks of its directory resolved: the file is its owner's choice, such as
+    the Python of a virtual environment. Other texts as they are."""
     path = text.removeprefix("file://")
     if not path.startswith("/"):
         return text

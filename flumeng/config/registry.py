@@ -1,9 +1,8 @@
-"""The sources, filters and sinks that are installed, found by entry points.
+"""The installed sources, filters and sinks, found by entry points.
 
-An entry point names an option class of ``flumeng.config.component``, which says what runs the
-component. Both are imported when used, so that a control process can check and assign a flow
-without what only a worker needs (pyarrow, pyspark). A distribution of its own brings components in
-the same way as flumeng does; one that is broken harms nobody who does not use it.
+An entry point names an option class of ``flumeng.config.component``, which names the
+implementation. Both are imported when used, so that control processes need no pyarrow or pyspark. A
+broken plug-in affects only its users.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _BASES: Mapping[Kind, type[Declared]] = {
     "journal": OutsideJournal,
 }
 OWN = "flumeng"
-"""The distribution that this is."""
+"""This distribution."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A component. ``options`` is its option class, as ``"module:Class"``, and ``distribution`` the
-    package that brings it. ``wrong`` says why it cannot be used; empty when nothing is known."""
+    """A component. ``options``: its option class, ``"module:Class"``; ``distribution``: its
+    package; ``wrong``: why it cannot be used, if known."""
 
     kind: Kind
     name: str
@@ -58,28 +57,27 @@ class Entry:
     wrong: str = ""
 
     def options_class(self) -> type[Any]:
-        """Raises UserError when it cannot be had."""
+        """Raises UserError."""
         if self.wrong:
             raise UserError(self.wrong)
         return _options_class(self)
 
     def implementation_class(self) -> type[Any]:
-        """Raises ``ImportError`` where a package that it needs is not installed, UserError when it
-        cannot be loaded for another reason."""
+        """Raises ``ImportError`` for a missing package, UserError for another failure."""
         return self._loaded(self.options_class().implementation)
 
     def finder_class(self) -> type[Any]:
-        """Of a source that is partitioned. Raises as above."""
+        """Of a partitioned source. Raises as above."""
         cls = self.options_class()
         return self._loaded(cls.finder or cls.implementation)
 
     def poll_class(self) -> type[Any]:
-        """Of a source that asks at due times. Raises as above."""
+        """Of a polling source. Raises as above."""
         return self._loaded(self.options_class().poll)
 
     def fault(self) -> str:
-        """Why the component cannot be used; empty when it can. A package that one of our own
-        components needs may be missing, which is no fault."""
+        """Why it cannot be used, else empty. A missing package of our own components is no
+        fault."""
         try:
             self.options_class()
             if self.distribution != OWN:
@@ -104,17 +102,17 @@ class Entry:
 
 
 def entries(kind: Kind) -> tuple[Entry, ...]:
-    """All components of a kind, by name."""
+    """By name."""
     return tuple(entry for entry in all_entries() if entry.kind == kind)
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """All components: sources, then filters, then sinks."""
+    """Sources, filters, sinks."""
     return tuple(_installed().values())
 
 
 def usable(kind: Kind) -> Iterator[tuple[str, type[Any]]]:
-    """The names of components and their option classes, without those that cannot be loaded."""
+    """Names and option classes, without those that cannot be loaded."""
     for entry in entries(kind):
         with suppress(UserError):
             yield entry.name, entry.options_class()
@@ -125,7 +123,7 @@ def find(kind: Kind, name: str) -> Entry | None:
 
 
 def get(kind: Kind, name: str) -> Entry:
-    """The entry of a component of a parsed flow, which is known to exist."""
+    """Of a parsed flow, where it is known to exist."""
     return _installed()[kind, name]
 
 
@@ -135,7 +133,7 @@ def _installed() -> Mapping[tuple[Kind, str], Entry]:
 
 
 def read(points: Iterable[EntryPoint]) -> Mapping[tuple[Kind, str], Entry]:
-    """What these entry points name. Of one name that two of them have neither can be used."""
+    """Of a name in two packages neither is usable."""
     found: dict[tuple[Kind, str], Entry] = {}
     for entry in sorted(_entries(points), key=lambda one: (_ORDER[one.kind], one.name)):
         key = entry.kind, entry.name

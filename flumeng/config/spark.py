@@ -1,6 +1,6 @@
-"""The settings of Spark: where a node's batches run, with what, and on how many cores.
+"""The settings of Spark: where the batches of a node run.
 
-They lie in ZooKeeper as texts by key, of the cluster and of single nodes, which count before it.
+They are texts by key in ZooKeeper, of the cluster and of nodes, which take precedence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OWN_CONF = (
     "spark.ui.proxyBase",
     "spark.ui.proxyRedirectUri",
 )
-"""What other settings say, or flumeng itself."""
+"""Set by other options or flumeng itself."""
 OWN_SQL = "spark.sql."
 CATALOG = "spark.sql.catalog."
 FREE_SQL = (
@@ -49,8 +49,7 @@ FREE_SQL = (
     "spark.sql.autoBroadcastJoinThreshold",
     CATALOG,
 )
-"""How SQL computes may be set and into which catalogs sinks write, and not what SQL means: flows
-would mean something else elsewhere."""
+"""How SQL computes, and the catalogs of sinks. What SQL means cannot be set: flows would differ."""
 _MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -182,12 +181,11 @@ class SparkOptions:
 
     @property
     def local(self) -> bool:
-        """Whether executors are the driver's own process."""
+        """Whether executors run in the driver's process."""
         return LOCAL.fullmatch(self.master) is not None
 
     @property
     def standalone(self) -> bool:
-        """Whether the cluster is one of Spark's own kind."""
         return self.master.startswith("spark://")
 
 
@@ -195,7 +193,7 @@ KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}
 
 
 def read(texts: Mapping[str, str]) -> SparkOptions:
-    """The settings of these texts by key. Raises UserError; what a newer flumeng knows is one."""
+    """From texts by key. Raises UserError, also for options of a newer flumeng."""
     text = "".join(f"{json.dumps(key)}: {value}\n" for key, value in texts.items())
     decoder = Decoder()
     try:
@@ -210,24 +208,23 @@ def read(texts: Mapping[str, str]) -> SparkOptions:
 
 
 def known(texts: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the settings that only a newer flumeng knows."""
+    """Without settings of a newer flumeng."""
     return {key: text for key, text in texts.items() if key in KEYS}
 
 
 def normal(key: str, text: str) -> str:
-    """The text of a setting on one line, as it is kept. Raises UserError for one that it does not
-    take."""
+    """A setting on one line, as it is stored. Raises UserError."""
     return _text(getattr(read({key: " ".join(text.split())}), key))
 
 
 def default(key: str) -> str | None:
-    """The text of a setting's default; None when it has none."""
+    """The text of a default; None without."""
     value = getattr(SparkOptions(), key)
     return None if value is None else _text(value)
 
 
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
-    """What holds for a node: its own settings before those of the cluster."""
+    """For a node: its own settings over those of the cluster."""
     return {**cluster, **node}
 
 

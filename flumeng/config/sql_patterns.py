@@ -1,8 +1,8 @@
-"""Regular expressions inside of SQL, which Java matches: without what can take for ever.
+"""Regular expressions inside SQL, which Java matches by backtracking: none that can take
+exponential time.
 
-Java goes back to try another way when one has failed. A repeat of something that can be matched in
-several ways, ``(a+)+`` or ``(a|aa)*``, makes it try more ways than it ever can. Only what both Java
-and Python understand alike is accepted, and only while the ways are few.
+A repeat of something that matches in several ways, ``(a+)+`` or ``(a|aa)*``, is refused, and what
+Java and Python understand differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SET_ESCAPE = re.compile(r"\\(?!x[0-9a-fA-F]{2}|[dDwWsSnrtf]|[^0-9A-Za-z])")
 
 
 def check(text: str) -> None:
-    """Raises ValueError, which says what is wrong with the regular expression."""
+    """Raises ValueError."""
     _Pattern(text)
     try:
         re.compile(text)
@@ -35,12 +35,12 @@ def check(text: str) -> None:
 
 
 def groups(text: str) -> int:
-    """How many groups a regular expression has that ``check`` accepts."""
+    """How many groups a checked expression has."""
     return re.compile(text).groups
 
 
 def check_replacement(text: str, groups: int) -> None:
-    """A replacement in which ``$1`` stands for a group. Raises ValueError."""
+    """``$1`` stands for a group. Raises ValueError."""
     for sign in re.finditer(r"\\(.?)|\$(\d?)", text, re.DOTALL):
         if sign[0].startswith("\\"):
             if sign[1] not in ("\\", "$"):
@@ -50,8 +50,8 @@ def check_replacement(text: str, groups: int) -> None:
 
 
 class _Pattern:
-    """Counts in how many ways each part can match; a part that may repeat without end has
-    ``UNBOUNDED`` ways, which a repeat around it must not have."""
+    """Counts in how many ways each part can match; a repeat must not contain an unbounded
+    repeat."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -71,7 +71,7 @@ class _Pattern:
         return token
 
     def _alternatives(self, depth: int) -> tuple[int, bool]:
-        """The ways of all alternatives together, and whether one of them has no bound."""
+        """The ways of all alternatives, and whether one is unbounded."""
         if depth > MOST_DEPTH:
             raise ValueError(f"the regular expression is nested deeper than {MOST_DEPTH}")
         ways, unbounded = self._sequence(depth)
@@ -133,7 +133,7 @@ class _Pattern:
 
 
 def _bounds(repeat: str) -> tuple[int, int | None]:
-    """The least and most repetitions; None: there is no most."""
+    """Least and most repetitions; None: unbounded."""
     if repeat[0] != "{":
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[repeat[0]]
     least, comma, most = repeat.rstrip("?")[1:-1].partition(",")

@@ -1,8 +1,7 @@
-"""The text of an expression in Spark SQL as a tree of sqlglot's.
+"""Parses expressions in Spark SQL to trees of sqlglot.
 
-sqlglot reads more than Spark does. Where the two differ, and where a text holds what has no place
-in an expression (comments, hints, second statements), it is refused here. What the tree may be
-built of ``flumeng.config.expressions`` says.
+sqlglot reads more than Spark. Where the two differ, and for comments, hints and second statements,
+the text is refused here; ``flumeng.config.expressions`` checks the tree.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MAX_DEPTH = 40
 TYPES = (
     "string binary boolean tinyint smallint int integer bigint float double date timestamp decimal"
 )
-"""The names of Spark's plain types."""
+"""Spark's plain types."""
 
 _SYMBOLS = "( ) [ ] , . - + * / % < > <= >= = == <> != <=>"
 _NOT_HERE = ("ISNULL", "NOTNULL")
@@ -44,8 +43,7 @@ class TextError(ValueError):
 
 
 class _Parser(SparkParser):
-    """Takes every call for an unknown function, so that it keeps the name under which Spark will
-    look for it."""
+    """Takes every call for an unknown function, so that it keeps its name."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -58,7 +56,7 @@ class _Parser(SparkParser):
 
 
 def parse(text: str) -> exp.Expr:
-    """Raises ValueError, which says what is wrong."""
+    """Raises ValueError."""
     tokens = _tokens(text)
     _check_tokens(tokens)
     parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
@@ -96,7 +94,7 @@ def parse_query(text: str) -> exp.Query:
 
 
 def parse_columns(text: str) -> exp.DataType:
-    """A struct of the columns in ``text``, a list in Spark DDL. Raises ValueError."""
+    """A struct of a list in Spark DDL. Raises ValueError."""
     wrong = 'expected columns in Spark DDL, like "user STRING, took_ms DOUBLE"'
     tokens = _tokens(f"STRUCT<{text}>")
     parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
@@ -110,7 +108,7 @@ def parse_columns(text: str) -> exp.DataType:
 
 
 def _tokens(text: str) -> list[Token]:
-    """The words of ``text``. Raises ValueError for those that have no place in an expression."""
+    """Raises ValueError."""
     if len(text) > MAX_CHARACTERS:
         raise TextError(f"expected at most {MAX_CHARACTERS} characters, not {len(text)}")
     if "${" in text:
@@ -126,7 +124,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
-    """What Spark reads in another way than sqlglot, or not at all."""
+    """What Spark reads differently, or not at all."""
     depth = 0
     for token in tokens:
         kind, text = token.token_type, token.text

@@ -1,6 +1,6 @@
-"""The stages of a flow: its filters, branches and sinks as one list, in the order of its text.
+"""The stages of a flow: filters, branches and sinks as one list, in the order of its text.
 
-Everything that runs a flow, tries it or draws it goes through this list.
+All that runs, tries or draws a flow uses this list.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from flumeng.config.component import DEAD_LETTER, Component, FilterOptions, Sink
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of an event's way. ``behind``: the number of the stage whose events it gets; None
-    when it gets what the flow reads. ``path`` is where it stands in the file, ``place`` the same
-    with the names of branches, which messages, metrics and dead letters show. ``branch``: the
-    name of the branch that it is in, behind those that this is in; empty in the flow itself."""
+    """``behind``: the number of the stage before it; None: it gets what the flow reads. ``path``:
+    its place in the file; ``place``: the same with names of branches, for messages and metrics.
+    ``branch``: the name of its branch with those around it; empty in the flow itself."""
 
     number: int
     path: str
@@ -31,7 +30,7 @@ class FilterStage(Stage):
 
     @property
     def makes_letters(self) -> bool:
-        """Whether events that it cannot process become dead letters: events part behind it."""
+        """Whether failed events become dead letters: events part behind it."""
         return self.part.on_error == DEAD_LETTER
 
 
@@ -54,20 +53,19 @@ FlowStage = FilterStage | BranchStage | SinkStage
 
 
 def stages_of(flow: Segment) -> tuple[FlowStage, ...]:
-    """The stages of a flow or of a branch, depth first: each behind the one whose events it gets.
-    Filters come before sinks, and sinks before branches."""
+    """Depth first: filters, then sinks, then branches."""
     found: list[FlowStage] = []
     _append(Located(flow), None, found)
     return tuple(found)
 
 
 def following(stages: tuple[FlowStage, ...], number: int | None) -> list[FlowStage]:
-    """The stages that get the events of one of them; of None those that get what is read."""
+    """The stages behind one; of None those that get what is read."""
     return [stage for stage in stages if stage.behind == number]
 
 
 def leading_to(stages: tuple[FlowStage, ...], last: FlowStage) -> list[FlowStage]:
-    """The stages through which events come to one of them, and that itself."""
+    """The stages on the way to one, and itself."""
     way = [last]
     while (before := way[-1].behind) is not None:
         way.append(stages[before])

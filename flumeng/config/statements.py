@@ -1,9 +1,10 @@
-"""Whole statements in Spark SQL over the events of a batch and further tables, without Spark.
+"""Checks whole statements in Spark SQL over the events of a batch and further tables, without
+Spark.
 
-A statement is accepted when it is built of what is listed here: SELECT over the tables that its
-filter names, WITH, joins that compare both sides, subqueries that stand by themselves, aggregates,
-windows of bounded work, UNION, INTERSECT and EXCEPT. Its expressions are those of
-``flumeng.config.expressions``. The collector has Spark's own parser say that it reads nothing else.
+Allowed are SELECT over the tables of the filter, WITH, joins that compare both sides, independent
+subqueries, aggregates, windows of bounded work, UNION, INTERSECT and EXCEPT, with the expressions
+of ``flumeng.config.expressions``. The collector checks with Spark's own parser that it reads
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from flumeng.platform.options.problems import nearest
 
 EVENTS = "events"
 IDENTITY: Columns = {"__journal": Kind(TEXT), "__seq": Kind(INTEGER), "__split": Kind(INTEGER)}
-"""Columns that events have when a sink asks for them; a star takes them along. Nothing else has
-these names, so a row that has them is of that event."""
+"""Columns of events when a sink asks for them; a star includes them. Nothing else may have these
+names."""
 MOST_LIMIT = 2**31 - 1
 MOST_READS = 64
-"""Of tables, a part of WITH counted again wherever it is used: Spark's plan has it there each
-time, and takes more than linear time to make."""
+"""Of tables, each use of a part of WITH counted: Spark's plan repeats it each time."""
 _SELECT = {
     "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit",
     "offset", "with_",
@@ -40,8 +40,7 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """``all``: its columns in their order, with those of IDENTITY. ``reads``: of how many tables
-    it is made."""
+    """``all``: columns in order, with IDENTITY. ``reads``: of how many tables it is made."""
 
     all: Columns
     reads: int = 1
@@ -52,12 +51,12 @@ class Relation:
 
     @property
     def identity(self) -> dict[str, int]:
-        """The columns of IDENTITY, which are there when a sink asks for them, and their places."""
+        """Its columns of IDENTITY, and their places."""
         return {name: place for place, name in enumerate(self.all) if name in IDENTITY}
 
 
 Relations = Mapping[str, Relation]
-"""By their names in small letters."""
+"""By lower-case name."""
 
 
 def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str, Kind]:
@@ -75,8 +74,8 @@ def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str
 
 
 def unsteady(text: str) -> str | None:
-    """What in an accepted statement may give something else for the same events in another order,
-    and batches have none. An order by the columns of IDENTITY leaves no choice."""
+    """What in a valid statement depends on the order of events; None: nothing. An order by IDENTITY
+    is total."""
     for node in sql_text.parse_query(text).walk():
         if isinstance(node, exp.Limit | exp.Offset):
             query: Any = node.parent
@@ -92,7 +91,7 @@ def unsteady(text: str) -> str | None:
 
 
 def leaves_unread(text: str) -> bool:
-    """Whether an accepted statement may have enough before it has read all events."""
+    """Whether a valid statement may end before it has read all events."""
     return any(
         query.args.get("limit") is not None and query.args.get("order") is None
         for query in sql_text.parse_query(text).find_all(exp.Query)
@@ -111,7 +110,7 @@ def _is_total(parts: Sequence[Any]) -> bool:
 
 
 class _Statement:
-    """All methods raise ValueError."""
+    """Methods raise ValueError."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()
@@ -247,7 +246,7 @@ class _Statement:
         return scope
 
     def _relation(self, node: Any, known: Relations, depth: int) -> tuple[str, Relation]:
-        """What stands behind FROM or JOIN, and the name that it has there."""
+        """What follows FROM or JOIN, and its name."""
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             _only(node, {"this", "alias"})
             name = node.name.lower()
@@ -294,8 +293,7 @@ class _Statement:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The tables in FROM by their names there; ``merged`` are columns of USING, and ``aliases``
-    names that the select list has given."""
+    """The tables of FROM by name; ``merged``: columns of USING; ``aliases``: of the select list."""
 
     relations: Relations
     merged: Columns = field(default_factory=dict)
@@ -342,12 +340,12 @@ class _Scope:
         return found[0]
 
     def identified(self, star: Any) -> set[str]:
-        """The tables whose columns of IDENTITY a star takes along."""
+        """The tables whose IDENTITY a star includes."""
         names = self.relations if isinstance(star, exp.Star) else [star.table.lower()]
         return {name for name in names if self.relations[name].identity}
 
     def star(self, node: Any) -> Relation | None:
-        """What a star in the select list stands for; None when it is something else."""
+        """What a star stands for; None for anything else."""
         if isinstance(node, exp.Star):
             _only(node, set())
             columns: dict[str, Kind] = dict(self.merged)
@@ -424,7 +422,7 @@ class _Reading(Reader):
     def _aggregate(
         self, known: Mapping[str, functions.Function], node: exp.Anonymous, depth: int
     ) -> Kind:
-        """A call over the rows of a group or a window, whose arguments are of one row."""
+        """A call over rows of a group or window, with arguments of one row."""
         _only(node, {"this", "expressions"})
         name, parts = str(node.this).lower(), list(node.expressions)
         if name == "count" and len(parts) == 1 and isinstance(parts[0], exp.Star):
@@ -456,8 +454,7 @@ class _Reading(Reader):
 
 
 def _check_frame(frame: exp.WindowSpec) -> None:
-    """From the beginning to the current row, all rows, or a few rows around it: others take time
-    that grows with the square of the rows."""
+    """Other frames take quadratic time."""
     _only(frame, {"kind", "start", "start_side", "end", "end_side"})
     ends = []
     for name in ("start", "end"):
@@ -485,7 +482,7 @@ def _conjuncts(node: Any) -> Iterator[Any]:
 
 
 def _compares(node: Any, before: _Scope, both: _Scope) -> bool:
-    """Whether it says that something of the table that is joined equals something of the others."""
+    """Whether it equates something of the joined table with something of the others."""
     if not isinstance(node, exp.EQ):
         return False
     sides = [
@@ -548,7 +545,7 @@ def _only(node: Any, allowed: set[str]) -> None:
 
 
 def taken_over(query: str, events: Columns) -> set[str]:
-    """The columns of ``events`` that a statement hands on as they are; none when it is not a plain
+    """The columns of ``events`` that a statement keeps as they are; none unless it is a plain
     SELECT over the events."""
     tree = sql_text.parse_query(query)
     source = tree.args.get("from_") if isinstance(tree, exp.Select) else None

@@ -1,4 +1,4 @@
-"""A component of a flow in a few words, as its author would name it."""
+"""A component of a flow in a few words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHARACTERS = 72
 
 
 def summary(part: Component[Declared]) -> str:
-    """Its name and what says most about it: what it must be given, else what it was given."""
+    """Its name and required options, else the first that is set."""
     cls: Any = type(part.options)
     fields = dataclasses.fields(cls)
     told = [field.name for field in fields if is_required(field)]

@@ -1,4 +1,4 @@
-"""The options of tables that filters look things up in."""
+"""The options of lookup tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRIVERS: Mapping[str, str] = {
     "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
     "db2": "com.ibm.db2.jcc.DB2Driver",
 }
-"""The class that Spark is to load: it does not find those of packages by itself."""
+"""Classes for Spark, which does not find those of packages."""
 SILENT_SECONDS = 90
 SILENT: Mapping[str, tuple[str, int]] = {
     "postgresql": ("socketTimeout", 1),
@@ -35,8 +35,8 @@ SILENT: Mapping[str, tuple[str, int]] = {
     "sqlserver": ("socketTimeout", 1000),
     "db2": ("blockingReadConnectionTimeout", 1),
 }
-"""The property by which a driver gives up a server that says nothing, and how many of its unit a
-second has; by themselves most wait for ever."""
+"""The property for the read time-out of a driver, and its units a second; by default most wait for
+ever."""
 _JDBC = re.compile(
     rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
@@ -47,7 +47,7 @@ PROPERTIES = (
     "connectTimeout", "encrypt", "hostNameInCertificate", "loginTimeout", "requireSSL",
     "socketTimeout", "ssl", "sslMode", "sslmode", "sslrootcert", "trustServerCertificate", "useSSL",
 )  # fmt: skip
-"""Of drivers: none of them makes a driver load a class or read what it is not asked for."""
+"""None of them makes a driver load a class or read other data."""
 
 
 def check_jdbc(text: str) -> None:
@@ -101,30 +101,30 @@ class Jdbc:
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """Of the driver, with what is said unless `properties` say something else."""
+        """With defaults."""
         return self.properties_within(SILENT_SECONDS)
 
     def properties_within(self, seconds: int) -> dict[str, str]:
-        """The same where a server is given up that says nothing for so long."""
+        """With a read time-out of so long."""
         cursor = {"useCursorFetch": "true"} if self.kind == "mysql" else {}
         name, units = SILENT[self.kind]
         return {**cursor, name: str(seconds * units), **self.properties}
 
     @property
     def kind(self) -> str:
-        """Of the database: a name in ``DRIVERS``."""
+        """A name in ``DRIVERS``."""
         return self.place.partition(":")[0]
 
     @property
     def place(self) -> str:
-        """Its server and database, as the policy of a node names it."""
+        """Server and database, as in the policy of a node."""
         found = _JDBC.fullmatch(self.url)
         assert found is not None
         return f"{found['place']}/{found['database']}" if found["database"] else found["place"]
 
     @property
     def table_place(self) -> str:
-        """The database that the name of the table leads to, which may be another of the server."""
+        """The database that the table's name leads to."""
         *qualifiers, _ = self.table.split(".")
         catalogs = qualifiers if self.kind in ("mysql", "mariadb") else qualifiers[:-1]
         if not catalogs:
@@ -133,7 +133,7 @@ class Jdbc:
 
     @property
     def server(self) -> str:
-        """Its place without the database."""
+        """Without the database."""
         return "/".join(self.place.split("/")[:3])
 
 
@@ -188,13 +188,13 @@ class LookupTable:
 
     @property
     def location(self) -> str:
-        """Of a table of files: where it is and as whom it is reached, by references."""
+        """Of a table of files, with references to credentials."""
         assert self.path is not None
         return located(self.path, self.credentials)
 
     @property
     def place(self) -> str:
-        """What people call it."""
+        """For people."""
         if self.jdbc is not None:
             return f"{self.jdbc.table} of {self.jdbc.place}"
         return self.path or ""

@@ -1,14 +1,14 @@
-"""Stack traces of each language as a small state machine over kinds of lines. Data only.
+"""Stack traces of each language as a state machine over kinds of lines. Data only.
 
-A move says the next state, with ``+`` in front where the line starts an event; a kind without a
-move goes on with the event and keeps the state. A reader may begin at any line, in ``unknown``. It
-has to find the same events as one that read from the beginning, so each table keeps three rules,
-which ``tests/unit/test_lines_presets.py`` checks over all pairs of states:
+A move names the next state, with ``+`` in front where the line starts an event; a kind without a
+move continues the event in the same state. A reader may begin at any line, in ``unknown``, and has
+to find the same events as one that read from the beginning. So tables keep three rules, which
+``tests/unit/test_lines_presets.py`` checks:
 
 1. After a line that starts an event the state depends on the kind of this line alone.
-2. While one reader is in the middle of an event, the other may start events that do not exist; but
-   where the first starts an event, the other does so too, with the same state behind it.
-3. A line that goes on in ``unknown`` leaves the state ``unknown``.
+2. While one reader is in an event, another may start events that do not exist; but where the first
+   starts an event, the other does too, with the same state.
+3. A line that continues in ``unknown`` keeps the state ``unknown``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TRACE, GROUP, CHAIN = "trace", "group", "chain"
 OTHER = "other"
 """A line of no other kind."""
 LEAD = "lead"
-"""A line of no other kind behind which a frame follows: the message of an exception."""
+"""An OTHER line before a frame: the message of an exception."""
 LEAD_LINES = 20
-"""A message has no more lines than this in front of its first frame."""
+"""Most lines of a message before its first frame."""
 UNKNOWN = "unknown"
 
 Moves = Mapping[str, Mapping[str, str]]
@@ -46,15 +46,15 @@ LOG_LINE = (
     r"|(?:ts|time|timestamp|level|lvl)=\S"  # logfmt
     r"|\S+ \S+ \S+ \[\d\d/[A-Z])"  # access logs
 )
-"""The first line of an event in the usual formats of logs."""
+"""The first line of an event in usual log formats."""
 ISO_LOG_LINE = r"^\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?:\s|$)"
-"""Lines of LOG that no pattern before it matches, in any preset: cheaper to find."""
+"""Lines of LOG that no earlier pattern matches, in any preset: cheaper."""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """``kinds``: patterns (RE2), the first that is found in a line says its kind. A line that
-    begins with a space or tab is INDENTED at the latest, and so before LOG."""
+    """``kinds``: patterns (RE2), the first that is found decides. A line that begins with white
+    space is INDENTED at the latest."""
 
     kinds: Kinds
     moves: Moves
@@ -66,13 +66,13 @@ class Traces:
 
     @property
     def leads(self) -> bool:
-        """Whether a line is of another kind when frames follow it."""
+        """Whether frames after a line change its kind."""
         return any(kind == FRAME for kind, _ in self.kinds)
 
 
 def _frames(*, head: Mapping[str, str] | None = None, lead_in_frames: str = "+plain") -> Moves:
-    """A line of the log, an exception with its message, frames, then causes with their frames.
-    ``head``: the state behind a HEAD, when it differs from that behind a line of the log."""
+    """A log line, an exception with its message, frames, causes with frames. ``head``: moves behind
+    a HEAD, if different."""
     after = "open" if head is None else "head"
     starts = {LOG: "+open", HEAD: f"+{after}", LEAD: "+plain", OTHER: "+plain"}
     goes_on = {FRAME: "frames", CAUSE: "open", ERROR: "open"}
