@@ -7,7 +7,7 @@ These import nothing that only workers need, so that control processes can check
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_origin
 
@@ -198,12 +198,35 @@ class OutsideJournal(Declared):
         raise NotImplementedError
 
 
+def problem_of(name: str, check: Callable[..., object], *given: Any) -> Iterator[tuple[str, str]]:
+    """Yield the option ``name`` with the ValueError that ``check(*given)`` raises, if any."""
+    try:
+        check(*given)
+    except ValueError as error:
+        yield name, str(error)
+
+
 class EntriesError(ValueError):
     """Wrong entries of a filter's list, by number."""
 
     def __init__(self, errors: Mapping[int, ValueError]) -> None:
         super().__init__("; ".join(map(str, errors.values())))
         self.errors = errors
+
+
+EntryT = TypeVar("EntryT")
+
+
+def for_entries(entries: Iterable[EntryT], take: Callable[[EntryT], None]) -> None:
+    """Call ``take`` for each entry. Raises ``EntriesError`` for all that raise ValueError."""
+    errors: dict[int, ValueError] = {}
+    for number, entry in enumerate(entries):
+        try:
+            take(entry)
+        except ValueError as error:
+            errors[number] = error
+    if errors:
+        raise EntriesError(errors)
 
 
 class FilterOptions(Declared):

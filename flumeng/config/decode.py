@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -19,7 +20,7 @@ from flumeng.config.component import Component, Keep, Kind, OnError, is_componen
 from flumeng.platform.options import quantities
 from flumeng.platform.options.option import Option, Unit, described, is_required
 from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.options.problems import Problem, nearest
+from flumeng.platform.options.problems import Problem, SpecError, nearest
 
 
 class Invalid(Enum):
@@ -56,6 +57,19 @@ _KINDS: Mapping[str, Kind] = {
     "one_of": "sink",
     "dead_letters": "sink",
 }
+
+
+OptionsT = TypeVar("OptionsT")
+
+
+def decode(cls: type[OptionsT], root: yaml.Node) -> OptionsT:
+    """An instance of an option class. Raises ``SpecError``."""
+    decoder = Decoder()
+    found = decoder.mapping(cls, root, "")
+    if decoder.problems:
+        raise SpecError(decoder.problems)
+    assert isinstance(found, cls)
+    return found
 
 
 class Decoder:
@@ -161,13 +175,17 @@ class Decoder:
             return self._switch(node, path)
         if origin is None:
             return self._number(hint, node, path, option)
-        if get_args(hint)[1] is float:
+        (_, value) = get_args(hint)
+        if value is float:
             return self._amounts(node, path, option)
-        if get_args(hint)[1] is str:
-            return self._labels(node, path, option)
-        if get_args(hint)[1] is int:
-            return self._offsets(node, path, option)
-        return self._named(get_args(hint)[1], node, path, option)
+        if value is str:
+            return self._names(node, path, option, "values", partial(self._label, option))
+        if value is int:
+            offset = dataclasses.replace(option, minimum=0)
+            read = partial(self._number, int, option=offset)
+            return self._names(node, path, option, "numbers", read)
+        read = partial(self._value, value, option=option)
+        return self._names(node, path, option, "options", read)
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.SequenceNode):
@@ -274,56 +292,37 @@ class Decoder:
             return self._refuse(node, path, str(error))
         return hint(value)
 
-    def _labels(self, node: yaml.Node, path: str, option: Option) -> Any:
+    def _names(
+        self,
+        node: yaml.Node,
+        path: str,
+        option: Option,
+        what: str,
+        read: Callable[[yaml.Node, str], Any],
+    ) -> Any:
+        """A mapping whose keys are its author's own names; ``read`` decodes a value at a path."""
         if not isinstance(node, yaml.MappingNode):
-            return self._refuse(node, path, f"expected names with values, like {option.example}")
-        labels = {}
+            return self._refuse(node, path, f"expected names with {what}, like {option.example}")
         before = len(self.problems)
-        for name, value in self._checked_names(node, path, option):
-            labels[name] = _scalar(value)
-            if not labels[name]:
-                self._refuse(value, f"{path}.{name}", "expected a value")
-            elif option.secret and not SECRET.fullmatch(labels[name]):
-                self.report(value, f"{path}.{name}", SECRET_REFERENCE)
-        return labels if len(self.problems) == before else INVALID
-
-    def _offsets(self, node: yaml.Node, path: str, option: Option) -> Any:
-        """Checked names with whole numbers that are not negative."""
-        if not isinstance(node, yaml.MappingNode):
-            return self._refuse(node, path, f"expected names with numbers, like {option.example}")
-        before = len(self.problems)
-        offsets = {}
-        for name, value in self._checked_names(node, path, option):
-            try:
-                offsets[name] = quantities.whole_number(_scalar(value))
-                _check_bounds(offsets[name], dataclasses.replace(option, minimum=0))
-            except ValueError as error:
-                self._refuse(value, f"{path}.{name}", str(error))
-        return offsets if len(self.problems) == before else INVALID
-
-    def _named(self, cls: type[Any], node: yaml.Node, path: str, option: Option) -> Any:
-        """Names with an instance of ``cls`` each."""
-        if not isinstance(node, yaml.MappingNode):
-            return self._refuse(node, path, f"expected names with options, like {option.example}")
-        before = len(self.problems)
-        named = {
-            name: self._value(cls, value, f"{path}.{name}", option)
-            for name, value in self._checked_names(node, path, option)
-        }
-        return named if len(self.problems) == before else INVALID
-
-    def _checked_names(
-        self, node: yaml.MappingNode, path: str, option: Option
-    ) -> Iterator[tuple[str, yaml.Node]]:
-        """The pairs of a mapping whose keys are the author's own names."""
+        found = {}
         for name, key, value in self._pairs(node, path):
-            self.lines[f"{path}.{name}"] = document.line(key)
+            place = f"{path}.{name}"
+            self.lines[place] = document.line(key)
             try:
                 if option.check is not None:
                     option.check(name)
             except ValueError as error:
-                self.report(key, f"{path}.{name}", str(error))
-            yield name, value
+                self.report(key, place, str(error))
+            found[name] = read(value, place)
+        return found if len(self.problems) == before else INVALID
+
+    def _label(self, option: Option, node: yaml.Node, path: str) -> Any:
+        text = _scalar(node)
+        if not text:
+            return self._refuse(node, path, "expected a value")
+        if option.secret and not SECRET.fullmatch(text):
+            return self.report(node, path, SECRET_REFERENCE)
+        return text
 
     def _amounts(self, node: yaml.Node, path: str, option: Option) -> Any:
         """Names with numbers, at least one of them above 0."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from flumeng.config import Component, registry
 from flumeng.config.component import Declared
-from flumeng.config.decode import Decoder
+from flumeng.config.decode import decode
 from flumeng.config.document import compose
 from flumeng.config.spark import SparkOptions, check_conf
 from flumeng.platform.errors import UserError
@@ -359,16 +359,11 @@ def load(path: Path | None) -> Policy:
 
 
 def parse(text: str, name: str) -> Policy:
-    decoder = Decoder()
     try:
-        policy = decoder.mapping(Policy, compose(text), "")
-        if decoder.problems:
-            raise SpecError(decoder.problems)
+        return decode(Policy, compose(text))
     except SpecError as error:
         lines = "\n".join(f"{name}: {problem}" for problem in error.problems)
         raise UserError(lines) from error
-    assert isinstance(policy, Policy)
-    return policy
 
 
 def _covers(entry: str, place: str) -> bool:

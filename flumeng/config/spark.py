@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from flumeng.config import document
-from flumeng.config.decode import Decoder
+from flumeng.config.decode import decode
 from flumeng.platform.errors import UserError
 from flumeng.platform.options.option import described, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME
@@ -195,16 +195,11 @@ KEYS = {field.name: field for field in dataclasses.fields(SparkOptions)}
 def read(texts: Mapping[str, str]) -> SparkOptions:
     """From texts by key. Raises UserError, also for options of a newer flumeng."""
     text = "".join(f"{json.dumps(key)}: {value}\n" for key, value in texts.items())
-    decoder = Decoder()
     try:
-        options = decoder.mapping(SparkOptions, document.compose(text or "{}"), "")
-        if decoder.problems:
-            raise SpecError(decoder.problems)
+        return decode(SparkOptions, document.compose(text or "{}"))
     except SpecError as error:
         told = "; ".join(f"spark.{problem.path}: {problem.message}" for problem in error.problems)
         raise UserError(told) from error
-    assert isinstance(options, SparkOptions)
-    return options
 
 
 def known(texts: Mapping[str, str]) -> Mapping[str, str]:

@@ -59,15 +59,7 @@ def parse(text: str) -> exp.Expr:
     """Raises ValueError."""
     tokens = _tokens(text)
     _check_tokens(tokens)
-    parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
-    try:
-        trees = parser.parse_into(exp.Expr, tokens, text)
-    except ParseError as error:
-        near = error.errors[0].get("highlight") if error.errors else None
-        said = f" near {near}" if near else ""
-        raise TextError(f"not an expression in Spark SQL{said}") from None
-    except RecursionError:
-        raise TextError(f"nested deeper than {MAX_DEPTH}") from None
+    trees = _trees(text, tokens, "an expression", exp.Expr)
     if len(trees) != 1 or trees[0] is None:
         raise TextError("expected an expression")
     return trees[0]
@@ -79,18 +71,26 @@ def parse_query(text: str) -> exp.Query:
     if not tokens or tokens[0].token_type not in _BEGINNINGS:
         raise TextError("expected one SELECT, perhaps with WITH before it")
     _check_tokens(tokens, also=_CLAUSES)
-    parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
-    try:
-        trees = parser.parse(tokens, text)
-    except ParseError as error:
-        near = error.errors[0].get("highlight") if error.errors else None
-        said = f" near {near}" if near else ""
-        raise TextError(f"not a statement in Spark SQL{said}") from None
-    except RecursionError:
-        raise TextError(f"nested deeper than {MAX_DEPTH}") from None
+    trees = _trees(text, tokens, "a statement")
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise TextError("expected one SELECT, perhaps with WITH before it")
     return trees[0]
+
+
+def _trees(
+    text: str, tokens: list[Token], what: str, into: type[exp.Expr] | None = None
+) -> list[exp.Expr | None]:
+    parser = _Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
+    try:
+        if into is None:
+            return parser.parse(tokens, text)
+        return parser.parse_into(into, tokens, text)
+    except ParseError as error:
+        near = error.errors[0].get("highlight") if error.errors else None
+        said = f" near {near}" if near else ""
+        raise TextError(f"not {what} in Spark SQL{said}") from None
+    except RecursionError:
+        raise TextError(f"nested deeper than {MAX_DEPTH}") from None
 
 
 def parse_columns(text: str) -> exp.DataType:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions
+from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import DATE, FRACTION, INTEGER, TIMESTAMP
 from flumeng.config.kinds import (
     EVENT,
@@ -109,10 +109,7 @@ class Aggregate(FilterOptions):
         if not self.values:
             yield "values", "expected a column at least"
         for name, text in self.values.items():
-            try:
-                value(text)
-            except ValueError as error:
-                yield f"values.{name}", str(error)
+            yield from problem_of(f"values.{name}", value, text)
 
     def behind(self, columns: Columns) -> Columns:
         if columns.get("ts") != Kind(TIMESTAMP):

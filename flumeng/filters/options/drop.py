@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import EntriesError, FilterOptions
-from flumeng.config.kinds import RECEIVED, Columns, require_column
-from flumeng.filters.options.templates import ATTRIBUTE
+from flumeng.config.component import FilterOptions, for_entries
+from flumeng.config.kinds import Columns, require_column
+from flumeng.filters.options.templates import is_attribute
 from flumeng.platform.options.option import option
 
 
@@ -28,19 +28,13 @@ class Drop(FilterOptions):
 
     def behind(self, columns: Columns) -> Columns:
         found = dict(columns)
-        errors: dict[int, ValueError] = {}
-        for number, name in enumerate(self.columns):
-            try:
-                if ATTRIBUTE.fullmatch(name) and name not in found:
-                    if found.get("attrs") != RECEIVED["attrs"]:
-                        raise ValueError("there are no attrs as they were received")
-                    continue
+
+        def take(name: str) -> None:
+            if not is_attribute(name, found):
                 require_column(found, name)
                 del found[name]
                 if not found:
                     raise ValueError("no column would be left")
-            except ValueError as error:
-                errors[number] = error
-        if errors:
-            raise EntriesError(errors)
+
+        for_entries(self.columns, take)
         return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions
+from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import TEXT
 from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
 from flumeng.filters.options import fields
@@ -45,10 +46,7 @@ class Geoip(FilterOptions):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.fields:
             yield "fields", "expected a column at least"
-        try:
-            fields.kinds(None, self.fields, nested=True)
-        except ValueError as error:
-            yield "fields", str(error)
+        yield from problem_of("fields", partial(fields.kinds, nested=True), None, self.fields)
 
     def behind(self, columns: Columns) -> Columns:
         if (kind := require_column(columns, self.column).name) != TEXT:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
-from flumeng.config.component import FilterOptions
+from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import INTEGER, TEXT
 from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
 from flumeng.filters.options import grok, log_formats
@@ -221,19 +222,11 @@ class Parse(FilterOptions):
             else:
                 yield "pattern", "format regex takes one pattern"
         if self.format == "grok":
-            try:
-                self._columns_of_grok()
-            except ValueError as error:
-                yield "pattern", str(error)
+            yield from problem_of("pattern", self._columns_of_grok)
         if self.log_format is not None:
-            try:
-                log_formats.read(self.log_format)
-            except ValueError as error:
-                yield "log_format", str(error)
-        try:
-            kinds(None, self.fields, nested=self.format == "json")
-        except ValueError as error:
-            yield "fields", str(error)
+            yield from problem_of("log_format", log_formats.read, self.log_format)
+        read = partial(kinds, nested=self.format == "json")
+        yield from problem_of("fields", read, None, self.fields)
 
     @property
     def reads_container(self) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from flumeng.config.component import EntriesError, FilterOptions
+from flumeng.config.component import FilterOptions, for_entries
 from flumeng.config.functions import BINARY, TEXT
-from flumeng.config.kinds import RECEIVED, Columns, Kind, require_column
-from flumeng.filters.options.templates import ATTRIBUTE
+from flumeng.config.kinds import Columns, Kind, require_column
+from flumeng.filters.options.templates import is_attribute
 from flumeng.filters.personal_data import FINDERS
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_search
@@ -66,18 +66,12 @@ class Redact(FilterOptions):
 
     def behind(self, columns: Columns) -> Columns:
         found = dict(columns)
-        errors: dict[int, ValueError] = {}
-        for number, name in enumerate(self.columns):
-            try:
-                if ATTRIBUTE.fullmatch(name) and name not in columns:
-                    if columns.get("attrs") != RECEIVED["attrs"]:
-                        raise ValueError("there are no attrs as they were received")
-                    continue
+
+        def take(name: str) -> None:
+            if not is_attribute(name, columns):
                 found[name] = self._redacted(name, require_column(columns, name))
-            except ValueError as error:
-                errors[number] = error
-        if errors:
-            raise EntriesError(errors)
+
+        for_entries(self.columns, take)
         return found
 
     def _redacted(self, name: str, kind: Kind) -> Kind:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions
+from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.kinds import Columns, check_column, require_column, require_new
 from flumeng.platform.options.option import option
 
@@ -26,10 +26,7 @@ class Rename(FilterOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         for name, new in self.columns.items():
-            try:
-                check_column(new)
-            except ValueError as error:
-                yield name, str(error)
+            yield from problem_of(name, check_column, new)
 
     def looked_up(self, _before: Columns, _after: Columns, known: frozenset[str], /) -> set[str]:
         return {new for old, new in self.columns.items() if old in known}

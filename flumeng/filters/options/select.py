@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import EntriesError, FilterOptions, mentions
-from flumeng.config.kinds import Columns, require_new
+from flumeng.config.component import FilterOptions, for_entries, mentions
+from flumeng.config.kinds import Columns, Kind, require_new
 from flumeng.platform.options.option import option
 
 
@@ -37,16 +37,12 @@ class Select(FilterOptions):
     def behind(self, columns: Columns) -> Columns:
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
-        found: Columns = {}
-        errors: dict[int, ValueError] = {}
-        for number, text in enumerate(self.expressions):
-            try:
-                more = expressions.chosen(text, columns)
-                require_new(found, more)
-            except ValueError as error:
-                errors[number] = error
-            else:
-                found = {**found, **more}
-        if errors:
-            raise EntriesError(errors)
+        found: dict[str, Kind] = {}
+
+        def take(text: str) -> None:
+            more = expressions.chosen(text, columns)
+            require_new(found, more)
+            found.update(more)
+
+        for_entries(self.expressions, take)
         return found

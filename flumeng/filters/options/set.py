@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions
+from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
 from flumeng.config.kinds import (
     EVENT,
@@ -51,10 +51,7 @@ class Set(FilterOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         for name, text in self.columns.items():
-            try:
-                templates.parse(text)
-            except ValueError as error:
-                yield name, str(error)
+            yield from problem_of(name, templates.parse, text)
 
     def looked_up(self, before: Columns, after: Columns, known: frozenset[str], /) -> set[str]:
         made = super().looked_up(before, after, known)

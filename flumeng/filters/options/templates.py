@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from flumeng.config.kinds import RECEIVED, Columns
+
 ATTRIBUTE = re.compile(r"attrs\.(?P<key>[A-Za-z0-9_.-]{1,200})", re.ASCII)
 _TOKENS = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|(?P<brace>[{}])|[^{}]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_.-]+)?", re.ASCII)
+
+
+def is_attribute(name: str, columns: Columns) -> bool:
+    """Whether it is an entry of ``attrs``, and no column. Raises ValueError without ``attrs``."""
+    if ATTRIBUTE.fullmatch(name) is None or name in columns:
+        return False
+    if columns.get("attrs") != RECEIVED["attrs"]:
+        raise ValueError("there are no attrs as they were received")
+    return True
 
 
 @dataclass(frozen=True)
