@@ -207,7 +207,7 @@ def _step(migration: Migration) -> str:
 
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
-    """What is done is told on standard error: standard output is the check's."""
+    """Reports on standard error: standard output is the check's."""
     found, lists = repairs(store), access_problems(store)
     for repair in found:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)

@@ -42,8 +42,7 @@ Owner = tuple[str, str]
 
 @dataclass(frozen=True)
 class Member:
-    """An admitted ``ROLE:NAME``. An operator is one of all ``flows``, or of names like these, in
-    which a ``*`` matches anything."""
+    """An admitted ``ROLE:NAME``; ``flows`` are an operator's, names with ``*``, None for all."""
 
     name: str
     flows: tuple[str, ...] | None = None

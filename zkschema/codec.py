@@ -73,8 +73,7 @@ def unpack(data: bytes) -> bytes:
 
 
 def decode(kind: type[R], data: bytes) -> R:
-    """The record of type ``kind`` in ``data``. Raises DecodeError with the place and what was
-    expected; NewerVersionError for a higher ``"v"``."""
+    """Raises DecodeError with the place; NewerVersionError for a higher ``"v"``."""
     try:
         document = DECODER.decode(unpack(data).decode())
     except DecodeError as error:
@@ -114,8 +113,8 @@ def _plain_fields(record: Record) -> dict[str, Any]:
 def _layout(
     kind: Any,
 ) -> tuple[tuple[str, ...], Callable[[Any], Iterable[Any]], tuple[str, ...], tuple[str, ...]]:
-    """Field names, a getter of their values, the names of values that are not plain JSON, and of
-    fields that are None by default."""
+    """Field names, a getter of values, names of values that are not plain JSON, and of optional
+    ones."""
     names = tuple(f.name for f in fields(kind) if f.name != "extra")
     composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
     optional = tuple(f.name for f in fields(kind) if f.default is None)

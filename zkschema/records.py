@@ -77,8 +77,7 @@ class Groups(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Member(Record):
-    """An admitted member with the secrets of its groups; an operator of some ``flows`` has name
-    patterns."""
+    """An admitted member with its groups' secrets; ``flows`` are an operator's name patterns."""
 
     flows: tuple[str, ...] | None = None
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
@@ -186,8 +185,7 @@ class PastRevision(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Tombstone(Record):
-    """Who deleted a flow, why and when; its last ``revisions``, and its last ``text`` unless too
-    long."""
+    """A deleted flow's end; its last ``revisions`` and, unless too long, its ``text``."""
 
     who: str
     reason: str
@@ -209,8 +207,7 @@ class Partition(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision(Record):
-    """Why a flow should have ``tasks`` collect tasks after ``before``. ``kind`` is a word of
-    ``flumeng.control.planner.scaling``."""
+    """Why a flow should have ``tasks`` after ``before``. ``kind`` is a word of ``scaling``."""
 
     time: float
     kind: str
@@ -578,8 +575,7 @@ class Polls(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed (``flumeng.connectors.objects.seen``), as Base64 ``data`` or in a
-    ``file``."""
+    """A share of what was listed, as Base64 ``data`` or in a ``file``."""
 
     data: str = ""
     file: str = ""
@@ -626,8 +622,7 @@ class PushSource(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PushClaim(Record):
-    """The only process that may push now. ``boot`` is the id of its host's boot and container, in
-    which ``pid`` counts."""
+    """The only process that may push now; ``pid`` counts in the host's ``boot`` and container."""
 
     who: str
     push: str

@@ -37,8 +37,7 @@ class Repair:
 
 
 def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]:
-    """Everything wrong with a tree, each with its remedy. ``without_session`` names znodes that
-    should be ephemeral and have no session."""
+    """``without_session`` names znodes that should be ephemeral and have no session."""
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
     found = [
         *verify(tree),
@@ -53,8 +52,7 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
 
 
 def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
-    """Possible repairs, one a path; none in a tree of an unknown version, and none of a newer
-    flumeng's records."""
+    """Possible repairs, one a path; none in an unknown version, or of a newer flumeng's records."""
     schema = _readable(tree, table.schema())
     if schema is None or schema.version != tree_version(tree):
         return []
@@ -184,8 +182,7 @@ def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
 
 
 def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """A new revision with the newest readable text, or None. A flow with an unreadable record is
-    suspended."""
+    """A new revision with the newest readable text; suspended if the record is unreadable."""
     readable = {
         int(names[1]): revision
         for path in tree

@@ -35,8 +35,7 @@ def marks(snapshot: Snapshot) -> list[MarkAway]:
 
 
 def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
-    """Nodes that expired with nothing left on them: no task, no journal, no source of a deleted
-    flow. ``assigns`` are carried out before."""
+    """Expired nodes without task, journal or deleted flow's source, once ``assigns`` are done."""
     expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
     if not expired:
         return []

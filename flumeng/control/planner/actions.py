@@ -76,8 +76,7 @@ class Replan(_Written):
 
 @dataclass(frozen=True)
 class Assign(_Written):
-    """Writes a node's assignment while the plans it derives from are unchanged. ``gives``: the node
-    loses no task by it."""
+    """Writes a node's assignment. ``gives``: the node loses no task by it."""
 
     node: str
     assignment: Assignment
@@ -178,8 +177,7 @@ Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Releas
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
-    """Groups the actions, in order, into lists that may be carried out concurrently: whichever of
-    them fail, the others are legal."""
+    """Lists of actions, in order, that may be carried out concurrently, whichever fail."""
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
 

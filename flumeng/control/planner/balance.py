@@ -61,8 +61,7 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
 
 @dataclass
 class _Round:
-    """``most`` moves may still begin. ``reserved`` are the live nodes that could run a collect task
-    without a live owner."""
+    """``most`` moves may still begin; ``reserved`` nodes could run a task without a live owner."""
 
     snapshot: Snapshot
     index: PlacementIndex

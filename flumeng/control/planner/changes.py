@@ -12,8 +12,7 @@ from zkschema.records import COLLECT, INGEST
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """What to look at: ``everything``, or what changed since everything was in order; ``nodes`` are
-    sorted."""
+    """What to look at: ``everything``, or only what changed; ``nodes`` are sorted."""
 
     everything: bool = True
     nodes: tuple[str, ...] = ()

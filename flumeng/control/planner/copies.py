@@ -37,8 +37,7 @@ class Copies:
         self._lacking: set[str] = set()
 
     def changes(self) -> list[Replicate]:
-        """Changes to journals of this master's flows. In maintenance mode no copy moves, but a lost
-        primary is still replaced."""
+        """In maintenance mode no copy moves, but a lost primary is still replaced."""
         snapshot = self._snapshot
         if not snapshot.cluster_known:
             return []
@@ -133,8 +132,7 @@ class Copies:
         return not view.set_aside and (node in journal.leaving or not view.eligible(COPY, {}))
 
     def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
-        """The node with the fewest copies, in preferred zones first; ``beside`` begins with the
-        primary."""
+        """The node with the fewest copies; ``beside`` begins with the primary."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools
@@ -161,8 +159,7 @@ class Copies:
         return pools
 
     def _rank(self, node: str) -> int:
-        """By number of copies, then in a different order for each number, so that copies of one
-        node's journals spread over several nodes."""
+        """By number of copies, then in a different order for each number, which spreads them."""
         count = self._held[node]
         order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
         return (count << 32) + int.from_bytes(order)
@@ -173,8 +170,7 @@ def is_lost(node: NodeView | None) -> bool:
 
 
 def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
-    """The journals that the node's assignment lists: of this master's flows those ``held``, of
-    others as it has them."""
+    """The journals to assign: of this master's flows those ``held``, of others as they are."""
     journals, mine = snapshot.journals, snapshot.mine
     own = {name: version for name, version in held.items() if journals[name].flow in mine}
     kept = {

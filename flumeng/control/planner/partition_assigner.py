@@ -33,7 +33,8 @@ class PartitionAssigner:
         if not changes.everything:
             self._follow(changes.partitions)
         elif builder.flow_index.sizes.ranks:
-            partitions = _own_partitions(builder)
+            own = builder.snapshot.partitions_of(builder.flow.name)
+            partitions = {*own, *builder.flow_index.task_of}
             if builder.decides:
                 self._follow(partitions)  # what is held is held with all that it is to read
             fresh = self._resize(tasks)
@@ -190,8 +191,3 @@ def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
 
 def _names(tasks: int) -> list[str]:
     return [f"{COLLECT}.{number}" for number in range(tasks)]
-
-
-def _own_partitions(builder: PlanBuilder) -> Collection[str]:
-    own = builder.snapshot.partitions_of(builder.flow.name)
-    return {*own, *builder.flow_index.task_of} if builder.flow_index.task_of else own

@@ -105,8 +105,7 @@ def _collects(builder: PlanBuilder) -> bool:
 
 
 class _Unplaced(NamedTuple):
-    """A task without an owner. ``task`` is as it was planned before, if it was; ``lost``: its node
-    is."""
+    """A task without an owner; ``task`` as planned before, if it was; ``lost``: its node is."""
 
     name: str
     partitions: tuple[str, ...]
@@ -131,8 +130,7 @@ def _settle(
     changed: Mapping[str, PlannedTask],
     fresh: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Keeps those of the ``suspects`` that can stay, some as ``changed``; places the others and the
-    ``fresh`` ones."""
+    """Keeps ``suspects`` that can stay, some as ``changed``; places the others and ``fresh``."""
     unplaced: list[_Unplaced] = []
     placed: list[tuple[str, PlannedTask]] = []
     for name in suspects:
@@ -235,16 +233,12 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
     if task.state == DRAINING:
         late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
         if owner.has_let_go(builder.flow.name, name):
-            return None if _waits_for_others(builder, name, late) else f"{owner.name} let it go"
+            intent = builder.intent(name)
+            waits = name in builder.held and not late and not (intent and intent.open)
+            return None if waits else f"{owner.name} let it go"
         if late:
             return f"{owner.name} did not let it go in time"
     return None
-
-
-def _waits_for_others(builder: PlanBuilder, name: str, late: bool) -> bool:
-    """Whether a released task waits until others may give partitions away too."""
-    intent = builder.intent(name)
-    return name in builder.held and not late and not (intent and intent.open)
 
 
 def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
@@ -256,8 +250,7 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _keep(
     builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
-    """The task with its owner for now; one that the owner may not keep drains towards another, and
-    stays while there is none."""
+    """With its owner for now; one that the owner may not keep drains towards another, if any."""
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
@@ -367,8 +360,7 @@ def _waiting(
     before: PlannedTask | None,
     selector: NodeSelector,
 ) -> PlannedTask:
-    """A task for which no node has room: with its old owner for now, even when that has released
-    it, or with nobody."""
+    """A task for which no node has room: with its old owner for now, or with nobody."""
     why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
         builder.why.append(f"{builder.flow.name}/{name} waits: {why}")

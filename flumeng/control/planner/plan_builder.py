@@ -135,8 +135,7 @@ class PlanBuilder:
         )
 
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
-        """The task under a new epoch when its owner met a higher one: the plan is older than the
-        acks."""
+        """Under a new epoch when its owner met a higher one: the plan is older than the acks."""
         said = self.flow.said(name, task, self.snapshot.nodes)
         if said is None or said.epoch_seen <= task.epoch:
             return task

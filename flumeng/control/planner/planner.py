@@ -169,8 +169,7 @@ class Planner:
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
     ) -> dict[str, ChangeSet]:
-        """Updates the index; returns what to look at in each flow, and adds nodes with outdated
-        assignments to ``behind``."""
+        """Updates the index and ``behind``; returns what to look at in each flow."""
         seen = self._seen
         partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():

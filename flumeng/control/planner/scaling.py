@@ -220,8 +220,7 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 
 
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
-    """The samples of the last ``seconds``; None unless they are complete, settled and of one
-    number."""
+    """The samples of the last ``seconds``; None unless complete, settled and of one number."""
     now = samples[-1].time
     found = _since(samples, now - seconds)
     pairs = itertools.pairwise(found)

@@ -92,8 +92,7 @@ class Standbys:
     def _least(
         self, place: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
     ) -> str | None:
-        """The node of these zones with the fewest standbys, if possible in a zone without one
-        ``beside`` it."""
+        """The node with the fewest standbys, if possible in a zone without one ``beside`` it."""
         used = {self._index.capacity.zone(node) for node in beside}
         found = [
             (zone in used, pool.ranks[node], node)

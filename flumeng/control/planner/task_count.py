@@ -17,16 +17,14 @@ PARTITIONS_AT_MOST = 5_000
 
 
 def given_tasks(wanted: int | TaskRange | None, proposed: int, planned: int) -> int | None:
-    """The number from the flow's author or, within a range, its discovery task; before that the
-    ``planned`` one within the range."""
+    """The number from the flow's author or, within a range, its discovery task."""
     if isinstance(wanted, TaskRange):
         return wanted.clamp(proposed or planned)
     return wanted
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
-    """How many tasks read the flow's ``partitions``. ``slots`` is their weight; ``nodes`` counts
-    live nodes that may collect."""
+    """``slots`` is the partitions' weight; ``nodes`` counts live nodes that may collect."""
     least = max(1, -(-partitions // PARTITIONS_AT_MOST))
     if given is not None:
         return max(given, _kept(planned, least, partitions))

@@ -33,8 +33,7 @@ SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.
 
 
 class ClusterCopy:
-    """Reads as a ``Store`` does, from memory. A path that was never read raises ``KeyError``: it is
-    not absent."""
+    """Reads as a ``Store`` does, from memory. A path that was never read is a ``KeyError``."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale

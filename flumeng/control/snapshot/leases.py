@@ -1,5 +1,4 @@
-"""Leases of readers that are no flows: cursor ``C`` at flow ``F`` has ``/leases/F@C``; what it has
-not read is kept until the lease expires."""
+"""Leases ``/leases/F@C`` of readers that are no flows: what they have not read is kept so long."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def until(lease: Versioned[Lease]) -> float:
 
 
 class ServerClock:
-    """ZooKeeper's time, never ahead of it, from the last write of a znode of this process.
-    ``clock`` is monotonic."""
+    """ZooKeeper's time, never ahead of it, from the last write of this process's znode."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -62,6 +62,5 @@ def looked_after(
 
 
 def looks_after(flow: str, masters: Collection[str]) -> str | None:
-    """The master that plans ``flow``, by rendezvous hashing. No lock: two masters that disagree
-    only lose a compare-and-set."""
+    """The master that plans ``flow``. No lock: masters that disagree lose a compare-and-set."""
     return chosen(flow, masters)

@@ -62,8 +62,7 @@ def subscribed(journal: str) -> str:
 
 
 def ack_path(flow: str, partition: str) -> ZPath[Ack]:
-    """The flow's ack of the partition: a flow that reads another one's journals has its own cursor
-    there."""
+    """A flow that reads another one's journals has its own cursor there."""
     if input_of(partition) == FLOW:
         journal = journal_of(partition)
         return paths.ack(journal.partition(".")[0], flow, journal)

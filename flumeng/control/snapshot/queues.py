@@ -33,8 +33,7 @@ class Lane:
 
 
 def lane_partition(lane: str, queue: str, input_: str = OBJECTS) -> str:
-    """``lane.3.5f2a90c1@objects``: with the queue's id, so that an ack never speaks about another
-    queue."""
+    """``lane.3.5f2a90c1@objects``: with the queue's id, so an ack never fits another queue."""
     return f"lane.{lane}.{queue}@{input_}"
 
 

@@ -200,8 +200,7 @@ class NodeView:
 
     @property
     def set_aside(self) -> bool:
-        """Whether its record or assignment is unreadable: it is told nothing, gets nothing new, and
-        keeps what it has while it is live."""
+        """Whether its record or assignment is unreadable: it keeps what it has while it is live."""
         return any(one.path.row is not paths.status for one in self.unreadable)
 
     @property

@@ -43,8 +43,7 @@ def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> Plan
 
 
 class Tasks(Mapping[str, PlannedTask]):
-    """Immutable. A changed copy shares unchanged buckets, so that differences of large plans are
-    found quickly."""
+    """Immutable; copies share unchanged buckets, so that differences are found quickly."""
 
     __slots__ = ("buckets",)
 

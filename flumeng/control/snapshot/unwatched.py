@@ -46,8 +46,7 @@ class Unwatched:
         return self._drained
 
     def committing(self, flows: Mapping[str, FlowView]) -> frozenset[str]:
-        """Read after the acks: a commit that moved them is then listed or finished. A flow without
-        collect tasks and commits begins none."""
+        """Read after the acks: a commit that moved them is then listed or finished."""
         ending = {
             name: flow
             for name, flow in flows.items()

@@ -130,8 +130,7 @@ class ReadableStore(Protocol):
         """Sizes of transactions in this store; see ``transaction``."""
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
-        """The record at ``path``, or None. Raises CorruptError for damaged data, UserError for a
-        newer flumeng's, UnavailableError."""
+        """Raises CorruptError, UserError (a newer flumeng's record), UnavailableError."""
 
     def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         """As ``read``, for many paths with one wait; one unreadable record fails all."""
@@ -204,8 +203,7 @@ AccessList = tuple[tuple[str, str], ...]
 
 @runtime_checkable
 class AccessStore(Store, Protocol):
-    """A store whose znodes have access lists. Once the cluster is secured, each znode that it
-    creates gets the list of its path."""
+    """A store that gives each znode it creates the access list of its path."""
 
     def znodes(self) -> list[str]:
         """Every path below the chroot. Raises UnavailableError."""
@@ -214,8 +212,7 @@ class AccessStore(Store, Protocol):
         """The list of each, None for absent ones, with few waits."""
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
-        """Sets each list, with few waits; returns how many znodes were there. Raises
-        ForbiddenError, UnavailableError."""
+        """Returns how many znodes were there. Raises ForbiddenError, UnavailableError."""
 
 
 def decoded(

@@ -70,8 +70,7 @@ class MultiRead(NamedTuple):
 
 
 def read_async(client: KazooClient, paths: Sequence[str], folders: Sequence[str] = ()) -> Any:
-    """The data of ``paths`` and the names in ``folders``, as an async result of one ``Answer``
-    each."""
+    """An async result of one ``Answer`` for each path, then for each folder."""
     result = client.handler.async_result()
     client._call(MultiRead(_whole(client, paths), _whole(client, folders)), result)
     return result
@@ -107,8 +106,7 @@ class AddWatch(NamedTuple):
 
 
 def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
-    """Calls ``heard(path)`` for every watch event, relative to the chroot, on kazoo's connection
-    thread: it may only enqueue."""
+    """Calls ``heard(path)`` for every watch event on kazoo's thread: it may only enqueue."""
     connection = client._connection
     original = connection._read_watch_event
 

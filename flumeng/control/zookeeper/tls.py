@@ -114,8 +114,7 @@ def speaks_tls(host: str, port: int) -> bool:
 
 
 class _Context(ssl.SSLContext):
-    """``refused`` gets TLS errors at the end of a connection: a server reports a refusal only after
-    its own handshake."""
+    """``refused`` gets TLS errors: a server reports a refusal only after its own handshake."""
 
     refused: Callable[[OSError], None]
 

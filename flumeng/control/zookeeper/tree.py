@@ -53,9 +53,8 @@ class TreeIdentity(NamedTuple):
 
 
 class TreeWatch:
-    """Detects another tree: a wiped ZooKeeper, or an import. Epochs and offsets may repeat there,
-    so an owner claims again. Thread-safe; ``changed`` is called when it may be another tree, and
-    may only enqueue."""
+    """Detects another tree (ZooKeeper was wiped, or an export imported), where epochs and offsets
+    may repeat. Thread-safe; ``changed`` may only enqueue."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         self._store = store
@@ -69,8 +68,7 @@ class TreeWatch:
         store.on_session(lambda _: self._look_soon())
 
     def identity(self) -> TreeIdentity | None:
-        """None without a cluster. Reads once after each change. Raises UnavailableError,
-        CorruptError."""
+        """None without a cluster. Raises UnavailableError, CorruptError."""
         with self._lock:
             looks = self._looks
             if self._looked != looks:
