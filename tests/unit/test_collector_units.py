@@ -187,7 +187,7 @@ def test_a_unit_is_waited_for_while_others_end() -> None:
 
 
 def test_shares_are_about_equal() -> None:
-    weights = [5, 1, 1, 1, 1, 1, 0, 0]
+    weights = [6, 2, 2, 2, 2, 2, 1, 1]
     shares = spread(weights, 2)
     assert sorted(number for share in shares for number in share) == list(range(len(weights)))
     loads = [sum(weights[n] for n in share) for share in shares]

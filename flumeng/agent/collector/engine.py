@@ -106,7 +106,7 @@ class SparkEngine:
             for run, stage in enumerate(part.stages):
                 for split, events in enumerate(part.events):
                     chosen.append((part, run, Unit(len(chosen), split, stage)))
-                    weights.append(events)
+                    weights.append(events + 1)
         tasks = 1 if works[0].apart else self._context.defaultParallelism
         shares = spread(weights, tasks)
         given = tuple(tuple(chosen[number][2] for number in share) for share in shares)

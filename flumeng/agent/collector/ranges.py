@@ -123,7 +123,7 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
     for number in sorted(range(len(weights)), key=lambda n: -weights[n]):
         least = loads.index(min(loads))
         shares[least].append(number)
-        loads[least] += weights[number] + 1
+        loads[least] += weights[number]
     return shares
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
-from kazoo.security import ACL, Id
-
 from flumeng.control.zookeeper import AccessList
 from flumeng.platform.security.roles import Role, subject_of
 from zkschema import access
@@ -97,6 +95,8 @@ def _subject(member: str, cluster: str) -> str:
 
 @lru_cache(maxsize=4096)
 def to_kazoo(entries: AccessList) -> list[Any]:
+    from kazoo.security import ACL, Id  # noqa: PLC0415  executors have no kazoo
+
     return [
         ACL(sum(BITS[letter] for letter in may), Id(*who.split(":", 1))) for who, may in entries
     ]
