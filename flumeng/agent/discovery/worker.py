@@ -102,7 +102,6 @@ class Worker:
 
     @property
     def tasks(self) -> Mapping[str, DiscoveryTask]:
-        """Those that have looked at least once, by flow."""
         with self._news:
             return {run.wanted.flow: run.task for run in self._runs.values() if run.task}
 

@@ -46,7 +46,7 @@ class Letters(Protocol):
         """Rows with the columns ADDED and the number of the first; may lack rows not chosen."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
-        """These rows as JSON, with all columns of the file."""
+        """These rows as JSON."""
 
     def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
         """Write the rows to keep, in the same format, into ``output``, and close it."""

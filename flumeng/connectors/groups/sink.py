@@ -343,5 +343,4 @@ def of_group(
     backoff_seconds: float,
     max_backoff_seconds: float,
 ) -> Availability:
-    """The process's availability of the group that ``key`` names."""
     return Availability(members, backoff_seconds, max_backoff_seconds)

@@ -97,7 +97,6 @@ class Addresses:
         self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
 
     def retain(self, journals: AbstractSet[str]) -> None:
-        """Forget all others."""
         with self._lock:
             self._journals = {n: known for n, known in self._journals.items() if n in journals}
             nodes = {known.value for known in self._journals.values()}

@@ -40,7 +40,6 @@ class Rows(NamedTuple):
         return self.position + len(self.bodies)
 
     def between(self, start: int, end: int) -> Rows:
-        """Those in [start, end), at least one."""
         first, last = max(start - self.position, 0), end - self.position
         return Rows(self.position + first, self.bodies[first:last], self.error)
 

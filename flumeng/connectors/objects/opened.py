@@ -128,7 +128,6 @@ class Opened:
         return self.read_at(start, size) if size > 0 else b""
 
     def read_at(self, start: int, size: int) -> bytes:
-        """So many bytes, all within the listed size."""
         if self._whole is not None:
             return self._whole[start : start + size]
         with _explained(self._store):

@@ -44,7 +44,6 @@ SEEN_BYTES = 6 << 20
 SEEN_INLINE_BYTES = 12 << 10
 """Larger buckets are in files, where the flow has ``seen_in``."""
 FORGOTTEN_AT_ONCE = 8
-"""Buckets in one transaction."""
 SEGMENT_BYTES = 48 * 1024
 """Of an encoded segment; the table allows a little more."""
 RETRY = "retry"
@@ -129,7 +128,6 @@ class QueueLog:
         return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
 
     def look(self) -> None:
-        """Read the acks."""
         found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
         for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
             if ack is not None:

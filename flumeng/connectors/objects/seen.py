@@ -175,8 +175,6 @@ class SeenTimes(Seen):
 
 
 class _Marks:
-    """A watermark for each path, in a bucket of its own."""
-
     def __init__(self, buckets: Mapping[str, bytes]) -> None:
         self._marks: dict[str, str | int] = {}
         for name, data in buckets.items():

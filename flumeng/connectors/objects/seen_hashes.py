@@ -25,8 +25,6 @@ Numbers = np.ndarray[Any, np.dtype[np.uint32]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The most hashes of a bucket and of the tail."""
-
     bucket: int
     tail: int
 

@@ -85,7 +85,7 @@ class WatchedPositions:
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         piece = Range(partition, start, end)
-        server = self._watcher, address
+        server = self._watcher or self, address
         return self._probes.probe(server, lambda: self._try(piece, address), self._wake)
 
     def _try(self, piece: Range, address: str) -> None:

@@ -33,7 +33,6 @@ class EventSizes:
         return nbytes / events if events else None
 
     def take_events(self) -> int:
-        """Events since the last call."""
         before, self._taken = self._taken, self._values()[0]
         return self._taken - before
 
