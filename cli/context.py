@@ -149,7 +149,7 @@ class CliContext:
     sleep: Callable[[float], None] = time.sleep
     pool: ConnectionPool | None = None
     accounts: journals.Ask = journals.ask_worker
-    copies: journals.AskCopies = journals.ask_copies
+    replicas: journals.AskReplicas = journals.ask_replicas
     counters: counters.Ask = counters.ask_worker
     offsets: points.Ask = points.ask_discovery
     targets: target_checks.Ask = target_checks.ask_node

@@ -18,11 +18,11 @@ from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
 from flumeng.connectors.dead_letters import purging, replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
-from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_letters
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
+from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_dead_letters
 from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.control.commands import derived_flows as operations
-from flumeng.control.commands.derived_flows import LettersOf, free_name
+from flumeng.control.commands.derived_flows import DeadLettersOf, free_name
 from flumeng.control.queries import moments
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 NAMED = 5
 MOST_SHOWN = 10_000
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before letters are deleted.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before dead letters are deleted.")
 
 
 @click.group(cls=CommandGroup)
@@ -45,19 +45,19 @@ def dead() -> None:
 
 
 @dataclass(frozen=True)
-class _Letters:
+class _DeadLetters:
     """The letters of a flow, and which of them were replayed."""
 
-    of: LettersOf
-    directory: LetterDirectory
-    files: list[LetterFile]
+    of: DeadLettersOf
+    directory: DeadLetterDirectory
+    files: list[DeadLetterFile]
     replays: Replays
 
     @classmethod
-    def open(cls, store: Store, name: str) -> _Letters:
+    def open(cls, store: Store, name: str) -> _DeadLetters:
 
-        of = operations.letters_of(store, name)
-        directory = LetterDirectory(of.files.location)
+        of = operations.dead_letters_of(store, name)
+        directory = DeadLetterDirectory(of.files.location)
         if of.files.local_path and not directory.store.exists(directory.root):
             raise UserError(
                 f"{directory.root} is not on this host: either flow {name} has no dead letters "
@@ -67,7 +67,7 @@ class _Letters:
         return cls(of, directory, directory.files(), known)
 
     def progress(self) -> AbstractContextManager[Callable[[int], None]]:
-        return progress("reading letters", len(self.files))
+        return progress("reading dead letters", len(self.files))
 
     @property
     def unfinished(self) -> list[str]:
@@ -78,7 +78,7 @@ class _Letters:
 
 
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
-    """Add the options that select letters; the command gets them as ``choice``."""
+    """Add the options that select dead letters; the command gets them as ``choice``."""
 
     @click.option("--dead-reason", default="", metavar="TEXT", help="With this in the reason.")
     @click.option(
@@ -118,7 +118,7 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
 def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_json: bool) -> None:
     """Count the dead letters of a flow: by place, revision, and what their reasons share."""
 
-    letters = _Letters.open(store, name)
+    letters = _DeadLetters.open(store, name)
     with letters.progress() as tell:
         found = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
@@ -134,7 +134,7 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
         return
     _warn(found.damaged)
     show_table(
-        ("PLACE", "REVISION", "REASON", "LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)"),
+        ("PLACE", "REVISION", "REASON", "DEAD_LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)"),
         (
             (
                 kind.place,
@@ -149,7 +149,7 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
         ),
     )
     click.echo(
-        f"{count(found.letters, 'letter')} in {count(found.files, 'file')} of {found.bytes:,} "
+        f"{count(found.letters, 'dead letter')} in {count(found.files, 'file')} of {found.bytes:,} "
         f"bytes in {letters.of.files.path}, {found.replayed} of them replayed"
     )
 
@@ -165,14 +165,14 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
     metavar="N",
     help="How many.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print each letter as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print each dead letter as a line of JSON.")
 @with_store
 def show(
     _context: CliContext, store: Store, *, name: str, choice: Choice, limit: int, as_json: bool
 ) -> None:
     """Show dead letters, those that died last first."""
 
-    letters = _Letters.open(store, name)
+    letters = _DeadLetters.open(store, name)
     with letters.progress() as tell:
         found, damaged = newest(letters.directory, letters.files, choice, limit, tell)
     _warn(damaged)
@@ -180,14 +180,14 @@ def show(
         if as_json:
             click.echo(text)
         else:
-            _show_letter(json.loads(text))
+            _show_dead_letter(json.loads(text))
 
 
 @dead.command()
 @flow_argument
 @with_choice
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-replay-N]")
-@click.option("--again", is_flag=True, help="Letters that a replay has taken before too.")
+@click.option("--again", is_flag=True, help="Dead letters that a replay has taken before too.")
 @click.option("--dry-run", is_flag=True, help="Only print what it would take.")
 @reason_option
 @json_option
@@ -208,18 +208,19 @@ def replay(
 
     A flow of its own with that revision's text and acks of its own reads them, beside the live one,
     and is stopped when all are read: wait for that with `flumeng flow wait NAME --stopped`, then
-    delete it. Each letter is taken by one replay only, unless --again is given. What dies again is
-    a new letter. An event that only one of several sinks has refused goes into all of them.
+    delete it. Each dead letter is taken by one replay only, unless --again is given. What dies
+    again is a new dead letter. An event that only one of several sinks has refused goes into all of
+    them.
     """
 
-    letters = _Letters.open(store, name)
+    letters = _DeadLetters.open(store, name)
     operations.require_own_place(store, letters.of)
     operations.refuse_hosts(store, letters.of)
     made = own_name or free_name(store, name, "replay")
     operations.check_replay(store, letters.of, made)
     taken = replay_lists.Replays() if again else letters.replays
     with letters.progress() as tell:
-        listing = list_letters(letters.directory, letters.files, choice, taken, tell)
+        listing = list_dead_letters(letters.directory, letters.files, choice, taken, tell)
     if not as_json:
         _warn(listing.damaged)
         _tell_left_out(listing)
@@ -237,7 +238,7 @@ def replay(
             made,
             listed.name,
             listed.rows,
-            chosen=f"{count(listed.chosen, 'letter')}{choice.words}",
+            chosen=f"{count(listed.chosen, 'dead letter')}{choice.words}",
         )
     if as_json:
         found = asdict(listing)
@@ -247,10 +248,10 @@ def replay(
             {"flow": made, "replay_of": name, "letters": listed.chosen, "files": files, **found}
         )
         return
-    show_table(("PLACE", "LETTERS"), sorted(listing.places.items()))
+    show_table(("PLACE", "DEAD_LETTERS"), sorted(listing.places.items()))
     would = "would replay" if dry_run else "replays"
     click.echo(
-        f"flow {made} {would} {count(listed.chosen, 'letter')} of "
+        f"flow {made} {would} {count(listed.chosen, 'dead letter')} of "
         f"{count(len(listing.files), 'file')}"
     )
 
@@ -258,7 +259,7 @@ def replay(
 @dead.command()
 @flow_argument
 @with_choice
-@click.option("--replayed", is_flag=True, help="Only letters that a replay has delivered.")
+@click.option("--replayed", is_flag=True, help="Only dead letters that a replay has delivered.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @yes_option
 @reason_option
@@ -281,7 +282,7 @@ def purge(
     While a replay reads the letters nothing is deleted. What is interrupted may be begun again.
     """
 
-    letters = _Letters.open(store, name)
+    letters = _DeadLetters.open(store, name)
     operations.require_own_place(store, letters.of)
     if unfinished := letters.unfinished:
         raise ConflictError(
@@ -293,7 +294,7 @@ def purge(
     with letters.progress() as tell:
         counted = purging.count(letters.directory, letters.files, wanted, tell)
     whole, parts = len(counted.whole), len(counted.parts)
-    what = f"{count(counted.letters, 'letter')} in {count(whole + parts, 'file')}"
+    what = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"
     rest = f", {parts} of which have others too" if parts else ""
     _warn(counted.damaged)
     if not dry_run and counted.letters:
@@ -302,7 +303,8 @@ def purge(
         operations.note_purge(
             context.operator(store, reason),
             letters.of,
-            f"{count(counted.letters, 'letter')}{' replayed' if replayed else ''}{choice.words}",
+            f"{count(counted.letters, 'dead letter')}"
+            f"{' replayed' if replayed else ''}{choice.words}",
         )
         with progress("deleting", whole + parts) as tell:
             damaged = purging.delete(letters.directory, counted, wanted, tell)
@@ -327,8 +329,8 @@ def purge(
 def _nothing(name: str, listing: Listing) -> str:
     if listing.replayed:
         return (
-            f"all {count(listing.replayed, 'letter')} of flow {name} that are meant were replayed "
-            "before: --again takes them once more"
+            f"all {count(listing.replayed, 'dead letter')} of flow {name} that are meant were "
+            "replayed before: --again takes them once more"
         )
     if listing.bodiless:
         return f"none of the letters of flow {name} that are meant has a body to replay"
@@ -338,27 +340,27 @@ def _nothing(name: str, listing: Listing) -> str:
 def _tell_left_out(listing: Listing) -> None:
     if listing.replayed:
         warn(
-            f"{count(listing.replayed, 'letter')} left out that were replayed before "
+            f"{count(listing.replayed, 'dead letter')} left out that were replayed before "
             "(--again takes them too)"
         )
     if listing.bodiless:
         warn(
-            f"{count(listing.bodiless, 'letter')} left out that have no column body: a "
+            f"{count(listing.bodiless, 'dead letter')} left out that have no column body: a "
             "filter of the flow dropped it before they died"
         )
 
 
-def _tell_of_others(listing: Listing, letters: LettersOf) -> None:
+def _tell_of_others(listing: Listing, letters: DeadLettersOf) -> None:
     """What one sink has refused may be in the others."""
     refused = sum(n for place, n in listing.places.items() if "sinks[" in place)
     if refused and len(parse_flow(letters.text).leaves) > 1:
         warn(
-            f"{count(refused, 'letter')} of sinks: the other sinks of the flow that have "
+            f"{count(refused, 'dead letter')} of sinks: the other sinks of the flow that have "
             "these events get them once more"
         )
 
 
-def _show_letter(letter: Mapping[str, Any]) -> None:
+def _show_dead_letter(letter: Mapping[str, Any]) -> None:
     place, revision = letter.get("dead_place"), letter.get("dead_revision")
     click.echo(f"{letter.get('dead_time')} {place} (revision {revision})")
     click.echo(f"  reason: {letter.get('dead_reason')}")

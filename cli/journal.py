@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli import journal_copies
+from cli import journal_replicas
 from cli.context import CliContext, with_store
 from cli.lazy import CommandGroup
 from cli.options import json_option, optional_zk_option
@@ -45,11 +45,11 @@ def journal() -> None:
     look into their directories.
 
     verify, dump and repair work on the directory of one journal, on its host, and need neither
-    ZooKeeper nor a node; but repair of one that is replicated asks ZooKeeper for other copies.
+    ZooKeeper nor a node; but repair of one that is replicated asks ZooKeeper for other replicas.
     """
 
 
-for command in journal_copies.COMMANDS:
+for command in journal_replicas.COMMANDS:
     journal.add_command(command)
 
 
@@ -60,8 +60,8 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
 
     What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
-    oldest event that is not acked. Where journals are replicated, NODE leads in this TERM, COPIES
-    are to hold them, and those IN SYNC have every answered event; LAG is what copies lack.
+    oldest event that is not acked. Where journals are replicated, NODE leads in this TERM, REPLICAS
+    are to hold them, and those IN SYNC have every answered event; LAG is what replicas lack.
     """
     rows = journals.journals(store, context.accounts, context.clock())
     replicated = any(row.in_sync for row in rows)
@@ -69,7 +69,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
         rows,
         (
             *("JOURNAL", "NODE", "DURABILITY", "FLOOR", "SAFE", "UNACKED", "OLDEST", "SIZE"),
-            *(("TERM", "COPIES", "IN SYNC", "LAG") if replicated else ()),
+            *(("TERM", "REPLICAS", "IN SYNC", "LAG") if replicated else ()),
             "STATE",
         ),
         lambda row: (
@@ -81,7 +81,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
             row.unacked,
             _seconds(row.oldest_unacked_seconds),
             _size(row.bytes),
-            *((row.term, row.copies, row.in_sync, _lags(row)) if replicated else ()),
+            *((row.term, row.replicas, row.in_sync, _lags(row)) if replicated else ()),
             _state(row),
         ),
         as_json=as_json,
@@ -191,7 +191,7 @@ def repair(
     A torn tail is cut. Damaged files go to DIR/quarantine, and all events that are whole are kept.
     Readers stop where the first one is lost, until that is accepted with --accept-loss.
 
-    Of a replicated journal nothing is lost while another copy is in sync, which --zk tells: that
+    Of a replicated journal nothing is lost while another replica is in sync, which --zk tells: that
     one leads then, and the one in DIR is set aside, to be made anew.
     """
     from flumeng.journal.log.repair import repair as run  # noqa: PLC0415  loads pyarrow
@@ -221,7 +221,7 @@ def repair(
 
 def _left_to_others(
     click_context: click.Context, directory: Path, hosts: str | None
-) -> journal_copies.LeftToOthers | None:
+) -> journal_replicas.LeftToOthers | None:
     from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
@@ -229,12 +229,12 @@ def _left_to_others(
         return None
     if not hosts:
         raise UserError(
-            f"{directory} is one copy of a replicated journal, and others may have what is "
+            f"{directory} is one replica of a replicated journal, and others may have what is "
             "damaged in it: say with --zk which cluster it is of"
         )
     context = click_context.ensure_object(CliContext)
     with context.store(hosts) as store:
-        return journal_copies.leave_to_others(context, store, directory)
+        return journal_replicas.leave_to_others(context, store, directory)
 
 
 def _events(first: int, batch: pa.RecordBatch, *, attrs: bool) -> list[dict[str, Any]]:

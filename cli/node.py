@@ -253,8 +253,8 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--role",
     "roles",
     multiple=True,
-    type=click.Choice(["ingest", "collect", "copy"]),
-    default=("ingest", "collect", "copy"),
+    type=click.Choice(["ingest", "collect", "replica"]),
+    default=("ingest", "collect", "replica"),
     show_default=True,
     help="What may run here, or be kept for other nodes (copy); may be given again.",
 )

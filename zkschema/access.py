@@ -10,7 +10,7 @@ An operator of some flows (patterns of names) is one where a path names such a f
 it, and reads elsewhere. A cursor belongs to the flow that reads with it. Creating and deleting are
 rights on the parent. Lists are not inherited.
 
-Lists of a journal with copies and of its acks also depend on its record; masters update them.
+Lists of a journal with replicas and of its acks also depend on its record; masters update them.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> I
 def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
     if journal.lineage:
         yield from _not_expelled("primary-node", [journal.primary], secured)
-        yield from _not_expelled("copy-node", sorted({*journal.copies}), secured)
+        yield from _not_expelled("replica-node", sorted({*journal.replicas}), secured)
 
 
 def _not_expelled(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:

@@ -27,7 +27,7 @@ PROBLEM_CHARACTERS = 300
 
 INGEST = "ingest"
 COLLECT = "collect"
-COPY = "copy"
+REPLICA = "replica"
 DISCOVER = "discover"
 
 
@@ -96,7 +96,7 @@ class Maintenance(Record):
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceLimits(Record):
     """It begins when at least ``nodes`` active nodes and a share over ``enter`` are missing, and
-    ends at ``leave``. Nodes away for ``window_seconds`` do not count."""
+    ends at ``leave``. Nodes down for ``window_seconds`` do not count."""
 
     nodes: int = 5
     enter: float = 0.5
@@ -109,7 +109,7 @@ class Cluster(Record):
     """Settings of the cluster. ``throttles`` limit concurrent balance moves in all (``balance``),
     per node and per flow (``balance_per_node``, ``balance_per_flow``), and starting tasks while
     lost ones are reassigned (``recovery``). ``chokes``: bytes per second and node by ``FLOW``, or
-    ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML. Nodes away for
+    ``FLOW@NODE``, which takes precedence. ``spark``: settings, key -> text in YAML. Nodes down for
     ``forget_after_seconds`` (0: never) with nothing left on them are removed."""
 
     maintenance: Maintenance | None = None
@@ -341,7 +341,7 @@ class Commit(Record):
 @dataclass(frozen=True, kw_only=True)
 class Node(Record):
     """A host that may run work. ``uuid`` tells hosts of one name apart; ``claims`` and ``claimant``
-    detect copied data directories. ``away_since`` is written by masters, 0 when it is back.
+    detect copied data directories. ``down_since`` is written by masters, 0 when it is back.
     ``spark`` settings override the cluster's."""
 
     uuid: str
@@ -350,7 +350,7 @@ class Node(Record):
     zone: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     capacity: Mapping[str, float] = field(default_factory=lambda: NOTHING)
-    away_since: float = 0.0
+    down_since: float = 0.0
     claims: int = 0
     claimant: str = ""
     spark: Mapping[str, str] = field(default_factory=lambda: NOTHING)
@@ -494,8 +494,8 @@ class LiveMaster(Record):
 class Journal(Record):
     """``end``: the journal is closed and holds nothing at or above it. ``gone``: no disk has it and
     masters remove this. Of a replicated journal ``copies`` are the nodes that should hold it, with
-    its primary, ``in_sync`` copies as ``NODE/ID``, and ``leaving`` those that stay until others are
-    in sync; ``lineage`` changes where an operator gave events up."""
+    its primary, ``in_sync`` replicas as ``NODE/ID``, and ``leaving`` those that stay until others
+    are in sync; ``lineage`` changes where an operator gave events up."""
 
     flow: str
     node: str
@@ -505,7 +505,7 @@ class Journal(Record):
     closed: bool = False
     end: int | None = None
     gone: bool = False
-    copies: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
     lineage: str = ""
     leaving: tuple[str, ...] = ()
 

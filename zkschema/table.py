@@ -40,9 +40,9 @@ class Access:
     """Roles of a secured cluster that read and write a znode, and create and delete its children,
     separated by blanks. ``own-ROLE`` is the member that the path names, ``own-operator`` an
     operator of the named flow. ``operator`` is one of all flows, ``any-operator`` also one of some.
-    ``primary-node`` leads the named journal, ``copy-node`` is to hold a copy, ``own-member`` is in
-    the record. Administrators may do everything, every role here may read, and ``admin`` may change
-    the list itself."""
+    ``primary-node`` leads the named journal, ``replica-node`` is to hold a replica, ``own-member``
+    is in the record. Administrators may do everything, every role here may read, and ``admin`` may
+    change the list itself."""
 
     write: str = ""
     create: str = ""
@@ -429,11 +429,11 @@ journal = _row(
     "/journals/{journal}",
     records.Journal,
     "primary, masters, operators",
-    "flow, node, primary, term, in-sync copies, closed and its end; who is to hold copies",
+    "flow, node, primary, term, in-sync replicas, closed and its end; who is to hold replicas",
     size_bytes=16 * KIB,
     access=Access(
         write="own-node primary-node own-operator master",
-        read=NOT_NODES + " copy-node",
+        read=NOT_NODES + " replica-node",
         admin="master",
     ),
 )
@@ -606,8 +606,8 @@ def to_markdown() -> str:
         "`own` is the one whom the path names. `own-operator` is each "
         "operator of the flow that the path names, of a cursor's znodes each of the flow that "
         "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
-        "was for some. `primary-node` and `copy-node` are the nodes that lead a journal or are to "
-        "hold a copy of it: masters keep these lists up to date with the journals' records.",
+        "was for some. `primary-node` and `replica-node` are the nodes that lead a journal or are "
+        "to hold a replica of it: masters keep these lists up to date with the journals' records.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",
@@ -620,7 +620,7 @@ def to_markdown() -> str:
         if "viewer" not in access.read:
             readers = access.read or "administrators"
         readers += ", own-node" if "own-node" in access.read and "{node}" in pattern else ""
-        for holder in ("primary-node", "copy-node"):
+        for holder in ("primary-node", "replica-node"):
             readers += f", {holder}" if holder in access.read else ""
         lines.append(f"| `{pattern}` | {' | '.join(shown)} | {readers} |")
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ import yaml
 
 from flumeng.config import FlowSpec, check_flow, document, parse_written
 from flumeng.config.component import Upstream
-from flumeng.config.isolation import without_letters
+from flumeng.config.isolation import without_dead_letters
 from flumeng.platform.options.problems import Problem, SpecError
 
 SOURCE = "flow"
@@ -73,7 +73,7 @@ def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
         if "multiline" in said:
             _refuse_second_multiline(flow, filters, multiline)
             multiline = said["multiline"]
-        filters += map(without_letters, said["filters"].value if "filters" in said else ())
+        filters += map(without_dead_letters, said["filters"].value if "filters" in said else ())
     if "multiline" in own:
         _refuse_second_multiline("", filters, multiline)
     elif multiline is not None:

@@ -333,7 +333,7 @@ class SinkOptions(Declared):
         return ()
 
     @property
-    def letter_files(self) -> InStore | None:
+    def dead_letter_files(self) -> InStore | None:
         """Where its dead letters lie as files; None: they are no files."""
         return None
 

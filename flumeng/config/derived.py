@@ -29,7 +29,7 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
             f"flow {flow} has no dead letters: give it `dead_letters: {{files: {{path: ...}}}}`"
         )
     options: SinkOptions = part.options
-    if options.letter_files is None:
+    if options.dead_letter_files is None:
         raise UserError(
             f"the dead letters of flow {flow} go to {part.name}: read them there. Only those of "
             "`files` (parquet or json) are listed, shown, replayed and purged here"
@@ -40,7 +40,7 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
             "what reads those. Only parquet and json with nested columns are listed, shown, "
             "replayed and purged here"
         )
-    return options.letter_files
+    return options.dead_letter_files
 
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:

@@ -33,9 +33,9 @@ class JournalEncryption:
     until they are read, or the flow's sources stop. What is kept beside events, such as how far
     each file is read, is not encrypted.
 
-    With `durability: replicated` events travel to their copies encrypted. A node needs the secrets
-    in order to receive events of the flow, or to lead a journal in the place of a node that is
-    gone; to hold a copy it needs none.
+    With `durability: replicated` events travel to their replicas encrypted. A node needs the
+    secrets in order to receive events of the flow, or to lead a journal in the place of a node that
+    is gone; to hold a replica it needs none.
     """
 
     key: str = option(
@@ -328,8 +328,8 @@ class FlowSpec:
         "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
         "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
         "a sink refuses, and says so. Beside a sink `files` in parquet or json `keep: {days: 30, "
-        "bytes: 10 GiB}`, or one of the two, says how long letters are kept and how many bytes of "
-        "them: older files are deleted.",
+        "bytes: 10 GiB}`, or one of the two, says how long dead letters are kept and how many "
+        "bytes of them: older files are deleted.",
         example="{files: {path: /data/dead, format: json}}",
         default=None,
     )
@@ -344,15 +344,17 @@ class FlowSpec:
         yield from branch.problems(self)
         if self.dead_letters is not None:
             options = self.dead_letters.options
-            if self.dead_letters.keep and (options.letter_files is None or options.unreadable_form):
+            if self.dead_letters.keep and (
+                options.dead_letter_files is None or options.unreadable_form
+            ):
                 yield (
                     "dead_letters.keep",
                     "expected a sink files in parquet or json with nested columns: of others the "
-                    "letters are deleted where they are",
+                    "dead letters are deleted where they are",
                 )
         else:
             for stage in self.stages:
-                if isinstance(stage, FilterStage) and stage.makes_letters:
+                if isinstance(stage, FilterStage) and stage.makes_dead_letters:
                     yield (
                         f"{stage.path.rpartition('.')[0]}.on_error",
                         "the flow has no sink for dead letters: give it dead_letters",

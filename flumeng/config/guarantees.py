@@ -197,7 +197,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     journal = parts.get("journal")
     if durability != "replicated" and "replicas" in parts:
-        yield "replicas", "only events with `durability: replicated` have copies: say that too"
+        yield "replicas", "only events with `durability: replicated` have replicas: say that too"
     yield from _of_kafka(parts, components, durability, journal)
     yield from _of_queues(components)
     yield from _of_flow_source(parts, components)

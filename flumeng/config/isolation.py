@@ -162,7 +162,7 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
             "branches": document.list_node([_alone(way, branch, segment.branches, [branch])]),
         }
     filters = document.items(node).get("filters")
-    shared = () if filters is None else map(without_letters, filters.value)
+    shared = () if filters is None else map(without_dead_letters, filters.value)
     return _with(
         node, {**end, "filters": document.list_node(shared) if filters else None, ISOLATED: None}
     )
@@ -206,7 +206,7 @@ def none_of(conditions: Sequence[str]) -> str:
     return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
 
 
-def without_letters(entry: yaml.Node) -> yaml.Node:
+def without_dead_letters(entry: yaml.Node) -> yaml.Node:
     """A filter that drops events for which another flow writes dead letters."""
     said = document.items(entry).get("on_error")
     if said is None or said.value != DEAD_LETTER:

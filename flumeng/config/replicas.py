@@ -11,7 +11,7 @@ from flumeng.platform.options.option import option
 
 @dataclass(frozen=True)
 class Replicas:
-    """How journals of `durability: replicated` are kept. Senders are answered when every copy in
+    """How journals of `durability: replicated` are kept. Senders are answered when every replica in
     sync has their events on its disk."""
 
     copies: int = option(
@@ -20,7 +20,7 @@ class Replicas:
         default=2,
     )
     min_in_sync: int = option(
-        doc="With fewer copies in sync than this a journal takes no events, and senders wait.",
+        doc="With fewer replicas in sync than this a journal takes no events, and senders wait.",
         between=(1, 5),
         default=2,
     )

@@ -29,7 +29,7 @@ class FilterStage(Stage):
     part: Component[FilterOptions]
 
     @property
-    def makes_letters(self) -> bool:
+    def makes_dead_letters(self) -> bool:
         """Whether failed events become dead letters: events part behind it."""
         return self.part.on_error == DEAD_LETTER
 

@@ -156,7 +156,7 @@ def _segment(
     behind = following(stages, entry)
     while behind and isinstance(filter_ := behind[0], FilterStage):
         steps.append(make(filter_.part, filter_.place))
-        if filter_.makes_letters:
+        if filter_.makes_dead_letters:
             letters = Way(Marked(FAILED), letters=filter_.place)
             rest = _segment(stages, filter_.number, "", make)
             others = Way(Unmarked((FAILED,)), segment=rest)

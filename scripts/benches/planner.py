@@ -96,7 +96,7 @@ def _one_leaves(planner: Planner, settled: Snapshot) -> tuple[dict[str, float], 
     snapshot = settled
     for number in range(ROUNDS):
         name = f"n{number:05d}"
-        gone = replace(snapshot.nodes[name], live=False, lost=True)
+        gone = replace(snapshot.nodes[name], live=False, down=True)
         left = replace(snapshot, nodes={**snapshot.nodes, name: gone})
         elapsed, actions = _timed(planner, left)
         times.append(elapsed)

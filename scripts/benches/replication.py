@@ -1,4 +1,4 @@
-"""Journals that several nodes keep: how fast events come in and are answered, how fast a copy
+"""Journals that several nodes keep: how fast events come in and are answered, how fast a replica
 catches up, and how long a journal is without a primary; beside it Kafka with three brokers.
 
 ``replication_rates``, ``replication_catch_up``, ``replication_takeover`` and ``replication_kafka``
@@ -18,7 +18,7 @@ from benches import (
 )
 from benches.senders import LINE_BYTES
 
-COPIES = (1, 2, 3)
+REPLICAS = (1, 2, 3)
 
 
 def run(
@@ -32,26 +32,29 @@ def run(
     kafka_seconds: int = 15,
 ) -> dict[str, object]:
     """Rates are events a second, sizes decimal megabytes; medians of ``rounds``, in which one, two
-    and three copies take turns. Kafka comes last, so that its brokers do not run beside the rest;
+    and three replicas take turns. Kafka comes last, so that its brokers do not run beside the rest;
     with 0 ``kafka_seconds`` it is left out. In half a minute: --events 200000 --rounds 1
     --ack-seconds 1 --takeovers 1 --catch-up-mb 30 --kafka-seconds 0.
     """
     acks = ack_seconds * ack_rate
-    ack_ms = {copies: replication_rates.ack_ms_p99(acks, copies, ack_rate) for copies in COPIES[:2]}
+    ack_ms = {
+        replicas: replication_rates.ack_ms_p99(acks, replicas, ack_rate)
+        for replicas in REPLICAS[:2]
+    }
     rates: defaultdict[int, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for copies in COPIES:
-            rates[copies].append(replication_rates.events_per_second(events, copies))
-    rate = {copies: median(each) for copies, each in rates.items()}
+        for replicas in REPLICAS:
+            rates[replicas].append(replication_rates.events_per_second(events, replicas))
+    rate = {replicas: median(each) for replicas, each in rates.items()}
     found: dict[str, object] = {
         "events": events,
         "line_bytes": LINE_BYTES,
         "rounds": rounds,
-        **{f"events_per_second_{copies}": round(each) for copies, each in rate.items()},
+        **{f"events_per_second_{replicas}": round(each) for replicas, each in rate.items()},
         "replication_ratio_2": _ratio(rates, 2),
         "replication_ratio_3": _ratio(rates, 3),
         "ack_events_per_second": ack_rate,
-        **{f"ack_ms_p99_{copies}": ms for copies, ms in ack_ms.items()},
+        **{f"ack_ms_p99_{replicas}": ms for replicas, ms in ack_ms.items()},
         **replication_catch_up.mb_per_second(catch_up_mb, rounds),
         "ack_ms_p99_2_beside_catch_up": replication_catch_up.ack_ms_p99(ack_seconds, ack_rate),
         **replication_takeover.measure(takeovers),
@@ -63,6 +66,6 @@ def run(
     return {**found, **kafka, "kafka_ratio_2": round(ratio, 2)}
 
 
-def _ratio(rates: dict[int, list[float]], copies: int) -> float:
-    """To one copy, each time in the same round."""
-    return round(median(n / one for n, one in zip(rates[copies], rates[1], strict=True)), 3)
+def _ratio(rates: dict[int, list[float]], replicas: int) -> float:
+    """To one replica, each time in the same round."""
+    return round(median(n / one for n, one in zip(rates[replicas], rates[1], strict=True)), 3)

@@ -1,9 +1,9 @@
 """What it costs to take events that several nodes have on disk before a sender is answered.
 
-Three real ingest workers on one disk, whatever the number of copies: one takes events by a real
-source over loopback, and copies of its journal are with the others, as ``copy_workers`` says. So
-all that lies between a socket and an answer is in: framing, group commit, the frames' way to other
-processes, their syncs, and the checkpoint. One copy is ``durability: disk``.
+Three real ingest workers on one disk, whatever the number of replicas: one takes events by a real
+source over loopback, and replicas of its journal are with the others, as ``replica_workers`` says.
+So all that lies between a socket and an answer is in: framing, group commit, the frames' way to
+other processes, their syncs, and the checkpoint. One replica is ``durability: disk``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 
-from benches.copy_workers import FLOW, CopyWorkers
+from benches.replica_workers import FLOW, ReplicaWorkers
 from benches.senders import Sender
 
 NAMES = ("n1", "n2", "n3")
@@ -25,21 +25,21 @@ LOOK_SECONDS = 0.01
 ACK_CONNECTIONS = 20
 
 
-def events_per_second(events: int, copies: int) -> float:
+def events_per_second(events: int, replicas: int) -> float:
     """Over one syslog connection, from the first byte sent until the last event may be read, which
-    is when all copies have it. Read ones are acked meanwhile."""
-    with workers(copies, "syslog") as group:
+    is when all replicas have it. Read ones are acked meanwhile."""
+    with workers(replicas, "syslog") as group:
         sender = Sender("stream", group.first.task(FLOW)["listen"][0], events)
         sender.go()
         ended = _until_safe(group, events, sender)
-        assert copies in (1, group.in_sync), "a copy was lost on the way"
+        assert replicas in (1, group.in_sync), "a replica was lost on the way"
         return events / (ended - float(sender.result()["began"]))
 
 
-def ack_ms_p99(events: int, copies: int, rate: int) -> float:
+def ack_ms_p99(events: int, replicas: int, rate: int) -> float:
     """Of POSTs of a hundred events, at that rate of events a second, from when one was due until
     its 200 was there."""
-    with workers(copies, "http") as group:
+    with workers(replicas, "http") as group:
         sender = Sender(
             "paced_posts", group.first.task(FLOW)["listen"][0], events, ACK_CONNECTIONS, rate
         )
@@ -52,7 +52,7 @@ def p99_ms(seconds: list[float]) -> float:
     return round(quantiles(seconds, n=100)[98] * 1000, 2)
 
 
-def _until_safe(group: CopyWorkers, events: int, sender: Sender) -> float:
+def _until_safe(group: ReplicaWorkers, events: int, sender: Sender) -> float:
     """When all of them may be read from the flow's only journal; what may be is acked now and then,
     as if a collector followed."""
     acked_at = 0.0
@@ -71,12 +71,12 @@ def _until_safe(group: CopyWorkers, events: int, sender: Sender) -> float:
 
 
 @contextmanager
-def workers(copies: int, source: str) -> Iterator[CopyWorkers]:
+def workers(replicas: int, source: str) -> Iterator[ReplicaWorkers]:
     with place() as folder:
-        group = CopyWorkers(folder, NAMES, NAMES[:copies])
-        durability = "replicated" if copies > 1 else "disk"
+        group = ReplicaWorkers(folder, NAMES, NAMES[:replicas])
+        durability = "replicated" if replicas > 1 else "disk"
         listen = f'{source}: {{listen: "127.0.0.1:0"}}'
-        group.run(listen, durability=durability, min_in_sync=copies)
+        group.run(listen, durability=durability, min_in_sync=replicas)
         yield group
         group.stop()
 

@@ -1,6 +1,6 @@
-"""From the end of a lost node's session until its journal is served by the node of another copy.
+"""From the end of a lost node's session until its journal is served by the node of another replica.
 
-Real ZooKeeper, a real master, and three real nodes that hold copies, one of which ingests over
+Real ZooKeeper, a real master, and three real nodes that hold replicas, one of which ingests over
 http. Again and again events are sent until they are answered, all processes of that node are killed
 (SIGKILL) at once, and it is started again when the journal is served elsewhere; then it begins a
 journal anew. The clock starts when a watch says that the node's znode in ``/live`` is gone, so a
@@ -83,7 +83,7 @@ def _fail(cluster: Cluster, port: int) -> tuple[float, float]:
     promoted = time.monotonic()
     until(lambda: _last_event(cluster, journal, end) == last, "the last answered event")
     served = time.monotonic()
-    _start_node(cluster, INGESTS, "ingest", "copy")
+    _start_node(cluster, INGESTS, "ingest", "replica")
     return promoted - gone.at, served - promoted
 
 
@@ -171,9 +171,9 @@ def _cluster() -> Iterator[tuple[Cluster, int]]:
             tree.init(store)
             _run(hosts, "cluster", "set", "grace_seconds", "0")
             cluster.start("master", "master")
-            _start_node(cluster, INGESTS, "ingest", "copy")
+            _start_node(cluster, INGESTS, "ingest", "replica")
             for name in OTHERS:
-                _start_node(cluster, name, "copy")
+                _start_node(cluster, name, "replica")
             until(lambda: all(_address(cluster, n) for n in (INGESTS, *OTHERS)), "nodes")
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]

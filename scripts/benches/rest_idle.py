@@ -40,11 +40,12 @@ sinks: [noop]
 
 
 def measure(journals: int = 10_000) -> dict[str, float]:
-    """Milliseconds of a tick that finds nothing to do, with so many journals with copies; requests
-    that a quiet node with 50 of them sends to ZooKeeper in a minute, and the znodes in them."""
+    """Milliseconds of a tick that finds nothing to do, with so many journals with replicas;
+    requests that a quiet node with 50 of them sends to ZooKeeper in a minute, and the znodes in
+    them."""
     requests, znodes = _idle_reads()
     return {
-        "idle_tick_ms_10000_copies": round(_idle_tick(journals) * 1000, 2),
+        "idle_tick_ms_10000_replicas": round(_idle_tick(journals) * 1000, 2),
         "idle_reads_per_node_minute": round(requests, 1),
         "idle_znodes_per_node_minute": round(znodes, 1),
     }
@@ -60,8 +61,8 @@ def _idle_tick(journals: int) -> float:
     _add_flows(store)
     for flow in _flows():
         for place, name in enumerate(names):
-            copies = (name, names[(place + 1) % len(names)], names[(place + 7) % len(names)])
-            _add_journal(store, f"{flow}.{name}.0.{place:08x}", flow, copies)
+            replicas = (name, names[(place + 1) % len(names)], names[(place + 7) % len(names)])
+            _add_journal(store, f"{flow}.{name}.0.{place:08x}", flow, replicas)
     master = Master(store, "m")
     while master.tick() != "nothing to do":
         pass
@@ -105,7 +106,7 @@ class _Counting(FakeStore):
 
 
 def _idle_reads() -> tuple[float, float]:
-    """A node ingests 50 flows whose journals have copies on two other nodes each, and nothing
+    """A node ingests 50 flows whose journals have replicas on two other nodes each, and nothing
     happens; its clock is moved by hand."""
     store, clock = _Counting(), [1000.0]
     tree.init(store)
@@ -162,7 +163,7 @@ def _idle_reads() -> tuple[float, float]:
 def _said(journal: str) -> dict[str, Any]:
     """As a worker reports a journal that it leads."""
     said = {"flow": journal.partition(".")[0], "term": 1, "closed": False, "end": None}
-    return {**said, "copy": "n0/c", "lineage": "l", "leads": True}
+    return {**said, "replica": "n0/c", "lineage": "l", "leads": True}
 
 
 def _flows() -> list[str]:
@@ -176,7 +177,7 @@ def _add_flows(store: FakeStore) -> None:
 
 def _add_node(store: FakeStore, name: str, *, live: bool = True) -> None:
     if live:
-        node = Node(uuid=name, roles=("ingest", "collect", "copy"))
+        node = Node(uuid=name, roles=("ingest", "collect", "replica"))
         store.write(paths.node(name), node, ABSENT)
         said = LiveNode(
             uuid=name, incarnation="i", pid=1, version="0", since=0.0, addresses=(f"{name}:1",)
@@ -184,14 +185,14 @@ def _add_node(store: FakeStore, name: str, *, live: bool = True) -> None:
         store.write(paths.live_node(name), said, ABSENT)
 
 
-def _add_journal(store: FakeStore, name: str, flow: str, copies: tuple[str, ...]) -> None:
+def _add_journal(store: FakeStore, name: str, flow: str, replicas: tuple[str, ...]) -> None:
     journal = Journal(
         flow=flow,
-        node=copies[0],
-        primary=copies[0],
+        node=replicas[0],
+        primary=replicas[0],
         term=1,
-        in_sync=tuple(f"{node}/c" for node in copies),
-        copies=copies,
+        in_sync=tuple(f"{node}/c" for node in replicas),
+        replicas=replicas,
         lineage="l",
     )
     store.write(paths.journal(name), journal, ABSENT)

@@ -100,7 +100,7 @@ def test_letters_are_listed_and_replayed_once_whatever_dies(cluster: Cluster) ->
     bad = [json.dumps({"n": f"x{n}"}) for n in range(BAD)]
     cluster.send_lines([*good, *bad])
     eventually(lambda: len(cluster.events("seq")) == GOOD, "the good events do not come")
-    eventually(lambda: cluster.listed()["letters"] == BAD + ALARMS, "letters are missing")
+    eventually(lambda: cluster.listed()["letters"] == BAD + ALARMS, "dead letters are missing")
     kinds = {kind["place"]: kind["letters"] for kind in cluster.listed()["kinds"]}
     assert kinds == {"filters[0].parse": BAD, "branches[alarms].sinks[0].http": ALARMS}
     shown = cluster.command("flow", "dead", "show", "web", "--place", "branches", "--limit", "1")
@@ -110,7 +110,7 @@ def test_letters_are_listed_and_replayed_once_whatever_dies(cluster: Cluster) ->
     cluster.say("STRING", "json")
     assert "revision 2" in cluster.command("flow", "apply", str(cluster.flow))
     said = cluster.command("flow", "dead", "replay", "web", "--place", "filters")
-    assert f"flow web-replay-1 replays {BAD} letters" in said, said
+    assert f"flow web-replay-1 replays {BAD} dead letters" in said, said
     eventually(lambda: len(cluster.events("seq")) > GOOD, "nothing is replayed")
     os.kill(cluster.collector(), signal.SIGKILL)
     assert len(cluster.events("seq")) < GOOD + BAD, "killed too late to mean anything"
@@ -127,7 +127,7 @@ def test_letters_are_listed_and_replayed_once_whatever_dies(cluster: Cluster) ->
         "flow", "dead", "replay", "web", "--dead-reason", "other"
     )
     said = cluster.command("flow", "dead", "replay", "web")
-    assert f"flow web-replay-2 replays {ALARMS} letters" in said, said
+    assert f"flow web-replay-2 replays {ALARMS} dead letters" in said, said
     assert cluster.command("flow", "wait", "web-replay-2", "--stopped", "--timeout", "120") == ""
     taken = [line for file in cluster.receiver.folder.glob("[!.]*")
              for line in file.read_bytes().splitlines()]  # fmt: skip
@@ -136,5 +136,5 @@ def test_letters_are_listed_and_replayed_once_whatever_dies(cluster: Cluster) ->
         cluster.command("flow", "delete", name)
         assert cluster.command("flow", "wait", name, "--gone", "--timeout", "60") == ""
     said = cluster.command("flow", "dead", "purge", "web", "--replayed", "--yes")
-    assert f"flow web: {BAD + ALARMS} letters in " in said, said
+    assert f"flow web: {BAD + ALARMS} dead letters in " in said, said
     assert cluster.listed()["letters"] == 0

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.dead_letters.finder import LettersFinder
-from flumeng.connectors.dead_letters.options import LettersSource
-from flumeng.connectors.dead_letters.reader import LettersReader
+from flumeng.connectors.dead_letters.finder import DeadLettersFinder
+from flumeng.connectors.dead_letters.options import DeadLettersSource
+from flumeng.connectors.dead_letters.reader import DeadLettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -29,7 +29,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
-LETTERS = pa.schema([pa.field("body", pa.binary()), pa.field("seq", pa.int64()), *ADDED])
+DEAD_LETTERS = pa.schema([pa.field("body", pa.binary()), pa.field("seq", pa.int64()), *ADDED])
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ dead_letters:
     store, root = open_store(located(path, KEYS))
     for first in (0, 4):
         name = f"part-{uuid.uuid4().hex}{formats.ending(form, 'zstd')}"
-        writer = formats.create(store.open_output(f"{root}/{name}"), LETTERS, form, "zstd")
-        writer.write(pa.Table.from_pylist([letter(first + n) for n in range(4)], LETTERS))
+        writer = formats.create(store.open_output(f"{root}/{name}"), DEAD_LETTERS, form, "zstd")
+        writer.write(pa.Table.from_pylist([letter(first + n) for n in range(4)], DEAD_LETTERS))
         writer.close()
 
     def run(*words: str) -> str:
@@ -88,8 +88,8 @@ dead_letters:
     found = cluster.read(paths.revision("web-replay-1", "1"))
     assert found is not None
     options = check_flow(found.value.text).sources[0].options
-    assert isinstance(options, LettersSource)
-    reader = LettersReader.of(options)
+    assert isinstance(options, DeadLettersSource)
+    reader = DeadLettersReader.of(options)
     monkeypatch.delenv("FLUMENG_SECRET_LAKE_KEY")  # an executor has what it is given
     ((name, rows),) = options.partitions().items()
     events = [
@@ -97,7 +97,7 @@ dead_letters:
     ]
     assert sorted(event["body"] for event in events) == [b"1", b"3", b"5", b"7"]
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", server.secret_key)
-    LettersFinder(options).finished()
+    DeadLettersFinder(options).finished()
     assert json.loads(run("purge", "--replayed", "--yes", "--json"))["rewritten"] == 2
     left = [json.loads(line)["seq"] for line in run("show", "--json").splitlines()]
     assert sorted(left) == [0, 2, 4, 6]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.copy_hosts import can_make_hosts, running
 from tests.live.one_host import eventually
-from tests.live.test_copies_chaos import lake_of
-from tests.live.test_copies_import import export
-from tests.live.test_copies_takeover import Web
+from tests.live.replica_hosts import can_make_hosts, running
+from tests.live.test_replicas_chaos import lake_of
+from tests.live.test_replicas_import import export
+from tests.live.test_replicas_takeover import Web
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 

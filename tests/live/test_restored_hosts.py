@@ -1,7 +1,7 @@
 """A host is restored from a backup of its data directory that was taken while its node ran.
 
 Protects that no event is lost that is answered after that, and that no reader skips one: the
-journals that come back end before what readers, or other copies, have seen of them.
+journals that come back end before what readers, or other replicas, have seen of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.copy_hosts import PORT, Host, can_make_hosts, running
 from tests.live.one_host import eventually
-from tests.live.test_copies_chaos import lake_of
-from tests.live.test_copies_takeover import Web
+from tests.live.replica_hosts import PORT, Host, can_make_hosts, running
+from tests.live.test_replicas_chaos import lake_of
+from tests.live.test_replicas_takeover import Web
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
@@ -33,7 +33,7 @@ sinks: [{{files: {{path: "{lake}"}}}}]
 
 
 class OnDisk(Web):
-    """Without copies; beside the flow that receives there is one that reads ``lines``."""
+    """Without replicas; beside the flow that receives there is one that reads ``lines``."""
 
     written = 0
 
@@ -140,7 +140,7 @@ def test_restored_primary_leaves_the_lead_to_a_copy_that_has_more(tmp_path: Path
         backup = back_up(web.first)
         web.send(1000)
         restore(web.first, backup)
-        web.first.start("ingest", "copy", label="role=web")
+        web.first.start("ingest", "replica", label="role=web")
         send_until_answered(web, 1000)
         hosts.collect()
         web.wait_for_delivery()
@@ -158,7 +158,7 @@ def test_restored_copy_is_made_anew_before_it_counts_again(tmp_path: Path) -> No
         (name,) = hosts.journals
         before = web.journal.in_sync
         restore(holder, backup)
-        holder.start("copy")
+        holder.start("replica")
         eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it counts as before")
         web.send(1000)
         web.first.kill()

@@ -62,7 +62,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
         "flumeng_collect_branch_events_total",
         "flumeng_collect_filter_failed_total",
         "flumeng_collect_multiline_closed_total",
-    }, "nothing has failed and no flow has such filters, branches or letters, all else is told"
+    }, "nothing has failed and no flow has such filters, branches or dead letters, all else is told"
     assert set(page["flumeng_child_up"].values()) == {1}
     eventually(
         lambda: standalone.scrape()["flumeng_journal_unacked_events"] == {("web", "ingest.0"): 0},

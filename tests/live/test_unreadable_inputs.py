@@ -36,9 +36,9 @@ from flumeng.connectors.api.finding import FindingTask
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.dead_letters import replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory
-from flumeng.connectors.dead_letters.input import LettersInput
-from flumeng.connectors.dead_letters.options import INPUT as LETTERS
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
+from flumeng.connectors.dead_letters.input import DeadLettersInput
+from flumeng.connectors.dead_letters.options import INPUT as DEAD_LETTERS
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.names import INPUT as KAFKA
@@ -97,7 +97,7 @@ class Flow:
         self.inputs = Inputs(
             {
                 KAFKA: KafkaInput(),
-                LETTERS: LettersInput(),
+                DEAD_LETTERS: DeadLettersInput(),
                 OBJECTS: ObjectsInput(self.store),
                 POLLS: PollsInput(self.store, spark),
             }
@@ -296,7 +296,7 @@ def test_damaged_answer_of_a_poll_is_waited_for(tmp_path: Path, begin: Begin) ->
 
 
 def test_replay_waits_for_damaged_letters(tmp_path: Path, begin: Begin) -> None:
-    """The replay goes on when the file is restored. Letters of its own go elsewhere."""
+    """The replay goes on when the file is restored. Dead letters of its own go elsewhere."""
     root = tmp_path / "letters"
     root.mkdir()
     letters = [
@@ -309,13 +309,15 @@ def test_replay_waits_for_damaged_letters(tmp_path: Path, begin: Begin) -> None:
     content = file.read_bytes()
     listed = ListedFile(file.name, len(content), 9, 9)
     found = replay_lists.ReplayList.of("replay-1", Choice(), [listed])
-    replay_lists.write(LetterDirectory(str(root)), "other", found)
-    source = f'sources: [letters: {{path: "{root}", of: other, replay: replay-1, rows: [9]}}]\n'
+    replay_lists.write(DeadLetterDirectory(str(root)), "other", found)
+    source = (
+        f'sources: [dead letters: {{path: "{root}", of: other, replay: replay-1, rows: [9]}}]\n'
+    )
     file.write_bytes(content[:-7])
     flow = begin(text_of(tmp_path, source))
     flow.start()
     until(lambda: "purged in part" in flow.said(), "a standstill", flow)
     file.write_bytes(content)
-    until(lambda: flow.lake() == Counter(f"b{n}" for n in range(9)), "all letters", flow)
+    until(lambda: flow.lake() == Counter(f"b{n}" for n in range(9)), "all dead letters", flow)
     assert flow.letters == []
     flow.check_never_failed()

@@ -53,7 +53,7 @@ from zkschema.access import SECURED
 JOURNAL = "web.n1.0.0123abcd"
 ACK = paths.ack("web", "main", JOURNAL)
 COPIED = records.Journal(
-    flow="web", node="n1", primary="n1", term=2, in_sync=("n2/b",), copies=("n1",), lineage="l"
+    flow="web", node="n1", primary="n1", term=2, in_sync=("n2/b",), replicas=("n1",), lineage="l"
 )
 ENTRY = records.Audit(who="eve", command="flow stop web", reason="", time=1.0)
 LIVE = records.LiveNode(
@@ -199,7 +199,7 @@ def test_a_node_with_a_copy_reads_the_record_and_only_the_one_that_leads_changes
     admin: Store, sessions: Sessions
 ) -> None:
     """Neither changes a list: the masters do, of journals and their acks alone."""
-    path, record = paths.journal(JOURNAL), replace(COPIED, primary="n2", copies=("n2", "n3"))
+    path, record = paths.journal(JOURNAL), replace(COPIED, primary="n2", replicas=("n2", "n3"))
     secure(admin, admit=["node:n3", "node:n4"])
     n2, n3, n4 = (sessions.of("node", name) for name in ("n2", "n3", "n4"))
     master = sessions.of("master")
@@ -223,9 +223,9 @@ def test_a_node_with_a_copy_reads_the_record_and_only_the_one_that_leads_changes
     for other in (paths.flow("web"), paths.node("n1"), paths.assignment("n1"), paths.schema()):
         with pytest.raises(ForbiddenError):
             master.set_access_lists({str(other): OPEN})
-    master.write(path, replace(record, term=4, primary="n3", copies=("n3",)), ANY)
+    master.write(path, replace(record, term=4, primary="n3", replicas=("n3",)), ANY)
     looking_after(master)
-    n3.write(path, replace(record, term=5, primary="n3", copies=("n3",)), ANY)
+    n3.write(path, replace(record, term=5, primary="n3", replicas=("n3",)), ANY)
     with pytest.raises(ForbiddenError):
         n2.read(path)
     assert acl_mismatches(admin, admin.dump()) == []

@@ -14,14 +14,14 @@ from flumeng.control.planner import (
     Assign,
     Drop,
     Forget,
-    MarkAway,
+    MarkDown,
     Replan,
     Replicate,
     Revert,
     plan,
 )
 from flumeng.control.planner.applied import applied
-from flumeng.control.planner.copies import is_lost
+from flumeng.control.planner.replicas import is_down
 from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.journal.replication.membership import node_of
@@ -40,8 +40,8 @@ from zkschema.records import (
 )
 
 BOTH = ("ingest", "collect")
-ALL = (*BOTH, "copy")
-ROLES = st.sampled_from([ALL, ALL, BOTH, BOTH, ("ingest",), ("collect",), ("copy",)])
+ALL = (*BOTH, "replica")
+ROLES = st.sampled_from([ALL, ALL, BOTH, BOTH, ("ingest",), ("collect",), ("replica",)])
 NODE_LABELS = st.sampled_from([{"role": "web"}, {"role": "web"}, {"role": "spark"}])
 RANGE = TaskRange(min=2, max=4)
 TASKS = st.sampled_from([None, None, 1, 2, 3, 4, RANGE, RANGE])
@@ -66,9 +66,9 @@ def nodes(draw: st.DrawFn) -> dict[str, NodeView]:
             name,
             record,
             live,
-            lost=not live and draw(st.booleans()),
+            down=not live and draw(st.booleans()),
             expired=not live and draw(st.integers(0, 3)) == 0,
-            unmarked=draw(st.integers(0, 3)) == 0,
+            mark_due=draw(st.integers(0, 3)) == 0,
         )
     return views
 
@@ -113,7 +113,7 @@ def flows(draw: st.DrawFn) -> dict[str, FlowView]:
 
 @st.composite
 def replicated(draw: st.DrawFn, flow: str, known: list[str]) -> Journal:
-    """A journal that some nodes have copies of, one of which may be gone."""
+    """A journal that some nodes have replicas of, one of which may be gone."""
     nodes = draw(st.lists(st.sampled_from([*known, "gone"]), min_size=1, max_size=4, unique=True))
     others = draw(st.lists(st.sampled_from(nodes), unique=True))
     return Journal(
@@ -124,7 +124,7 @@ def replicated(draw: st.DrawFn, flow: str, known: list[str]) -> Journal:
         in_sync=tuple(f"{name}/x" for name in dict.fromkeys([nodes[0], *others])),
         closed=draw(st.integers(0, 4)) == 0,
         gone=draw(st.integers(0, 6)) == 0,
-        copies=tuple(nodes),
+        replicas=tuple(nodes),
         lineage="l",
         leaving=tuple(name for name in nodes[1:] if not draw(st.integers(0, 4))),
     )
@@ -250,7 +250,7 @@ def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
         assert action.expect == snapshot.journal_versions[action.journal]
         assert action.why, "an action without a reason"
         return applied(snapshot, action)
-    if isinstance(action, MarkAway | Revert):
+    if isinstance(action, MarkDown | Revert):
         return applied(snapshot, action)
     assert isinstance(action, Replan)
     view = snapshot.flows[action.flow]
@@ -312,23 +312,23 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
 
 def check_journals(before: Snapshot, after: Snapshot) -> None:
     """Nobody becomes in sync by a plan; only who is lost stops leading, in a new term, and the
-    primary always is to hold a copy."""
+    primary always is to hold a replica."""
     for name, old in before.journals.items():
         new = after.journals[name]
         if new == old:
             continue
         assert name in before.journal_versions
         assert old.flow in before.mine
-        assert new.primary in new.copies
-        assert set(new.leaving) <= set(new.copies)
+        assert new.primary in new.replicas
+        assert set(new.leaving) <= set(new.replicas)
         assert (new.lineage, new.node, new.closed) == (old.lineage, old.node, old.closed)
         if new.primary == old.primary:
             assert (new.term, new.in_sync) == (old.term, old.in_sync)
             continue
-        assert is_lost(before.nodes.get(old.primary))
+        assert is_down(before.nodes.get(old.primary))
         assert before.nodes[new.primary].live
         assert new.term == old.term + 1
-        left = [copy for copy in old.in_sync if node_of(copy) != old.primary]
+        left = [replica for replica in old.in_sync if node_of(replica) != old.primary]
         assert list(new.in_sync) == left
         assert new.primary in map(node_of, left)
 

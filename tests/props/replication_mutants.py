@@ -1,4 +1,4 @@
-"""The protocol of copies with one thing broken: text of a function replaced by another."""
+"""The protocol of replicas with one thing broken: text of a function replaced by another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flumeng.journal.replication import follower, membership, primary
-from tests.testkit.simulation.copies import host, world
+from tests.testkit.simulation.replicas import host, world
 
 
 class Fault(NamedTuple):
@@ -40,18 +40,18 @@ class Fault(NamedTuple):
         return broken
 
 
-OLD_TERM = {"message.term < copy.term": "False"}
-ANY_TERM = {**OLD_TERM, "message.term > copy.term": "message.term != copy.term"}
-CAN_CUT = "copy, cut = _cut(copy, end)"
-IN_SYNC = "if copy not in self.in_sync:"
+OLD_TERM = {"message.term < replica.term": "False"}
+ANY_TERM = {**OLD_TERM, "message.term > replica.term": "message.term != replica.term"}
+CAN_CUT = "replica, cut = _cut(replica, end)"
+IN_SYNC = "if replica not in self.in_sync:"
 CAUGHT_UP = "peer.end >= max(primary.checkpoint, primary.first.end)"
 
 FAULTS: dict[str, list[Fault]] = {
     "the primary answers what was sent": [
-        Fault(primary, "_advanced", {"peer.copy: peer.end": "peer.copy: peer.sent"})
+        Fault(primary, "_advanced", {"peer.replica: peer.end": "peer.replica: peer.sent"})
     ],
     "the primary answers what was sent to some": [Fault(primary, "_advanced", {"min(": "max("})],
-    "a copy is left out before ZooKeeper has confirmed it": [
+    "a replica is left out before ZooKeeper has confirmed it": [
         Fault(
             primary,
             "Primary.counted",
@@ -61,24 +61,24 @@ FAULTS: dict[str, list[Fault]] = {
             },
         )
     ],
-    "a copy tells of what it has written as if it was synced": [
+    "a replica tells of what it has written as if it was synced": [
         Fault(
             follower,
             "take",
             {
                 "actions.append(Write(start, message.end))": "actions += [Write("
-                "start, message.end), Reply(Persisted(copy.term, copy.id, message.end))]"
+                "start, message.end), Reply(Persisted(replica.term, replica.id, message.end))]"
             },
         )
     ],
-    "a copy that joins does not count before ZooKeeper has told": [
+    "a replica that joins does not count before ZooKeeper has told": [
         Fault(
             primary,
             "Primary.counted",
             {"(*self.membership.in_sync, *asked, *joining)": "self.membership.in_sync"},
         )
     ],
-    "a copy that is asked in does not count": [
+    "a replica that is asked in does not count": [
         Fault(
             primary,
             "Primary.counted",
@@ -88,25 +88,27 @@ FAULTS: dict[str, list[Fault]] = {
             },
         )
     ],
-    "a copy cuts what it does not know to be everywhere when a term begins": [
+    "a replica cuts what it does not know to be everywhere when a term begins": [
         Fault(
             follower,
             "begin",
             {
-                "copy = replace(copy, term=message.term, matched=False)": "copy = replace(copy, "
-                "term=message.term, matched=False, log=copy.log.cut(copy.checkpoint))",
+                "replica = replace(replica, term=message.term, matched=False)": "replica = "
+                "replace(replica, term=message.term, matched=False, "
+                "log=replica.log.cut(replica.checkpoint))",
                 "actions.append(Fence(message.term))": "actions += [Fence(message.term), "
-                "Cut(copy.checkpoint)]",
+                "Cut(replica.checkpoint)]",
             },
         )
     ],
-    "a copy that is not in sync is promoted": [
+    "a replica that is not in sync is promoted": [
         Fault(
             membership,
             "Membership.promoted",
             {
                 IN_SYNC: "if False:",
-                "known == copy)": "known == copy) + (() if copy in self.in_sync else (copy,))",
+                "known == replica)": "known == replica) + (() if replica in self.in_sync else "
+                "(replica,))",
             },
         ),
         Fault(
@@ -115,20 +117,20 @@ FAULTS: dict[str, list[Fault]] = {
             {"self.membership.in_sync if": "[host.disk.id for host in self.hosts.values()] if"},
         ),
     ],
-    "a copy keeps what its primary's log lacks": [
+    "a replica keeps what its primary's log lacks": [
         Fault(follower, "begin", {CAN_CUT: "cut: list[Action] = []"})
     ],
-    "a copy joins that has not caught up": [Fault(primary, "_moved", {CAUGHT_UP: "True"})],
-    "a copy joins that has caught up with what the primary knows to be everywhere": [
+    "a replica joins that has not caught up": [Fault(primary, "_moved", {CAUGHT_UP: "True"})],
+    "a replica joins that has caught up with what the primary knows to be everywhere": [
         Fault(primary, "_moved", {CAUGHT_UP: "peer.end >= primary.checkpoint"})
     ],
-    "a copy joins that has caught up with what was there before the term": [
+    "a replica joins that has caught up with what was there before the term": [
         Fault(primary, "_moved", {CAUGHT_UP: "peer.end >= primary.first.end"})
     ],
-    "a copy begins with the primary of an old term": [Fault(follower, "begin", ANY_TERM)],
-    "a copy takes events of an old term": [Fault(follower, "take", OLD_TERM)],
-    "a copy takes events before it has heard what its primary has": [
-        Fault(follower, "take", {"message.term > copy.term or not copy.matched": "False"})
+    "a replica begins with the primary of an old term": [Fault(follower, "begin", ANY_TERM)],
+    "a replica takes events of an old term": [Fault(follower, "take", OLD_TERM)],
+    "a replica takes events before it has heard what its primary has": [
+        Fault(follower, "take", {"message.term > replica.term or not replica.matched": "False"})
     ],
     "a primary hears what was said in other terms": [
         Fault(primary, "heard", {"message.term != primary.term or ": ""})
@@ -144,12 +146,12 @@ FAULTS: dict[str, list[Fault]] = {
     "a checkpoint does not wait for those that are not known yet": [
         Fault(primary, "_advanced", {"None in ends or ": ""})
     ],
-    "a copy lets go what its own checkpoint does not cover": [
+    "a replica lets go what its own checkpoint does not cover": [
         Fault(follower, "take", {"min(message.acked, known)": "message.acked"})
     ],
     "a promotion begins no term": [Fault(membership, "Membership._led_by", {"term + 1": "term"})],
-    "a copy is cut to the checkpoint that it knows": [
-        Fault(follower, "begin", {"agreed(copy.log, message.log)": "copy.checkpoint"})
+    "a replica is cut to the checkpoint that it knows": [
+        Fault(follower, "begin", {"agreed(replica.log, message.log)": "replica.checkpoint"})
     ],
     "a primary that is started again keeps its term": [
         Fault(
@@ -174,7 +176,7 @@ FAULTS: dict[str, list[Fault]] = {
             {"(membership.term, membership.primary) != (primary.term, primary.id)": "False"},
         )
     ],
-    "a copy keeps what lies below its primary's floor, whatever that was": [
-        Fault(follower, "begin", {"copy.log.floor < end == floor": "copy.log.end < floor"})
+    "a replica keeps what lies below its primary's floor, whatever that was": [
+        Fault(follower, "begin", {"replica.log.floor < end == floor": "replica.log.end < floor"})
     ],
 }

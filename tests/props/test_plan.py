@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flumeng.config import CollectPlace, Place, Rollout
 from flumeng.control.planner import plan, together
-from flumeng.control.planner.copies import is_lost
+from flumeng.control.planner.replicas import is_down
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.journal.replication.membership import node_of
@@ -28,7 +28,7 @@ from tests.props.planning import (
 )
 from zkschema.records import (
     COLLECT,
-    COPY,
+    REPLICA,
     Flow,
     Journal,
     Node,
@@ -158,7 +158,7 @@ def test_every_task_has_as_many_standbys_as_there_are_nodes_for_them(snapshot: S
                 if node.live and node.eligible(COLLECT, place.labels) and name != task.node
             }
             kept = {name for name in task.standbys if not settled.nodes[name].live}
-            assert all(settled.nodes[name].lost is False for name in kept)
+            assert all(settled.nodes[name].down is False for name in kept)
             wanted = place.replicas - 1 if task.kind == COLLECT and task.node else 0
             assert len(task.standbys) >= min(wanted, len(may))
             assert len(task.standbys) <= wanted
@@ -172,23 +172,23 @@ def test_every_task_has_as_many_standbys_as_there_are_nodes_for_them(snapshot: S
 
 @given(snapshots())
 @settings(max_examples=3 * settings().max_examples)
-def test_every_journal_has_as_many_copies_as_there_are_nodes_for_them(snapshot: Snapshot) -> None:
+def test_every_journal_has_as_many_replicas_as_there_are_nodes_for_them(snapshot: Snapshot) -> None:
     settled = apply_all(snapshot)
     for name in settled.journal_versions:
         journal, flow = settled.journals[name], settled.flows.get(settled.journals[name].flow)
         primary = settled.nodes.get(journal.primary)
         if flow is None or flow.name not in settled.mine or journal.gone:
             continue
-        in_sync = {node_of(copy) for copy in journal.in_sync}
-        if is_lost(primary):
+        in_sync = {node_of(replica) for replica in journal.in_sync}
+        if is_down(primary):
             assert not any(settled.nodes[n].live for n in in_sync & settled.nodes.keys())
         elif primary and primary.live and not journal.closed and flow.replicas is not None:
             may = {
                 node.name
                 for node in settled.nodes.values()
-                if node.live and node.eligible(COPY, {})
+                if node.live and node.eligible(REPLICA, {})
             }
-            assert len(journal.copies) >= flow.replicas.copies or may <= set(journal.copies)
+            assert len(journal.replicas) >= flow.replicas.copies or may <= set(journal.replicas)
 
 
 @given(snapshots())
@@ -199,7 +199,7 @@ def test_every_node_is_told_of_the_records_of_its_journals(snapshot: Snapshot) -
         for name, version in settled.journal_versions.items():
             journal = settled.journals[name]
             if journal.flow in settled.mine and not node.set_aside:
-                concerned = node.name in (journal.node, journal.primary, *journal.copies)
+                concerned = node.name in (journal.node, journal.primary, *journal.replicas)
                 known = node.assignment.journals.get(name)
                 assert known == (version.number if concerned else None)
 

@@ -73,7 +73,7 @@ def deciding(draw: st.DrawFn) -> list[Snapshot]:
             name = draw(st.sampled_from(sorted(now.nodes)))
             live = draw(st.booleans())
             wanted = replace(now.nodes[name].record, desired=draw(DESIRED))
-            later = replace(now.nodes[name], live=live, lost=not live, record=wanted)
+            later = replace(now.nodes[name], live=live, down=not live, record=wanted)
             now = replace(now, nodes={**now.nodes, name: later})
         late = [f"f/{name}" for name in now.flows["f"].draining] if now.flows else []
         overdue = frozenset(name for name in late if draw(st.integers(0, 3)) == 0)

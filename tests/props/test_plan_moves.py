@@ -25,7 +25,7 @@ from zkschema.records import (
 )
 
 
-def one_task(owner_live: bool, lost: bool = False, desired: str = "active") -> Snapshot:
+def one_task(owner_live: bool, down: bool = False, desired: str = "active") -> Snapshot:
     """A flow whose one collect task is with ``a`` while ``b`` could take it."""
     settled = apply_all(
         Snapshot(
@@ -40,7 +40,7 @@ def one_task(owner_live: bool, lost: bool = False, desired: str = "active") -> S
         )
     )
     a, b = settled.nodes["a"], settled.nodes["b"]
-    a = replace(a, live=owner_live, lost=lost, record=replace(a.record, desired=desired))
+    a = replace(a, live=owner_live, down=down, record=replace(a.record, desired=desired))
     return replace(settled, nodes={"a": a, "b": replace(b, live=True)})
 
 
@@ -52,7 +52,7 @@ def owner(snapshot: Snapshot) -> tuple[str | None, int]:
 def test_a_task_moves_only_when_its_owner_is_gone_for_the_grace_period() -> None:
     assert owner(apply_all(one_task(owner_live=True))) == ("a", 1)
     assert owner(apply_all(one_task(owner_live=False))) == ("a", 1)
-    assert owner(apply_all(one_task(owner_live=False, lost=True))) == ("b", 2)
+    assert owner(apply_all(one_task(owner_live=False, down=True))) == ("b", 2)
 
 
 def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
@@ -140,7 +140,7 @@ def test_nodes_that_join_get_their_share_with_the_least_movement() -> None:
 
 def test_a_node_that_leaves_moves_only_its_own_tasks() -> None:
     settled, _ = converge(collectors(4, live=4))
-    left = {**settled.nodes, "n3": replace(settled.nodes["n3"], live=False, lost=True)}
+    left = {**settled.nodes, "n3": replace(settled.nodes["n3"], live=False, down=True)}
     settled, moves = converge(replace(settled, nodes=left))
     assert loads(settled) == {"n0": 4, "n1": 4, "n2": 4, "n3": 0}
     assert moves == 3

@@ -1,4 +1,4 @@
-"""Hundreds of worlds whose copies of a journal suffer all that is known, and faults that must be
+"""Hundreds of worlds whose replicas of a journal suffer all that is known, and faults that must be
 noticed.
 
 ``FLUMENG_REPLICATION_SEED=n`` runs one of them again, ``FLUMENG_REPLICATION_SEEDS=n`` that many:
@@ -16,7 +16,7 @@ import pytest
 from flumeng.journal.replication import follower
 from flumeng.journal.replication.messages import Begin, Reset
 from tests.props.replication_mutants import FAULTS
-from tests.testkit.simulation.copies.world import World
+from tests.testkit.simulation.replicas.world import World
 
 ONE = os.environ.get("FLUMENG_REPLICATION_SEED")
 SEEDS = int(os.environ.get("FLUMENG_REPLICATION_SEEDS", "500"))
@@ -27,8 +27,9 @@ NOTICED_WITHIN = 100
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_illegal_happens_and_copies_become_the_same(part: int) -> None:
-    """What is checked after every step is listed in ``tests.testkit.simulation.copies.checks``."""
+def test_nothing_illegal_happens_and_replicas_become_the_same(part: int) -> None:
+    """What is checked after every step is listed in
+    ``tests.testkit.simulation.replicas.checks``."""
     seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
     for seed in seeds if part == 0 or not ONE else ():
         try:
@@ -67,12 +68,12 @@ def happened(seed: int) -> Counter[str]:
 
 
 NOTICED_SOON_FROM = {
-    "a copy keeps what lies below its primary's floor, whatever that was": 250,
-    "a copy takes events before it has heard what its primary has": 100,
+    "a replica keeps what lies below its primary's floor, whatever that was": 250,
+    "a replica takes events before it has heard what its primary has": 100,
     "a primary hears what was said in other terms": 350,
 }
 NOTICED_BY_THE_MODEL = (
-    "a copy joins that has caught up with what the primary knows to be everywhere"
+    "a replica joins that has caught up with what the primary knows to be everywhere"
 )
 """One world of ten thousand notices it, and ``test_replication_model`` with one event."""
 

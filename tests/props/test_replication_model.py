@@ -1,4 +1,4 @@
-"""All that may happen to three copies of a journal and a few events, in every order.
+"""All that may happen to three replicas of a journal and a few events, in every order.
 
 ``FLUMENG_REPLICATION_MODEL=3`` searches with up to three events: that takes minutes, and 800 MB.
 """
@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.props.replication_mutants import FAULTS
-from tests.testkit.simulation.copies.model.search import Left, Search
+from tests.testkit.simulation.replicas.model.search import Left, Search
 
 LONG = os.environ.get("FLUMENG_REPLICATION_MODEL") == "3"
 STATES = {
@@ -29,8 +29,8 @@ LONG_STATES = {
 
 @pytest.mark.parametrize("left", [*STATES, *(LONG_STATES if LONG else ())], ids=str)
 def test_no_order_of_events_breaks_the_protocol(left: Left) -> None:
-    """What is checked is in ``tests.testkit.simulation.copies.model.search``, at its end and in
-    ``Search._check``; where nothing more can happen all copies must be in sync and the same."""
+    """What is checked is in ``tests.testkit.simulation.replicas.model.search``, at its end and in
+    ``Search._check``; where nothing more can happen all replicas must be in sync and the same."""
     search = Search(left)
     states = search.run()
     print(f"{left}: {states} states, {search.rests} at rest")
@@ -39,16 +39,16 @@ def test_no_order_of_events_breaks_the_protocol(left: Left) -> None:
 
 
 NOT_THERE = {
-    "a copy that is not in sync is promoted",  # the master's part
+    "a replica that is not in sync is promoted",  # the master's part
     "a primary that is started again keeps its term",  # its process's part
     "a new disk passes for the one that was lost",  # no disk is lost
-    "a copy keeps what lies below its primary's floor, whatever that was",  # nothing is trimmed
-    "a copy lets go what its own checkpoint does not cover",  # the same
+    "a replica keeps what lies below its primary's floor, whatever that was",  # nothing is trimmed
+    "a replica lets go what its own checkpoint does not cover",  # the same
     "a primary takes what ZooKeeper had before",  # whoever reads it reads the latest
     "a primary answers with too few in sync",  # one is enough
     "a primary hears what was said in other terms",  # such letters are forgotten
-    "a copy takes events before it has heard what its primary has",  # no disk is lost
-    "a promotion begins no term",  # every copy has the term, and so begins one more
+    "a replica takes events before it has heard what its primary has",  # no disk is lost
+    "a promotion begins no term",  # every replica has the term, and so begins one more
     "a primary that knows that it is over goes on",  # what it answers is right all the same
 }
 SMALL = [

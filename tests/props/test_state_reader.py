@@ -134,7 +134,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def miss_a_change(self, node: str) -> None:
-        """What changes while the connection is away is not heard of."""
+        """What changes while the connection is down is not heard of."""
         self.reading.cut()
         self.register(node, "c")
         self.reading.heal()
@@ -149,8 +149,8 @@ class Following(RuleBasedStateMachine):
             return
         fresh = Reader(self.store, "m", self.clock, lambda: 0.0).snapshot()
         seen = self.reader.snapshot()
-        assert {n: replace(v, lost=False) for n, v in seen.nodes.items()} == {
-            n: replace(v, lost=False) for n, v in fresh.nodes.items()
+        assert {n: replace(v, down=False) for n, v in seen.nodes.items()} == {
+            n: replace(v, down=False) for n, v in fresh.nodes.items()
         }
         assert list(seen.nodes) == list(fresh.nodes)
         for name, view in seen.nodes.items():

@@ -49,10 +49,10 @@ class Shell:
 
     ``trees`` has others by their connect strings. Those named in ``frozen`` give no connection
     before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
-    for one. ``positions``, ``held`` (up to where copies reach) and ``counted`` are the answers of
+    for one. ``positions``, ``held`` (up to where replicas reach) and ``counted`` are the answers of
     workers by address; other addresses do not answer. ``kept`` are the offsets that a discovery
     process gives: by partition, what is asked for (``earliest``, ``latest``, a time). ``lags`` is
-    what copies of a journal on other nodes lack, as its primary tells. ``cut`` takes ZooKeeper
+    what replicas of a journal on other nodes lack, as its primary tells. ``cut`` takes ZooKeeper
     away. ``meanwhile`` runs whenever a command sleeps, which takes no time here.
     """
 
@@ -104,7 +104,7 @@ class Shell:
             for name, reached in self.ask(address).items()
         }
 
-    def copies(self, address: str) -> Mapping[str, int]:
+    def replicas(self, address: str) -> Mapping[str, int]:
         return self.held.get(address, {})
 
     def counters(self, address: str) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ class Shell:
             lambda: self.seconds,
             self.sleep,
             accounts=self.accounts,
-            copies=self.copies,
+            replicas=self.replicas,
             counters=self.counters,
             offsets=self.offsets,
             open_site=lambda site: self.connect(site.zookeeper),

@@ -48,7 +48,7 @@ OF_BOB = (BOB, "@any-operator")
 OF_AL = ("operator:al", "@operator", "@any-operator")
 JOURNAL = "web.n1.0.0123abcd"
 COPIED = records.Journal(
-    flow="web", node="n1", primary="n1", term=1, in_sync=("n1/a",), copies=("n1",), lineage="l"
+    flow="web", node="n1", primary="n1", term=1, in_sync=("n1/a",), replicas=("n1",), lineage="l"
 )
 READ_BY_ALL = [row for row in table.ROWS if row not in (table.groups, table.member)]
 ROLES = {
@@ -89,7 +89,7 @@ def test_every_list_is_of_roles_and_members_and_only_an_admin_may_change_most(
     by_record = row in (table.journal, table.ack)
     assert changers == ({"admin", "master"} if by_record else {"admin"})
     assert all("r" in may for may in entries.values())
-    own = {f"own-{role}" for role in NAMED} | {"primary-node", "copy-node", "own-member"}
+    own = {f"own-{role}" for role in NAMED} | {"primary-node", "replica-node", "own-member"}
     known = {*GROUPS, *NAMED, *own, "any-operator"}
     assert ROLES[row.pattern] <= known
 
@@ -149,7 +149,7 @@ def test_a_journal_is_of_the_operators_of_its_flow() -> None:
 def test_a_journal_is_read_by_the_nodes_of_its_copies_and_written_by_the_one_that_leads() -> None:
     """And by the one that has made it, whoever leads."""
     secured = replace(SECURED, expelled=frozenset({"node:n9"}))
-    led = replace(COPIED, primary="n2", copies=("n2", "n3", "n9"))
+    led = replace(COPIED, primary="n2", replicas=("n2", "n3", "n9"))
     said = dict(acl(f"/journals/{JOURNAL}", secured, led))
     named = {who: what for who, what in said.items() if who.startswith("node:")}
     assert named == {"node:n1": "rw", "node:n2": "rw", "node:n3": "r"}

@@ -16,7 +16,7 @@ def task(name: str, trouble: str, advice: str = WAIT) -> dict[str, str]:
 
 
 def test_tasks_with_the_same_problem_are_counted_and_three_are_named() -> None:
-    lost = "away: node n1 is not live"
+    lost = "down: node n1 is not live"
     causes = [
         cause("node n1 is not live", "start it"),
         *(task(f"web/collect.{number}", lost) for number in range(5)),
@@ -26,7 +26,7 @@ def test_tasks_with_the_same_problem_are_counted_and_three_are_named() -> None:
     assert grouped(causes) == [
         ("node n1 is not live", "start it"),
         (
-            "5 tasks are away: node n1 is not live (web/collect.0, web/collect.1, web/collect.2 "
+            "5 tasks are down: node n1 is not live (web/collect.0, web/collect.1, web/collect.2 "
             "and 2 more)",
             WAIT,
         ),

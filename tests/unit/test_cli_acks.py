@@ -27,7 +27,7 @@ def name_of(what: str) -> str:
 
 @pytest.fixture
 def store() -> FakeStore:
-    """Flow web with journals on n1, which is live and answers, and one on n2, which is away."""
+    """Flow web with journals on n1, which is live and answers, and one on n2, which is down."""
     store = FakeStore()
     tree.init(store)
     apply_flow(Operator(store, *SIGN), FLOW)

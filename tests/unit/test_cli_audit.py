@@ -112,7 +112,7 @@ def replicated(store: FakeStore) -> None:
     """The journal of web has a copy on n2 that is in sync; n3 may hold one."""
     for name in ("n2", "n3"):
         there = store.exists(paths.node(name))
-        roles = ("ingest", "copy")
+        roles = ("ingest", "replica")
         store.write(
             paths.node(name), records.Node(uuid=name, roles=roles), ANY if there else ABSENT
         )
@@ -123,7 +123,7 @@ def replicated(store: FakeStore) -> None:
     found = store.read(path)
     assert found is not None
     journal = replace(
-        found.value, primary="n1", in_sync=("n1/a", "n2/b"), copies=("n1", "n2"), lineage="l"
+        found.value, primary="n1", in_sync=("n1/a", "n2/b"), replicas=("n1", "n2"), lineage="l"
     )
     store.write(path, journal, found.version)
 
@@ -215,8 +215,8 @@ CHANGES = {
     "ack:drop": Change("web collect.0@u --yes", stuck),
     "journal:promote": Change("web.n1.0.aa --to n2", replicated),
     "journal:move": Change("web.n1.0.aa --from n2 --to n3", replicated),
-    "journal:add-copy": Change("web.n1.0.aa n3", replicated),
-    "journal:drop-copy": Change("web.n1.0.aa n2 --yes", replicated),
+    "journal:add-replica": Change("web.n1.0.aa n3", replicated),
+    "journal:drop-replica": Change("web.n1.0.aa n2 --yes", replicated),
     "cluster:set": Change("grace_seconds 5"),
     "cluster:maintenance on": Change(""),
     "cluster:maintenance off": Change("", lambda s: begin_maintenance(Operator(s, "a", "r", 0.0))),

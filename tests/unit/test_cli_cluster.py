@@ -128,7 +128,7 @@ def test_after_an_import_no_copy_is_in_sync_but_the_one_that_leads(store: FakeSt
     sync."""
     name, in_sync = "web.n1.0.cc", ("n2/a", "n1/b", "n3/c")
     led = records.Journal(
-        flow="web", node="n1", primary="n1", term=3, in_sync=in_sync, copies=("n1",), lineage="l"
+        flow="web", node="n1", primary="n1", term=3, in_sync=in_sync, replicas=("n1",), lineage="l"
     )
     store.write(paths.journal(name), led, ABSENT)
     other = FakeStore()

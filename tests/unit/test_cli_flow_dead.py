@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from flumeng.config import check_flow
-from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import purging
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory
-from flumeng.connectors.dead_letters.finder import LettersFinder
-from flumeng.connectors.dead_letters.options import LettersSource
-from flumeng.connectors.dead_letters.reader import LettersReader
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
+from flumeng.connectors.dead_letters.finder import DeadLettersFinder
+from flumeng.connectors.dead_letters.options import DeadLettersSource
+from flumeng.connectors.dead_letters.reader import DeadLettersReader
 from flumeng.connectors.files import formats
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flows import apply_flow
@@ -36,7 +36,7 @@ from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-LETTERS = pa.schema([*READ_SCHEMA, pa.field("status", pa.int64()), *ADDED])
+DEAD_LETTERS = pa.schema([*READ_SCHEMA, pa.field("status", pa.int64()), *ADDED])
 FORMS = ("parquet", "json")
 FILTER, SINK = "filters[0].parse", "sinks[0].elasticsearch"
 
@@ -78,7 +78,9 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         self.location = f"{self.root}/dt=%Y-%m-%d"
         self.bury()
 
-    def bury(self, *letters: Any, day: str = "2026-11-22", schema: pa.Schema = LETTERS) -> Path:
+    def bury(
+        self, *letters: Any, day: str = "2026-11-22", schema: pa.Schema = DEAD_LETTERS
+    ) -> Path:
         """One file."""
         directory = self.root / f"dt={day}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -97,22 +99,22 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         return self.shell.json("flow", "dead", words[0], "web", *words[1:])
 
     def left(self) -> list[int]:
-        """The numbers of all letters that are there."""
+        """The numbers of all dead letters that are there."""
         shown = self.run("show", "--json", "--limit", "1000")
         assert shown.exit_code == 0, shown.stderr
         return sorted(json.loads(line)["seq"] for line in shown.stdout.splitlines())
 
-    def source(self, flow: str) -> LettersSource:
+    def source(self, flow: str) -> DeadLettersSource:
         found = self.store.read(paths.revision(flow, "1"))
         assert found is not None
         (source,) = check_flow(found.value.text).sources
-        assert isinstance(source.options, LettersSource)
+        assert isinstance(source.options, DeadLettersSource)
         return source.options
 
     def events(self, flow: str, pieces: int = 1) -> list[dict[str, Any]]:
         """What the replay reads, in so many ranges."""
         source = self.source(flow)
-        reader = LettersReader.of(source)
+        reader = DeadLettersReader.of(source)
         found = []
         for name, rows in source.partitions().items():
             cuts = [rows * piece // pieces for piece in range(pieces + 1)]
@@ -131,7 +133,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
 
     def finish(self, flow: str) -> None:
         """As the discovery task does when all is read."""
-        LettersFinder(self.source(flow)).finished()
+        DeadLettersFinder(self.source(flow)).finished()
         record = self.store.read(paths.flow(flow))
         assert record is not None
         stopped = records.Flow(revision=1, backfill_of="web", state="stopped")
@@ -171,9 +173,9 @@ def test_list_counts_by_place_revision_and_what_reasons_share(flow: Flow) -> Non
     assert found["kinds"][1]["example"] == refused[0]
     shown = flow.run("list").stdout.splitlines()
     assert shown[0].split("\t") == [
-        "PLACE", "REVISION", "REASON", "LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)",
+        "PLACE", "REVISION", "REASON", "DEAD_LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)",
     ]  # fmt: skip
-    assert shown[-1].startswith("11 letters in 3 files of ")
+    assert shown[-1].startswith("11 dead letters in 3 files of ")
 
 
 CHOICES = [
@@ -232,7 +234,7 @@ def test_a_letter_is_replayed_once_unless_again(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(4)))
     assert flow.run("replay", "--until", "2026-11-22T12:02:00Z").exit_code == 0
     rest = flow.run("replay")
-    assert "2 letters left out that were replayed before" in rest.stderr
+    assert "2 dead letters left out that were replayed before" in rest.stderr
     assert seqs(flow.events("web-replay-2")) == [2, 3]
     nothing = flow.run("replay")
     assert (nothing.exit_code, "--again takes them once more" in nothing.stderr) == (2, True)
@@ -258,7 +260,7 @@ def test_a_list_without_a_flow_takes_nothing(flow: Flow) -> None:
 
 def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
     flow.bury(letter(1))
-    stale = derived_flows.letters_of(flow.store, "web")
+    stale = derived_flows.dead_letters_of(flow.store, "web")
     assert flow.run("replay").exit_code == 0
     with pytest.raises(ConflictError):
         derived_flows.start_replay(
@@ -273,7 +275,7 @@ def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> No
     mended = flow.text.replace("BIGINT", "STRING")
     apply_flow(Operator(flow.store, "ann", "", 0.0), mended)
     done = flow.run("replay", "--reason", "mended")
-    assert done.stdout.splitlines()[-1] == "flow web-replay-1 replays 1 letter of 1 file"
+    assert done.stdout.splitlines()[-1] == "flow web-replay-1 replays 1 dead letter of 1 file"
     record = flow.store.read(paths.flow("web-replay-1"))
     revision = flow.store.read(paths.revision("web-replay-1", "1"))
     assert record is not None
@@ -288,7 +290,7 @@ def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> No
         [paths.audit(name) for name in flow.store.children(paths.audits())]
     )
     assert [one.value.command for one in entries if one and one.value.reason == "mended"] == [
-        "flow dead replay web as web-replay-1: 1 letter"
+        "flow dead replay web as web-replay-1: 1 dead letter"
     ]
     refused = flow.shell.run("flow", "dead", "list", "web-replay-1")
     assert (refused.exit_code, "name that one" in refused.stderr) == (2, True)
@@ -299,32 +301,32 @@ def test_it_is_said_when_other_sinks_have_the_events(flow: Flow) -> None:
     assert "once more" not in flow.run("replay", "--dry-run").stderr
     several = flow.text.replace("sinks: [noop]", "sinks: [noop, console]")
     apply_flow(Operator(flow.store, "ann", "", 0.0), several)
-    assert "1 letter of sinks: the other sinks" in flow.run("replay", "--dry-run").stderr
+    assert "1 dead letter of sinks: the other sinks" in flow.run("replay", "--dry-run").stderr
     assert "once more" not in flow.run("replay", "--dry-run", "--place", FILTER).stderr
 
 
 def test_a_dry_run_changes_nothing(flow: Flow) -> None:
     flow.bury(letter(1))
     before, there = flow.store.dump(), sorted(flow.root.rglob("*"))
-    assert "would replay 1 letter of 1 file" in flow.run("replay", "--dry-run").stdout
+    assert "would replay 1 dead letter of 1 file" in flow.run("replay", "--dry-run").stdout
     assert "would be deleted" in flow.run("purge", "--dry-run").stdout
     assert (flow.store.dump(), sorted(flow.root.rglob("*"))) == (before, there)
 
 
 def test_letters_without_a_body_are_left_out_of_a_replay(flow: Flow) -> None:
-    schema = pa.schema([field for field in LETTERS if field.name != "body"])
+    schema = pa.schema([field for field in DEAD_LETTERS if field.name != "body"])
     bodiless = [{k: v for k, v in letter(n).items() if k != "body"} for n in (1, 2)]
     flow.bury(*bodiless, schema=schema)
     refused = flow.run("replay")
     assert (refused.exit_code, "has a body to replay" in refused.stderr) == (2, True)
     flow.bury(letter(3))
     done = flow.run("replay")
-    assert "2 letters left out that have no column body" in done.stderr
+    assert "2 dead letters left out that have no column body" in done.stderr
     assert seqs(flow.events("web-replay-1")) == [3]
 
 
 def test_a_letter_that_lost_who_it_was_gets_an_identity_of_the_replay(flow: Flow) -> None:
-    schema = pa.schema([LETTERS.field("body"), *ADDED])
+    schema = pa.schema([DEAD_LETTERS.field("body"), *ADDED])
     flow.bury(*({name: letter(n)[name] for name in schema.names} for n in (1, 2)), schema=schema)
     assert flow.run("replay").exit_code == 0
     events = flow.events("web-replay-1", pieces=2)
@@ -385,7 +387,7 @@ def test_what_has_the_name_of_letters_and_holds_something_else_is_left_out(flow:
     flow.bury(letter(1))
     others = pa.schema([pa.field("amount", pa.int64()), pa.field("user", pa.string())])
     foreign = flow.bury({"amount": 1, "user": "ann"}, schema=others)
-    newer = pa.schema([*LETTERS, pa.field("dead_owner", pa.list_(pa.string()))])
+    newer = pa.schema([*DEAD_LETTERS, pa.field("dead_owner", pa.list_(pa.string()))])
     flow.bury(letter(2, dead_owner=["ann"]), schema=newer)
     for words in (("list",), ("show",), ("purge", "--dry-run"), ("replay",)):
         done = flow.run(*words)
@@ -442,7 +444,7 @@ def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) 
 def test_a_file_that_was_purged_in_part_is_not_read_by_its_old_rows(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(6)))
     assert flow.run("replay").exit_code == 0
-    directory = LetterDirectory(flow.location)
+    directory = DeadLetterDirectory(flow.location)
     some = purging.Purge(Choice(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
     purging.delete(directory, purging.count(directory, directory.files(), some), some)
     with pytest.raises(UnreadableError, match="was purged in part"):
@@ -550,7 +552,7 @@ def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path)
             flow.bury(*(letter(n, place=place) for n, place in enumerate(places, first)))
         flow.bury(letter(13, place=SINK), letter(15, place=SINK))
         kept, meant = list(range(0, 12, 2)), [1, 3, 5, 7, 9, 11, 13, 15]
-        directory = LetterDirectory(flow.location)
+        directory = DeadLetterDirectory(flow.location)
         counted = purging.count(directory, directory.files(), odd)
         directory.store = MortalStore(last)
         try:

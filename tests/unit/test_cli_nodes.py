@@ -110,7 +110,7 @@ def test_node_show(shell: Shell) -> None:
     assert as_json["left"] == {
         "tasks": ["web/collect.0", "web/ingest.n1"],
         "journals": ["web.n1.0.aa"],
-        "copies": [],
+        "replicas": [],
         "unreadable": [],
     }
 

@@ -295,7 +295,7 @@ def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeSt
     store.write(paths.plan("web"), replace(plan.value, tasks=tasks), ANY)
     said = {cause["what"]: cause["about"] for cause in cluster.json("status")["causes"]}
     assert said["task web/collect-0 is waiting: no node has the labels"] == "task web/collect-0"
-    assert said["task web/ingest-n2 is away: node n2 is not live"] == "task web/ingest-n2"
+    assert said["task web/ingest-n2 is down: node n2 is not live"] == "task web/ingest-n2"
     assert said["node n2 is not live"] == "node n2 is not live"
 
 

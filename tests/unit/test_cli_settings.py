@@ -207,7 +207,7 @@ def test_maintenance_mode_is_begun_and_ended_with_a_reason(shell: Shell, store: 
 
 
 def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: FakeStore) -> None:
-    began = records.Maintenance(who="m1", why="6 of 8 nodes are away", since=NOON, automatic=True)
+    began = records.Maintenance(who="m1", why="6 of 8 nodes are down", since=NOON, automatic=True)
     store.write(paths.cluster(), records.Cluster(maintenance=began), ANY)
     shown = shell.run("status").stdout
     assert "maintenance mode, begun by itself at 2023-11-14 22:13:20 UTC: 6 of 8 nodes" in shown

@@ -19,7 +19,7 @@ from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.guarantees import promise
 from flumeng.connectors.api import dead_letters
-from flumeng.connectors.api.dead_letters import ToLetters
+from flumeng.connectors.api.dead_letters import ToDeadLetters
 from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
@@ -29,7 +29,7 @@ from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None
 NOTES = pa.schema([pa.field("seq", pa.int64()), pa.field("error", pa.string())])
-LETTERS = pa.schema([*NOTES, pa.field("place", pa.string()), pa.field("revision", pa.int64())])
+DEAD_LETTERS = pa.schema([*NOTES, pa.field("place", pa.string()), pa.field("revision", pa.int64())])
 HEAD = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 DEAD = "dead_letters: {files: {path: /dead, format: json}}\n"
 
@@ -71,13 +71,13 @@ def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def buried(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         columns = [batch[f"dead_{name}"] for name in ("reason", "place", "revision")]
-        yield pa.RecordBatch.from_arrays([batch["seq"], *columns], schema=LETTERS)
+        yield pa.RecordBatch.from_arrays([batch["seq"], *columns], schema=DEAD_LETTERS)
 
 
 def to_letters(batch: LazyBatch, place: str) -> Leaf:
-    stage = ToLetters(place, 7, False, on_error.reasons)
-    letters = batch.arrow(stage, dead_letters.schema_of_letters(batch.schema))
-    return Leaf(1, letters.arrow(buried, LETTERS))
+    stage = ToDeadLetters(place, 7, False, on_error.reasons)
+    letters = batch.arrow(stage, dead_letters.schema_of_dead_letters(batch.schema))
+    return Leaf(1, letters.arrow(buried, DEAD_LETTERS))
 
 
 def run(
@@ -104,7 +104,8 @@ def run(
 
 
 def flow(*filters: tuple[str, str, str]) -> str:
-    """A filter for each letter that bodies have to have, with its condition and ``on_error``."""
+    """A filter for each dead letter that bodies have to have, with its condition and
+    ``on_error``."""
     listed = [
         f"  - parse: {{format: regex, pattern: '(?P<has_{letter}>{letter})'}}\n"
         f"    on_error: {kind}\n" + (f'    when: "{when}"\n' if when else "")

@@ -162,9 +162,9 @@ def test_grace_period_starts_again_for_a_node_that_was_back_unseen() -> None:
     faulty.heal()
     reader.snapshot()
     world.clock.now += 20
-    assert not reader.snapshot().nodes["n1"].lost
+    assert not reader.snapshot().nodes["n1"].down
     world.clock.now += LIMIT_SECONDS
-    assert reader.snapshot().nodes["n1"].lost
+    assert reader.snapshot().nodes["n1"].down
 
 
 def test_look_that_fails_halfway_forgets_nothing() -> None:

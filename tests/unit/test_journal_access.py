@@ -1,6 +1,6 @@
-"""Access lists of journals with copies follow their records, whoever has changed these.
+"""Access lists of journals with replicas follow their records, whoever has changed these.
 
-Protects that a copy may read who leads, that who leads may say so, and that nobody else may.
+Protects that a replica may read who leads, that who leads may say so, and that nobody else may.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BEFORE = Journal(
     primary="n1",
     term=1,
     in_sync=("n1/a", "n2/b"),
-    copies=("n1", "n2"),
+    replicas=("n1", "n2"),
     lineage="l",
 )
-PROMOTED = replace(BEFORE, primary="n2", term=2, in_sync=("n2/b",), copies=("n2", "n3"))
+PROMOTED = replace(BEFORE, primary="n2", term=2, in_sync=("n2/b",), replicas=("n2", "n3"))
 
 
 class Refusing(FakeStore):
@@ -93,7 +93,7 @@ def world() -> World:
     return World(FakeStore())
 
 
-def test_a_copy_may_read_the_record_and_who_leads_may_write_it(world: World) -> None:
+def test_a_replica_may_read_the_record_and_who_leads_may_write_it(world: World) -> None:
     assert world.may == {"n1": "rw"}
     assert world.follow() == {}
     assert world.may == {"n1": "rw", "n2": "r"}
@@ -156,7 +156,7 @@ def test_journals_of_other_masters_are_theirs(world: World) -> None:
 
 
 def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
-    world.change(replace(PROMOTED, copies=("n2", "n4")))
+    world.change(replace(PROMOTED, replicas=("n2", "n4")))
     world.follow()
     world.secure(["node:n4"])
     assert world.may == {"n1": "rw", "n2": "rw", "n4": "r"}

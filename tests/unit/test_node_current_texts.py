@@ -94,7 +94,7 @@ def test_a_flow_that_stays_the_same_is_looked_at_ever_more_seldom(store: FakeSto
 
 def test_people_are_told_which_journal_waits_for_a_key_and_where(store: FakeStore) -> None:
     apply(store, "web", 1001)
-    node = records.Node(uuid="n1", roles=("ingest", "copy"))
+    node = records.Node(uuid="n1", roles=("ingest", "replica"))
     store.write(paths.node("n1"), node, ABSENT)
     live = records.LiveNode(uuid="n1", incarnation="i", pid=1, version="0", since=0.0)
     store.write(paths.live_node("n1"), live, ABSENT)

@@ -12,7 +12,7 @@ import pytest
 
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.events import Wanted
-from flumeng.agent.node.home import COPIES, FLOWS, RUN_MARK, Home, KnownNames
+from flumeng.agent.node.home import FLOWS, REPLICAS, RUN_MARK, Home, KnownNames
 from flumeng.platform.errors import UnavailableError, UserError
 from zkschema import codec
 from zkschema.records import COLLECT, AssignedTask, Assignment
@@ -73,12 +73,12 @@ def test_a_damaged_file_is_set_aside_and_told_of(tmp_path: Path, name: str, text
 def test_flows_and_copies_that_were_seen_are_kept_apart(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.keep_known(FLOWS, KnownNames(1, frozenset({"web"})))
-    home.keep_known(COPIES, KnownNames(2, frozenset({"web.n1.0.aa"})))
+    home.keep_known(REPLICAS, KnownNames(2, frozenset({"web.n1.0.aa"})))
     assert home.known(FLOWS) == KnownNames(1, frozenset({"web"}))
-    assert home.known(COPIES) == KnownNames(2, frozenset({"web.n1.0.aa"}))
-    (tmp_path / COPIES).write_text("[")
-    assert home.known(COPIES) == KnownNames()
-    assert [*home.problems] == [COPIES]
+    assert home.known(REPLICAS) == KnownNames(2, frozenset({"web.n1.0.aa"}))
+    (tmp_path / REPLICAS).write_text("[")
+    assert home.known(REPLICAS) == KnownNames()
+    assert [*home.problems] == [REPLICAS]
     assert home.known(FLOWS).names == {"web"}
 
 

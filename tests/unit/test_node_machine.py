@@ -302,11 +302,11 @@ def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
     pair.handle(Ended("ingest.1", -9))
 
 
-def test_the_worker_that_holds_a_copy_is_told_of_it_whichever_worker_made_it(
+def test_the_worker_that_holds_a_replica_is_told_of_it_whichever_worker_made_it(
     pair: Machine,
 ) -> None:
     name = "f.m.1.a"
-    pair.handle(Said("ingest.0", {**status("ingest.0").message, "copies": {name: "n/1"}}))
+    pair.handle(Said("ingest.0", {**status("ingest.0").message, "replicas": {name: "n/1"}}))
     told = pair.handle(Acked({name: 5}, (name,)))
     assert [one.child for one in told if isinstance(one, Tell)] == 2 * ["ingest.0"] + 2 * [
         "ingest.1"
@@ -572,9 +572,9 @@ def test_what_a_worker_awaited_ends_with_it(machine: Machine) -> None:
     assert machine.handle(Delivered({a: 6})) == []
 
 
-def test_a_node_that_only_holds_copies_has_one_worker_for_them() -> None:
-    assert children.names(("copy", "collect"), 3) == ["ingest.0", "collect", "discover"]
-    assert children.names(("ingest", "copy"), 2) == ["ingest.0", "ingest.1"]
+def test_a_node_that_only_holds_replicas_has_one_worker_for_them() -> None:
+    assert children.names(("replica", "collect"), 3) == ["ingest.0", "collect", "discover"]
+    assert children.names(("ingest", "replica"), 2) == ["ingest.0", "ingest.1"]
 
 
 def replicas(number: int) -> Replicas:
@@ -629,7 +629,7 @@ def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Mac
 
 
 def test_a_worker_that_stops_is_still_told_who_holds_what(machine: Machine) -> None:
-    """What it took may wait for a copy that has left."""
+    """What it took may wait for a replica that has left."""
     running(machine)
     machine.handle(Stop(3.0))
     machine.handle(Ended(COLLECT, 0))
@@ -651,13 +651,13 @@ def test_the_last_proposal_for_each_journal_is_kept_until_it_is_taken(machine: M
     assert machine.changes == changes + 1, "only its end is to be reported"
 
 
-def test_the_copies_that_lie_here_are_known_while_their_worker_runs(pair: Machine) -> None:
+def test_the_replicas_that_lie_here_are_known_while_their_worker_runs(pair: Machine) -> None:
     said = status("ingest.0").message
-    pair.handle(Said("ingest.0", {**said, "copies": {"f.m.0.a": "n/1"}}))
+    pair.handle(Said("ingest.0", {**said, "replicas": {"f.m.0.a": "n/1"}}))
     pair.handle(status("ingest.1"))
-    assert pair.copies == {"f.m.0.a": "n/1"}
+    assert pair.replicas == {"f.m.0.a": "n/1"}
     pair.handle(Ended("ingest.0", -9))
-    assert pair.copies == {}
+    assert pair.replicas == {}
 
 
 def test_worker_is_told_how_far_its_journals_were_read_before_it_is_configured(

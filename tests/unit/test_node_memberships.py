@@ -1,7 +1,7 @@
 """Who holds a replicated journal, as the node reads it for its workers and asks for changes.
 
-Protects that no copy is removed that may be needed, that a change is made only of the record that
-it was meant for, and that a node registers nothing over what another one says that leads.
+Protects that no replica is removed that may be needed, that a change is made only of the record
+that it was meant for, and that a node registers nothing over what another one says that leads.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def live(store: FakeStore, *nodes: str) -> None:
 
 
 def journal(**fields: Any) -> records.Journal:
-    """Made by n1, which leads it; the copy of n2 is in sync, that of n3 is not."""
+    """Made by n1, which leads it; the replica of n2 is in sync, that of n3 is not."""
     record = records.Journal(
         flow="web",
         node="n1",
         primary="n1",
         term=4,
         in_sync=("n1/a", "n2/b"),
-        copies=("n1", "n2", "n3"),
+        replicas=("n1", "n2", "n3"),
         lineage="l",
     )
     return replace(record, **fields)
@@ -119,8 +119,8 @@ def damage(store: FakeStore, name: str) -> None:
     store.tree.znodes[str(paths.journal(name))].data = b"{"
 
 
-def unwanted(memberships: JournalRegistry, *copies: str) -> list[str]:
-    found = memberships.find([], copies, dict.fromkeys(copies, "n1/x"))
+def unwanted(memberships: JournalRegistry, *replicas: str) -> list[str]:
+    found = memberships.find([], replicas, dict.fromkeys(replicas, "n1/x"))
     return list(found.message["unwanted"])
 
 
@@ -132,7 +132,7 @@ def test_workers_are_told_who_holds_what_and_where_the_others_are(
 ) -> None:
     live(store, "n1", "n2")
     put(store, OURS)
-    put(store, "app.n1.0.00000000", lineage="", copies=(), in_sync=("n1",))
+    put(store, "app.n1.0.00000000", lineage="", replicas=(), in_sync=("n1",))
     found = memberships.find([OURS, "app.n1.0.00000000", "web.n9.0.00000000"], [], {OURS: "n1/a"})
     assert found.message == {
         "type": "replicas",
@@ -155,7 +155,7 @@ def test_workers_are_told_who_holds_what_and_where_the_others_are(
 
 
 class Hiding(FakeStore):
-    """Nobody but who holds a copy may read a record."""
+    """Nobody but who holds a replica may read a record."""
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
         return [
@@ -164,11 +164,11 @@ class Hiding(FakeStore):
         ]
 
 
-def test_a_copy_goes_when_its_record_is_hidden_for_long_and_nobody_speaks_of_it(
+def test_a_replica_goes_when_its_record_is_hidden_for_long_and_nobody_speaks_of_it(
     store: FakeStore,
 ) -> None:
     """In a secured cluster who holds none any more may not read that."""
-    put(store, OURS, copies=("n2", "n3"))
+    put(store, OURS, replicas=("n2", "n3"))
     clock = [0.0]
     memberships = JournalRegistry(FencedStore(Hiding(store.tree)), "n1", lambda: clock[0])
 
@@ -195,27 +195,29 @@ def test_a_record_without_its_primary_in_sync_is_not_told(
     assert (found.message["journals"], found.lost) == ({}, {})
 
 
-def test_a_copy_that_is_no_longer_to_be_here_is_unwanted(
+def test_a_replica_that_is_no_longer_to_be_here_is_unwanted(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, THEIRS, node="n2", primary="n2")
     assert unwanted(memberships, THEIRS) == []
-    put(store, THEIRS, node="n2", primary="n2", copies=("n2", "n3"))
+    put(store, THEIRS, node="n2", primary="n2", replicas=("n2", "n3"))
     assert unwanted(memberships, THEIRS) == [THEIRS]
     put(store, THEIRS, node="n2", primary="n2", gone=True)
     assert unwanted(memberships, THEIRS) == [THEIRS]
 
 
-def test_a_copy_without_a_record_is_absent(store: FakeStore, memberships: JournalRegistry) -> None:
+def test_a_replica_without_a_record_is_absent(
+    store: FakeStore, memberships: JournalRegistry
+) -> None:
     put(store, OURS)
     found = memberships.find([], [OURS, THEIRS], {OURS: "n1/x", THEIRS: "n1/y"})
     assert (found.absent, found.message["unwanted"]) == ([THEIRS], [])
 
 
-def test_a_copy_whose_record_cannot_be_read_stays(
+def test_a_replica_whose_record_cannot_be_read_stays(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
-    put(store, THEIRS, node="n2", primary="n2", copies=("n2", "n3"))
+    put(store, THEIRS, node="n2", primary="n2", replicas=("n2", "n3"))
     damage(store, THEIRS)
     assert unwanted(memberships, THEIRS) == []
 
@@ -251,7 +253,7 @@ def test_the_journals_of_others_that_this_node_leads_are_found(
 @pytest.mark.parametrize(
     ("ids", "lost"), [({OURS: "n1/a"}, []), ({OURS: "n1/other"}, [OURS]), ({}, [OURS])]
 )
-def test_a_journal_is_lost_that_this_node_leads_with_a_copy_it_does_not_have(
+def test_a_journal_is_lost_that_this_node_leads_with_a_replica_it_does_not_have(
     store: FakeStore, memberships: JournalRegistry, ids: dict[str, str], lost: list[str]
 ) -> None:
     put(store, OURS)
@@ -311,7 +313,7 @@ def test_a_change_of_another_record_than_is_known_is_refused(
     assert not store.exists(paths.journal(OURS))
 
 
-# A copy here that is lost.
+# A replica here that is lost.
 
 
 def hand_over(memberships: JournalRegistry, own: str = "") -> None:
@@ -319,7 +321,7 @@ def hand_over(memberships: JournalRegistry, own: str = "") -> None:
     memberships.hand_over(OURS, found.lost[OURS], own)
 
 
-def test_another_copy_in_sync_that_is_live_leads_when_ours_is_lost(
+def test_another_replica_in_sync_that_is_live_leads_when_ours_is_lost(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
     before = put(store, OURS, in_sync=("n1/a", "n2/b", "n3/c"))
@@ -329,7 +331,7 @@ def test_another_copy_in_sync_that_is_live_leads_when_ours_is_lost(
     assert memberships.leaderless == {}
 
 
-def test_a_copy_that_is_not_in_sync_never_leads_by_itself(
+def test_a_replica_that_is_not_in_sync_never_leads_by_itself(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
     before = put(store, OURS)
@@ -344,7 +346,7 @@ def test_a_copy_that_is_not_in_sync_never_leads_by_itself(
     assert memberships.leaderless == {}
 
 
-def test_the_copy_is_handed_over_only_as_the_record_was_read(
+def test_the_replica_is_handed_over_only_as_the_record_was_read(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
     put(store, OURS)
@@ -356,10 +358,10 @@ def test_the_copy_is_handed_over_only_as_the_record_was_read(
     assert read(store) == after
 
 
-def test_the_node_that_an_operator_chose_leads_with_the_copy_that_it_has(
+def test_the_node_that_an_operator_chose_leads_with_the_replica_that_it_has(
     store: FakeStore, memberships: JournalRegistry
 ) -> None:
-    """The operator does not know what the copy is called."""
+    """The operator does not know what the replica is called."""
     chosen = put(store, OURS, in_sync=("n1/",), term=5, lineage="m")
     hand_over(memberships, "n1/own")
     assert read(store) == replace(chosen, in_sync=("n1/own",))
@@ -373,14 +375,14 @@ def test_the_node_that_an_operator_chose_leads_with_the_copy_that_it_has(
 
 def local(**fields: Any) -> dict[str, dict[str, Any]]:
     said = {"flow": "web", "term": 4, "closed": False, "end": None}
-    return {OURS: {**said, "copy": "n1/a", "lineage": "l", "leads": True, **fields}}
+    return {OURS: {**said, "replica": "n1/a", "lineage": "l", "leads": True, **fields}}
 
 
-def test_a_new_journal_is_registered_with_its_one_copy_in_a_term_of_its_own(
+def test_a_new_journal_is_registered_with_its_one_replica_in_a_term_of_its_own(
     store: FakeStore, registration: Registration
 ) -> None:
     registration.journals.enter(local(leads=False))
-    expected = journal(term=5, in_sync=("n1/a",), copies=("n1",))
+    expected = journal(term=5, in_sync=("n1/a",), replicas=("n1",))
     assert read(store) == expected
     registration.journals.enter(local(leads=False))
     assert read(store) == expected
@@ -415,7 +417,7 @@ def test_only_who_leads_says_that_it_is_closed(
 def test_one_that_is_closed_is_not_opened_again(
     store: FakeStore, registration: Registration
 ) -> None:
-    """Its primary has only just started, and does not know yet that all copies end there."""
+    """Its primary has only just started, and does not know yet that all replicas end there."""
     before = put(store, OURS, closed=True, end=7)
     registration.journals.enter(local())
     assert read(store) == before

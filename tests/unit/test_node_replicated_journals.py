@@ -1,7 +1,7 @@
-"""Which copies of others' journals a node has removed, and which it keeps.
+"""Which replicas of others' journals a node has removed, and which it keeps.
 
-Protects that the absence of a record removes a copy only where it was seen in the same tree before:
-an older export that is imported may lack journals of which nobody else has the events.
+Protects that the absence of a record removes a replica only where it was seen in the same tree
+before: an older export that is imported may lack journals of which nobody else has the events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.node.home import COPIES, Home, KnownNames
+from flumeng.agent.node.home import REPLICAS, Home, KnownNames
 from flumeng.agent.node.journal_registry import JournalRegistry
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.registration import Identity, Registration
@@ -30,7 +30,7 @@ J = "web.n2.0.00000000"
 class Workers:
     """What a machine knows of them."""
 
-    copies: dict[str, str]
+    replicas: dict[str, str]
     journals: dict[str, Any] = field(default_factory=dict)
     proposals: dict[str, Any] = field(default_factory=dict)
 
@@ -59,8 +59,8 @@ class Site:
         )
 
     def _remember(self, present: Collection[str], local: Collection[str]) -> KnownNames:
-        known = self.home.known(COPIES).after(self.generation, present, local)
-        self.home.keep_known(COPIES, known)
+        known = self.home.known(REPLICAS).after(self.generation, present, local)
+        self.home.keep_known(REPLICAS, known)
         return known
 
     def unwanted(self, assigned: Mapping[str, int] | None = None) -> list[str]:
@@ -83,9 +83,9 @@ def site(tmp_path: Path, store: FakeStore) -> Site:
 
 
 def put(store: FakeStore) -> None:
-    in_sync, copies = ("n2/b", "n1/x"), ("n2", "n1")
+    in_sync, replicas = ("n2/b", "n1/x"), ("n2", "n1")
     record = records.Journal(
-        flow="web", node="n2", primary="n2", term=1, in_sync=in_sync, copies=copies, lineage="l"
+        flow="web", node="n2", primary="n2", term=1, in_sync=in_sync, replicas=replicas, lineage="l"
     )
     store.write(paths.journal(J), record, ABSENT)
 
@@ -94,7 +94,7 @@ def lose(store: FakeStore) -> None:
     store.remove(paths.journal(J), ANY)
 
 
-def test_a_copy_goes_when_its_record_was_seen_and_is_gone(site: Site, store: FakeStore) -> None:
+def test_a_replica_goes_when_its_record_was_seen_and_is_gone(site: Site, store: FakeStore) -> None:
     assert site.unwanted() == []
     site.again()
     lose(store)
@@ -102,7 +102,7 @@ def test_a_copy_goes_when_its_record_was_seen_and_is_gone(site: Site, store: Fak
     assert site.replicated.problems == {}
 
 
-def test_a_copy_stays_that_an_import_brings_no_record_of(site: Site, store: FakeStore) -> None:
+def test_a_replica_stays_that_an_import_brings_no_record_of(site: Site, store: FakeStore) -> None:
     assert site.unwanted() == []
     lose(store)
     site.generation = site.seen = 2
@@ -125,12 +125,12 @@ def test_nothing_goes_while_a_tree_is_brought_back(site: Site, store: FakeStore)
     assert site.unwanted() == []
 
 
-def test_a_copy_that_was_made_while_the_node_stood_still_goes_too(
+def test_a_replica_that_was_made_while_the_node_stood_still_goes_too(
     site: Site, store: FakeStore
 ) -> None:
     """Its record was seen before it was there, and not since."""
-    site.workers.copies.clear()
+    site.workers.replicas.clear()
     assert site.unwanted({J: 0}) == []
-    site.workers.copies[J] = "n1/x"
+    site.workers.replicas[J] = "n1/x"
     lose(store)
     assert site.unwanted({J: 0}) == [J]

@@ -1,7 +1,7 @@
-"""What is to be said to the copies on one node, in turns.
+"""What is to be said to the replicas on one node, in turns.
 
-Protects that a copy in sync never waits for those that catch up, however many these are, and that
-these get their turn however much is said to others.
+Protects that a replica in sync never waits for those that catch up, however many these are, and
+that these get their turn however much is said to others.
 """
 
 from __future__ import annotations

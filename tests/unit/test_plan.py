@@ -169,7 +169,7 @@ def test_lanes_of_objects_are_shared_out_over_hosts_where_nobody_says_how() -> N
         shares[hosts] = sorted(map(len, reads(settled)))
     few, many = {2: [4, 4], 3: [4, 4]}, {hosts: [2, 2, 2, 2] for hosts in range(4, 10)}
     assert shares == {1: [8]} | few | many
-    gone = {name: replace(one, live=name == "n1", lost=True) for name, one in settled.nodes.items()}
+    gone = {name: replace(one, live=name == "n1", down=True) for name, one in settled.nodes.items()}
     left = at_rest(replace(settled, nodes=gone | {"n1": settled.nodes["n1"]}))
     assert sorted(map(len, reads(left))) == [2] * 4, "hosts that go make it no smaller"
     assert owners(left) == {"n1": 4}
@@ -286,7 +286,7 @@ def test_a_task_that_was_let_go_for_nobody_goes_back_to_its_owner() -> None:
     assert task.node is not None
     other = "b" if task.node == "a" else "a"
     let_go = obeyed(carried_out(wanted(settled, task.node, "draining")))
-    gone = replace(let_go.nodes[other], live=False, lost=True)
+    gone = replace(let_go.nodes[other], live=False, down=True)
     alone = at_rest(replace(let_go, nodes={**let_go.nodes, other: gone}))
     (back,) = alone.flows["f"].tasks.values()
     assert (back.node, back.state, back.epoch > task.epoch) == (task.node, "assigned", True)

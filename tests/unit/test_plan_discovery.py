@@ -26,7 +26,7 @@ TASK = "discover.0"
 
 def node(name: str, *, live: bool = True, desired: str = "active", **labels: str) -> NodeView:
     record = Node(uuid=name, roles=("ingest", "collect"), desired=desired, labels=labels)
-    return NodeView(name, record, live, lost=not live)
+    return NodeView(name, record, live, down=not live)
 
 
 def flow(name: str = "f", **fields: object) -> FlowView:
@@ -104,7 +104,7 @@ def test_it_stays_when_nodes_come_and_moves_at_once_when_its_own_is_lost() -> No
     more = settled(replace(before, nodes={**before.nodes, "c": node("c"), "d": node("d")}))
     assert task(more) == task(before)
     had = owner(before) or ""
-    after = settled(with_node(before, had, live=False, lost=True))
+    after = settled(with_node(before, had, live=False, down=True))
     assert owner(after) not in (None, had)
     old, new = task(before), task(after)
     assert old is not None
@@ -151,7 +151,7 @@ def test_nothing_moves_in_maintenance_mode() -> None:
     before = settled(world([flow()], [node("a"), node("b")]))
     had = owner(before) or ""
     cluster = Cluster(maintenance=Maintenance(who="a", why="b", since=0.0))
-    away = with_node(replace(before, cluster=cluster), had, live=False, lost=True)
+    away = with_node(replace(before, cluster=cluster), had, live=False, down=True)
     assert task(settled(away)) == task(before)
 
 
@@ -172,7 +172,7 @@ def test_a_stopped_flow_keeps_it_while_more_may_come_and_is_not_collected() -> N
     stopped = settled(with_state(before, "stopped"))
     assert (list(stopped.flows["f"].tasks), task(stopped)) == ([TASK], task(before))
     had = owner(stopped) or ""
-    lost = settled(with_node(stopped, had, live=False, lost=True))
+    lost = settled(with_node(stopped, had, live=False, down=True))
     assert owner(lost) not in (None, had)
     came = settled(with_flow(stopped, partitions={**found, "t.2.abc@kafka": Partition()}))
     assert list(came.flows["f"].tasks) == [TASK]

@@ -98,14 +98,14 @@ def test_a_task_that_begins_and_goes_on_has_not_ended() -> None:
 
 
 def test_one_whose_node_is_gone_has_failed() -> None:
-    lost = settle(change(cluster(), "n0", live=False, lost=True))
+    lost = settle(change(cluster(), "n0", live=False, down=True))
     assert told(lost) == [("collect.0", "n0", 1, "failed", "n0 is gone")]
     assert lost.flows["f"].plan.ended[0].time == NOW
 
 
 def test_one_with_nothing_left_to_read_has_not_failed() -> None:
     done = replace(cluster(), drained=frozenset({"j0", "j1"}))
-    lost = settle(change(says(done, "failed", "no space"), "n0", live=False, lost=True))
+    lost = settle(change(says(done, "failed", "no space"), "n0", live=False, down=True))
     assert [how for _, _, _, how, _ in told(lost)] == ["stopped"]
 
 
@@ -172,7 +172,7 @@ def test_the_history_is_bounded_and_keeps_the_newest() -> None:
     """A flow whose thousand tasks end at once, again and again."""
     snapshot = cluster(tasks=1000, nodes=4, journals=1000)
     for node in ("n0", "n1", "n2"):
-        snapshot = settle(change(snapshot, node, live=False, lost=True))
+        snapshot = settle(change(snapshot, node, live=False, down=True))
         found = snapshot.flows["f"].plan.ended
         assert len(found) == 100
         assert found[-1].node == node
@@ -183,7 +183,7 @@ def test_of_a_plan_in_steps_each_entry_is_written_once() -> None:
     """Whatever master goes on with it: an entry comes with the step that ends the task."""
     snapshot = cluster(tasks=2000, nodes=3, journals=40_000)
     small = replace(snapshot, scale=Scale(limit_bytes=250_000))
-    lost = change(small, "n0", live=False, lost=True)
+    lost = change(small, "n0", live=False, down=True)
     actions = [a for a in Planner().plan(lost) if isinstance(a, Replan)]
     assert len(actions) > 1
     known: set[str] = set()
@@ -198,7 +198,7 @@ def test_of_a_plan_in_steps_each_entry_is_written_once() -> None:
 
 
 def test_a_planner_that_lost_its_memory_writes_the_same() -> None:
-    lost = change(cluster(tasks=20, nodes=3, journals=40), "n1", live=False, lost=True)
+    lost = change(cluster(tasks=20, nodes=3, journals=40), "n1", live=False, down=True)
     assert Planner().plan(lost) == plan(lost)
 
 

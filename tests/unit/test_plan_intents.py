@@ -172,7 +172,7 @@ def test_a_task_drains_as_soon_as_a_partition_ends_that_its_batch_may_have() -> 
 def test_the_task_of_a_dead_owner_moves_with_its_batch() -> None:
     settled = running(2)
     owner = settled.nodes[task(settled, 0).node or ""]
-    gone = replace(owner, live=False, lost=True)
+    gone = replace(owner, live=False, down=True)
     dead = decided(replace(settled, nodes={**settled.nodes, owner.name: gone}), 0)
     moved = obeyed(carried_out(dead))
     assert task(moved, 0).node not in (None, owner.name)

@@ -1,4 +1,4 @@
-"""What the planner does about nodes that are away, and in maintenance mode."""
+"""What the planner does about nodes that are down, and in maintenance mode."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from zkschema.records import (
 
 def test_since_when_a_node_is_away_is_written_once_and_taken_back() -> None:
     settled = at_rest(cluster([flow()], [node("a"), node("b")], leads=True, now=5.0))
-    gone = replace(settled.nodes["b"], live=False, lost=True, unmarked=True)
+    gone = replace(settled.nodes["b"], live=False, down=True, mark_due=True)
     state = carried_out(replace(settled, nodes={**settled.nodes, "b": gone}))
-    assert state.nodes["b"].record.away_since == 5.0
+    assert state.nodes["b"].record.down_since == 5.0
     assert plan(state) == []
-    back = replace(state.nodes["b"], live=True, lost=False, unmarked=True)
+    back = replace(state.nodes["b"], live=True, down=False, mark_due=True)
     state = carried_out(replace(state, nodes={**state.nodes, "b": back}))
-    assert state.nodes["b"].record.away_since == 0.0
+    assert state.nodes["b"].record.down_since == 0.0
 
 
 def test_the_long_gone_do_not_count_as_missing() -> None:
     state = missing(9)
     gone = {
-        name: view if view.live else replace(view, long_gone=True)
-        for name, view in state.nodes.items()
+        name: view if view.live else replace(view, gone=True) for name, view in state.nodes.items()
     }
     assert [action for action in plan(state) if isinstance(action, Maintain)]
     after = carried_out(replace(state, nodes=gone))
@@ -57,7 +56,7 @@ def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() ->
     held = {"j": Journal(flow="f", node="b", primary="b", term=1, in_sync=("b",))}
     settled = at_rest(cluster([flow()], nodes, leads=True, journals=held))
     away = {
-        name: replace(settled.nodes[name], live=False, lost=True, expired=True) for name in "bc"
+        name: replace(settled.nodes[name], live=False, down=True, expired=True) for name in "bc"
     }
     state = replace(settled, nodes={**settled.nodes, **away})
     kinds = [type(action) for action in plan(state)]
@@ -71,7 +70,7 @@ def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() ->
 def test_a_node_is_not_forgotten_that_may_hold_what_it_has_not_told() -> None:
     both = (INGEST, COLLECT)
     settled = at_rest(cluster([flow()], [node("a"), node("b", roles=both)], leads=True))
-    away = replace(settled.nodes["b"], live=False, lost=True, expired=True)
+    away = replace(settled.nodes["b"], live=False, down=True, expired=True)
     assert away.status is not None
     held = {
         "its journals": replace(away, status=replace(away.status, journals_told=False)),
@@ -100,7 +99,7 @@ def test_a_node_is_not_forgotten_that_may_hold_what_it_has_not_told() -> None:
 def test_a_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
     nodes = [node(name, zone="r") for name in "ab"] + [node(name) for name in "cd"]
     settled = at_rest(cluster([flow(tasks=20)], nodes))
-    lost = {name: replace(settled.nodes[name], live=False, lost=True) for name in "ab"}
+    lost = {name: replace(settled.nodes[name], live=False, down=True) for name in "ab"}
     throttled = Cluster(throttles={"recovery": 3})
     state = replace(settled, nodes={**settled.nodes, **lost}, cluster=throttled)
     left = []
@@ -114,7 +113,7 @@ def test_a_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
 
 def test_a_task_that_never_starts_holds_up_no_recovery() -> None:
     settled = at_rest(cluster([flow(tasks=8)], [node("a"), node("b")]))
-    lost = {"a": replace(settled.nodes["a"], live=False, lost=True)}
+    lost = {"a": replace(settled.nodes["a"], live=False, down=True)}
     throttled = Cluster(throttles={"recovery": 2})
     state = carried_out(replace(settled, nodes={**settled.nodes, **lost}, cluster=throttled))
     for _ in range(2):
@@ -161,7 +160,7 @@ def test_nodes_that_come_and_go_leave_nothing_in_a_planner() -> None:
 def missing(count: int, of: int = 10, **more: Any) -> Snapshot:
     settled = at_rest(cluster([flow(tasks=of)], [node(f"n{i}") for i in range(of)]))
     views = {
-        name: replace(view, live=number >= count, lost=number < count)
+        name: replace(view, live=number >= count, down=number < count)
         for number, (name, view) in enumerate(settled.nodes.items())
     }
     return replace(settled, nodes=views, leads=True, **more)
@@ -183,7 +182,7 @@ def test_maintenance_ends_below_a_stricter_threshold_and_work_goes_on() -> None:
 
     def back(alive: int) -> Snapshot:
         views = {
-            name: replace(view, live=number >= 10 - alive, lost=number < 10 - alive)
+            name: replace(view, live=number >= 10 - alive, down=number < 10 - alive)
             for number, (name, view) in enumerate(begun.nodes.items())
         }
         return replace(begun, nodes=views)

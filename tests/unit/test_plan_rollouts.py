@@ -130,7 +130,7 @@ def test_a_task_that_changes_hands_in_a_rollout_keeps_its_revision() -> None:
     )
     owner = state.flows["f"].tasks[canary.task].node
     assert owner is not None
-    lost = replace(state.nodes[owner], live=False, lost=True)
+    lost = replace(state.nodes[owner], live=False, down=True)
     after = carried_out(replace(state, nodes={**state.nodes, owner: lost}))
     moved = after.flows["f"].tasks[canary.task]
     assert (moved.node != owner, moved.revision) == (True, 2)

@@ -66,9 +66,9 @@ def told(snapshot: Snapshot) -> dict[str, list[tuple[str, str, int]]]:
 
 
 def change(snapshot: Snapshot, name: str, **fields: object) -> Snapshot:
-    """The node is so from now on; fields of its record, ``live`` and ``lost``."""
+    """The node is so from now on; fields of its record, ``live`` and ``down``."""
     node = snapshot.nodes[name]
-    of_view = {key: fields.pop(key) for key in ("live", "lost") if key in fields}
+    of_view = {key: fields.pop(key) for key in ("live", "down") if key in fields}
     node = replace(node, record=replace(node.record, **fields), **of_view)  # type: ignore[arg-type]
     return replace(snapshot, nodes={**snapshot.nodes, name: node})
 
@@ -109,7 +109,7 @@ def test_there_are_fewer_when_there_are_not_enough_nodes_and_nothing_more_is_pla
 def test_the_standby_takes_over_when_the_owner_is_lost() -> None:
     settled = cluster("aabb", tasks=8)
     before = {f"collect.{n}": task(settled, f"collect.{n}") for n in range(8)}
-    lost = settle(change(settled, "n0", live=False, lost=True))
+    lost = settle(change(settled, "n0", live=False, down=True))
     for name, was in before.items():
         if was.node == "n0":
             assert task(lost, name).node == was.standbys[0]
@@ -129,7 +129,7 @@ def test_a_standby_without_room_is_passed_over() -> None:
     (standby,) = task(settled).standbys
     (other,) = {"n1", "n2"} - {standby}
     roomy = change(settled, other, capacity={"slots": 4.0})
-    assert task(settle(change(roomy, "n0", live=False, lost=True))).node == other
+    assert task(settle(change(roomy, "n0", live=False, down=True))).node == other
 
 
 def test_a_planner_that_remembers_chooses_anew_when_a_rollout_changes_replicas() -> None:
@@ -155,7 +155,7 @@ def test_standbys_stay_until_their_node_is_given_up() -> None:
     (other,) = {"n1", "n2"} - {standby}
     missed = settle(change(settled, standby, live=False))
     assert task(missed).standbys == (standby,)
-    assert task(settle(change(missed, standby, lost=True))).standbys == (other,)
+    assert task(settle(change(missed, standby, down=True))).standbys == (other,)
     drained = settle(change(settled, standby, desired="draining"))
     assert (task(drained).node, task(drained).standbys) == ("n0", (other,))
     back = settle(change(drained, standby, desired="active"))
@@ -183,7 +183,7 @@ def test_no_standby_moves_in_maintenance_mode() -> None:
     mode = Maintenance(who="a", why="b", since=0.0)
     settled = replace(cluster("abc"), cluster=Cluster(maintenance=mode))
     (standby,) = task(settled).standbys
-    lost = change(settled, standby, live=False, lost=True)
+    lost = change(settled, standby, live=False, down=True)
     assert plan(lost) == []
 
 

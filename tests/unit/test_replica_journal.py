@@ -1,7 +1,7 @@
-"""A copy on disk: taken frames, terms, cuts and beginnings anew, over crashes.
+"""A replica on disk: taken frames, terms, cuts and beginnings anew, over crashes.
 
-Protects that a copy holds the same bytes as its primary, shows readers nothing that not all copies
-have, and that what it says of its terms is what lies on its disk.
+Protects that a replica holds the same bytes as its primary, shows readers nothing that not all
+replicas have, and that what it says of its terms is what lies on its disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def primary(tmp_path: Path) -> Iterator[ReplicaJournal]:
 
 
 @pytest.fixture
-def copy(tmp_path: Path, primary: ReplicaJournal) -> ReplicaJournal:
+def replica(tmp_path: Path, primary: ReplicaJournal) -> ReplicaJournal:
     replica = Replica.new("n2", primary.replica.lineage)
     return ReplicaJournal.make(tmp_path / "n2", NAME, replica, term=1)
 
@@ -48,38 +48,40 @@ def bodies(journal: ReplicaJournal, start: int, end: int) -> list[object]:
     return [row for batch in journal.read(start, end) for row in batch["seq"].to_pylist()]
 
 
-def test_a_copy_takes_frames_as_they_lie_and_readers_wait_for_all_copies(
-    primary: ReplicaJournal, copy: ReplicaJournal
+def test_a_replica_takes_frames_as_they_lie_and_readers_wait_for_all_replicas(
+    primary: ReplicaJournal, replica: ReplicaJournal
 ) -> None:
     for frame in frames(primary, 0, 30):
-        copy.append_frame(frame)
-    copy.sync()
-    assert copy.held == primary.held == Log(0, 30, 30, (Start(1, 0),))
-    assert (copy.safe, copy.state) == (0, {"cursor": 30})
+        replica.append_frame(frame)
+    replica.sync()
+    assert replica.held == primary.held == Log(0, 30, 30, (Start(1, 0),))
+    assert (replica.safe, replica.state) == (0, {"cursor": 30})
     with pytest.raises(AboveSafeError):
-        list(copy.read(0, 10))
-    copy.advance(20)
-    assert bodies(copy, 0, 20) == list(range(20))
-    assert frames(copy, 0, 30) == frames(primary, 0, 30)
-    copy.close()
+        list(replica.read(0, 10))
+    replica.advance(20)
+    assert bodies(replica, 0, 20) == list(range(20))
+    assert frames(replica, 0, 30) == frames(primary, 0, 30)
+    replica.close()
 
 
-def test_what_does_not_go_on_here_is_refused(primary: ReplicaJournal, copy: ReplicaJournal) -> None:
+def test_what_does_not_go_on_here_is_refused(
+    primary: ReplicaJournal, replica: ReplicaJournal
+) -> None:
     first, second, _ = frames(primary, 0, 30)
     with pytest.raises(CorruptError, match="seq 10"):
-        copy.append_frame(second)
+        replica.append_frame(second)
     broken = bytearray(first)
     broken[-70] ^= 1
     with pytest.raises(CorruptError, match="checksum"):
-        copy.append_frame(pa.py_buffer(broken))
+        replica.append_frame(pa.py_buffer(broken))
     primary.fence(2)
     primary.append(numbered_events(30, 1))
     primary.sync()
     for frame in frames(primary, 0, 30):
-        copy.append_frame(frame)
+        replica.append_frame(frame)
     with pytest.raises(CorruptError, match="term 2"):
-        copy.append_frame(frames(primary, 30, 31)[0])
-    copy.close()
+        replica.append_frame(frames(primary, 30, 31)[0])
+    replica.close()
 
 
 def test_terms_are_known_again_after_a_restart(tmp_path: Path, primary: ReplicaJournal) -> None:
@@ -121,10 +123,10 @@ def test_a_cut_leaves_what_lies_below_and_its_source_state(
     again.close()
 
 
-def test_a_copy_begins_anew_where_the_primary_begins(copy: ReplicaJournal) -> None:
-    anew = copy.restart(500, "b", {"cursor": 500})
+def test_a_replica_begins_anew_where_the_primary_begins(replica: ReplicaJournal) -> None:
+    anew = replica.restart(500, "b", {"cursor": 500})
     assert (anew.held, anew.state) == (Log(500, 500, 500, ()), {"cursor": 500})
-    assert (anew.term, anew.replica.lineage, anew.replica.id) == (1, "b", copy.replica.id)
+    assert (anew.term, anew.replica.lineage, anew.replica.id) == (1, "b", replica.replica.id)
     assert anew.source_state_at_floor == {"cursor": 500}
     anew.append(numbered_events(500, 4))
     anew.sync()
@@ -133,7 +135,7 @@ def test_a_copy_begins_anew_where_the_primary_begins(copy: ReplicaJournal) -> No
     anew.close()
 
 
-def test_a_disk_that_lost_what_all_copies_had_is_not_opened(
+def test_a_disk_that_lost_what_all_replicas_had_is_not_opened(
     tmp_path: Path, primary: ReplicaJournal
 ) -> None:
     primary.advance(30)
@@ -141,5 +143,5 @@ def test_a_disk_that_lost_what_all_copies_had_is_not_opened(
     known = (tmp_path / "n1" / NAME / "replica").read_bytes()
     ReplicaJournal.load(tmp_path / "n1" / NAME).cut(10).close()
     (tmp_path / "n1" / NAME / "replica").write_bytes(known)
-    with pytest.raises(CorruptError, match="all copies had 30"):
+    with pytest.raises(CorruptError, match="all replicas had 30"):
         ReplicaJournal.load(tmp_path / "n1" / NAME)

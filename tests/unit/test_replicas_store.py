@@ -52,7 +52,8 @@ def take(store: JournalStore) -> ReplicatedJournal:
 
 
 def tell(store: JournalStore, name: str, *others: str, primary: str = "", term: int = 1) -> None:
-    """Who leads a journal, the copy that is here or another one, and which others are in sync."""
+    """Who leads a journal, the replica that is here or another one, and which others are in
+    sync."""
     journal = store.replicas.journals[name]
     leads = primary or journal.replica_id
     membership = Membership(journal.lineage, term, leads, (leads, *others), ("n1",))
@@ -70,7 +71,7 @@ def append(journal: ReplicatedJournal, count: int) -> None:
 
 def written(store: JournalStore, *, end: int = 30) -> ReplicatedJournal:
     """A taken journal of ours, with a frame for each ten events; it leads, and has not heard of
-    the other copy."""
+    the other replica."""
     journal = take(store)
     tell(store, journal.id, "n2/x")
     while journal.next_seq < end:
@@ -128,7 +129,7 @@ def supersede(store: JournalStore, name: str) -> None:
     tell(store, name, primary="n2/x", term=7)
 
 
-def test_what_another_copy_does_not_have_goes_and_sources_read_it_again(
+def test_what_another_replica_does_not_have_goes_and_sources_read_it_again(
     store: JournalStore, tmp_path: Path
 ) -> None:
     journal = written(store)
@@ -179,7 +180,7 @@ def test_one_that_lacks_events_waits_for_them_unless_they_are_gone(store: Journa
 
 
 def test_events_that_an_operator_gave_up_are_read_again(store: JournalStore) -> None:
-    """All copies had them, and the one that leads now had not joined."""
+    """All replicas had them, and the one that leads now had not joined."""
     journal = take(store)
     tell(store, journal.id)
     append(journal, 10)
@@ -241,7 +242,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
 
 
 def fill(store: JournalStore, lost: ReplicatedJournal) -> None:
-    """As n2 does, which ended it at 20: it gives its events to the copy that began anew."""
+    """As n2 does, which ended it at 20: it gives its events to the replica that began anew."""
     made = ReplicaJournal.make(store.path / "n2", lost.id, Replica("n2/x", lost.lineage), term=5)
     for start in (0, 10):
         made.append(numbered_events(start, 10), {"app.log": start + 10})
@@ -332,7 +333,7 @@ CONFIGURED = {"type": "configure", "number": 1, "tasks": []}
 
 
 @pytest.mark.parametrize(("others", "closed"), [((), True), (("n2/b",), False)])
-def test_where_a_journal_ends_is_said_once_all_copies_in_sync_end_there(
+def test_where_a_journal_ends_is_said_once_all_replicas_in_sync_end_there(
     store: JournalStore, others: tuple[str, ...], *, closed: bool
 ) -> None:
     """One that leads after it may lack events at its end, and what the maker reads again is what
@@ -345,7 +346,7 @@ def test_where_a_journal_ends_is_said_once_all_copies_in_sync_end_there(
     said = asyncio.run(status_of(store, CONFIGURED, told))["journals"][journal.id]
     assert journal.closed
     assert (said["closed"], said["end"]) == (closed, 10 if closed else None)
-    assert (said["copy"], said["leads"]) == (journal.replica_id, True)
+    assert (said["replica"], said["leads"]) == (journal.replica_id, True)
     assert not said["damaged"]
 
 

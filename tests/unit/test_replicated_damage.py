@@ -1,7 +1,7 @@
-"""Copies of a journal whose disks damage what they hold, or fail, while all runs.
+"""Replicas of a journal whose disks damage what they hold, or fail, while all runs.
 
 Protects that damage is met by the node and not by readers alone, that what is damaged passes for no
-copy any more, and that after a failed sync nothing counts but what came to the disk since.
+replica any more, and that after a failed sync nothing counts but what came to the disk since.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
-from tests.unit.copies_world import (
+from tests.unit.replicas_world import (
     NAME,
     NODES,
     Site,
@@ -126,12 +126,12 @@ def test_damage_that_a_reader_meets_is_known_to_the_primary_and_readers_are_to_w
     world.settle()
     world.look(2 * TELL_SECONDS)
     assert bodies(world["n2"], 0, 30) == seqs((0, 30))
-    assert world.in_sync == ["n2", "n3"], "what is damaged is no copy"
+    assert world.in_sync == ["n2", "n3"], "what is damaged is no replica"
     with pytest.raises(UnavailableError):
         list(primary.read_frames(0, 30))
 
 
-def test_damage_that_the_sending_to_another_copy_meets_is_known_to_the_primary(
+def test_damage_that_the_sending_to_another_replica_meets_is_known_to_the_primary(
     world: World,
 ) -> None:
     primary = filled(world)
@@ -140,7 +140,7 @@ def test_damage_that_the_sending_to_another_copy_meets_is_known_to_the_primary(
     assert "checksum" in primary.damaged
 
 
-def test_without_another_copy_all_before_the_damage_is_read_and_events_are_taken_on(
+def test_without_another_replica_all_before_the_damage_is_read_and_events_are_taken_on(
     world: World,
 ) -> None:
     world.cut_off("n2", "n3")
@@ -192,7 +192,7 @@ def fail(world: World, code: int) -> tuple[Site, LossyDisk, int]:
     return site, disk, end
 
 
-def test_a_copy_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_disk(
+def test_a_replica_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_disk(
     world: World,
 ) -> None:
     site, disk, end = fail(world, errno.ENOSPC)
@@ -221,7 +221,7 @@ def test_a_disk_that_goes_on_failing_is_tried_ever_more_seldom(world: World) -> 
     assert tries == [0, 1, 3, 7, 15]
 
 
-def test_a_copy_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
+def test_a_replica_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
     world: World,
 ) -> None:
     site, disk, _ = fail(world, errno.EIO)

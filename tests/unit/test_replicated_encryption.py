@@ -1,7 +1,8 @@
-"""Copies of encrypted journals: frames as they lie, no key while a copy follows, one when it leads.
+"""Replicas of encrypted journals: frames as they lie, no key while a replica follows, one when it
+leads.
 
-Protects that nothing of the events is in plain text on a copy's disk, that a copy that leads gives
-its readers what was taken or nothing, and that it goes on once its key is there.
+Protects that nothing of the events is in plain text on a replica's disk, that a replica that leads
+gives its readers what was taken or nothing, and that it goes on once its key is there.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import CorruptError, UnavailableError
 from tests.testkit.journal import numbered_events
-from tests.unit import test_replicas_copies as copies
+from tests.unit import test_replicas_protocol as replicas
 from tests.unit import test_replicas_store as stores
-from tests.unit.copies_world import NAME, World, bodies, promote
+from tests.unit.replicas_world import NAME, World, bodies, promote
 
 REFERENCE, ELSEWHERE = "${secret:journal-key}", "${secret:journal-key-2026}"
 KEY, OTHER = "0b" * 32, "a7" * 32
@@ -95,7 +96,7 @@ def wait_for_key(journal: ReplicatedJournal) -> None:
 # While it follows.
 
 
-def test_copies_have_the_bytes_of_the_primary_and_no_key(world: World, tmp_path: Path) -> None:
+def test_replicas_have_the_bytes_of_the_primary_and_no_key(world: World, tmp_path: Path) -> None:
     for _ in range(3):
         take(world["n1"])
         world.settle()
@@ -125,7 +126,7 @@ def test_each_frame_is_encrypted_once(world: World, monkeypatch: pytest.MonkeyPa
     assert sealed == [0, 10]
 
 
-def test_copies_catch_up_and_begin_anew_without_a_key(world: World, tmp_path: Path) -> None:
+def test_replicas_catch_up_and_begin_anew_without_a_key(world: World, tmp_path: Path) -> None:
     """n3 lacks what was trimmed since."""
     take(world["n1"])
     world.settle()
@@ -152,7 +153,7 @@ def test_copies_catch_up_and_begin_anew_without_a_key(world: World, tmp_path: Pa
     nothing_is_in_plain_text(tmp_path / "n3")
 
 
-def test_a_copy_refuses_events_in_plain_text(world: World, tmp_path: Path) -> None:
+def test_a_replica_refuses_events_in_plain_text(world: World, tmp_path: Path) -> None:
     """Of whoever leads without the key, or says that it does."""
     take(world["n1"])
     world.settle()
@@ -161,17 +162,17 @@ def test_a_copy_refuses_events_in_plain_text(world: World, tmp_path: Path) -> No
     plain.append(numbered_events(10, 10, 60))
     plain.sync()
     _, frame = (frame for window in plain.written_frames(0, 20) for frame in window)
-    copy = world["n2"]._journal
+    replica = world["n2"]._journal
     with pytest.raises(CorruptError, match="is in plain text, where all are encrypted"):
-        copy.append_frame(frame)
-    assert copy.next_seq == 10
+        replica.append_frame(frame)
+    assert replica.next_seq == 10
     nothing_is_in_plain_text(tmp_path / "n2")
     with pytest.raises(AssertionError):  # it would be seen
         nothing_is_in_plain_text(tmp_path / "x")
     plain.close()
 
 
-def test_a_copy_keeps_to_the_key_with_which_it_began(world: World, tmp_path: Path) -> None:
+def test_a_replica_keeps_to_the_key_with_which_it_began(world: World, tmp_path: Path) -> None:
     """Or its events could not be read with either."""
     file = tmp_path / "n2" / NAME / FILE
     before = file.read_bytes()
@@ -239,7 +240,7 @@ def search(journal: ReplicatedJournal, told: Mapping[str, str] | None = None) ->
     return searching
 
 
-def test_a_copy_that_leads_reads_with_the_secret_of_its_node(
+def test_a_replica_that_leads_reads_with_the_secret_of_its_node(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     led = lead(world)
@@ -294,7 +295,7 @@ def test_the_secret_is_found_where_the_flow_has_it_now(
     assert bodies(led, 0, 10) == list(range(10))
 
 
-def test_a_flow_that_is_not_encrypted_any_more_leaves_its_copies_readable(
+def test_a_flow_that_is_not_encrypted_any_more_leaves_its_replicas_readable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = lead(world)
@@ -303,7 +304,7 @@ def test_a_flow_that_is_not_encrypted_any_more_leaves_its_copies_readable(
     assert bodies(led, 0, 10) == list(range(10))
 
 
-def test_a_copy_of_which_nobody_knows_the_key_says_so_when_it_is_read(
+def test_a_replica_of_which_nobody_knows_the_key_says_so_when_it_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Somebody has removed the file; its frames say that they are encrypted."""
@@ -336,11 +337,11 @@ def test_readers_of_another_process_wait_and_people_are_told(world: World) -> No
     server.stop()
 
 
-def test_a_copy_that_leads_and_was_changed_gives_nothing(
+def test_a_replica_that_leads_and_was_changed_gives_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also with right checksums: whoever holds a copy has no key to make events with. Another copy
-    that is in sync gives them in its stead."""
+    """Also with right checksums: whoever holds a replica has no key to make events with. Another
+    replica that is in sync gives them in its stead."""
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", KEY)
     led = lead(world)
     (segment,) = (tmp_path / "n2" / NAME).glob("*.segment")
@@ -351,11 +352,13 @@ def test_a_copy_that_leads_and_was_changed_gives_nothing(
     body = bytes(data[at + 64 : at + header.length])
     data[at : at + 64] = replace(header, payload_crc=crc32c(body)).pack()
     segment.write_bytes(data)
-    with pytest.raises(UnavailableError, match="somebody made or moved it; this copy is damaged"):
+    with pytest.raises(
+        UnavailableError, match="somebody made or moved it; this replica is damaged"
+    ):
         bodies(led, 0, 10)
 
 
-def test_tools_look_at_a_copy_with_and_without_the_key(world: World, tmp_path: Path) -> None:
+def test_tools_look_at_a_replica_with_and_without_the_key(world: World, tmp_path: Path) -> None:
     take(world["n1"])
     world.settle()
     world["n2"].close()
@@ -431,7 +434,7 @@ def test_a_worker_that_starts_anew_goes_on_in_its_encrypted_journal(
 def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
     """An encrypted journal on n9, with thirty events."""
     made = ReplicaJournal.make(
-        tmp_path / "n9", copies.THEIRS, Replica.new("n9"), term=5, key=KeyReference.of(ring())
+        tmp_path / "n9", replicas.THEIRS, Replica.new("n9"), term=5, key=KeyReference.of(ring())
     )
     made.cipher.use(ring())
     for start in (0, 10, 20):
@@ -442,14 +445,14 @@ def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
     made.close()
 
 
-def test_a_copy_that_is_made_by_its_primary_s_first_word_is_encrypted(
+def test_a_replica_that_is_made_by_its_primary_s_first_word_is_encrypted(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
-    answers = copies.copy(store, far)
+    answers = replicas.replica_of(store, far)
     assert [type(answer).__name__ for answer in answers] == ["Began", "Persisted"]
     nothing_is_in_plain_text(tmp_path / "n1")
-    made = tmp_path / "n1/copies" / copies.THEIRS / FILE
-    assert made.read_bytes() == (tmp_path / "n9" / copies.THEIRS / FILE).read_bytes()
+    made = tmp_path / "n1/copies" / replicas.THEIRS / FILE
+    assert made.read_bytes() == (tmp_path / "n9" / replicas.THEIRS / FILE).read_bytes()
     assert made.stat().st_mode & 0o777 == 0o600
 
 
@@ -457,27 +460,27 @@ def test_what_another_host_took_does_not_stop_the_sources_here(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     """They have their own key, and that journal waits for its own."""
-    copies.copy(store, far)
-    stores.tell(store, copies.THEIRS, term=6)
-    assert copies.THEIRS in store.journals
+    replicas.replica_of(store, far)
+    stores.tell(store, replicas.THEIRS, term=6)
+    assert replicas.THEIRS in store.journals
     journal = encrypted(store, ring(OTHER))
     written(store, journal)
     assert journal.safe == 10
 
 
-def test_a_copy_that_leads_is_locked_in_the_status_until_the_node_tells_the_text(
+def test_a_replica_that_leads_is_locked_in_the_status_until_the_node_tells_the_text(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY_2026", KEY)
     monkeypatch.setattr("flumeng.agent.ingest.worker.KEY_SECONDS", 0.05)
-    copies.copy(store, far)
-    stores.tell(store, copies.THEIRS, term=6)
-    told = stores.message(store, copies.THEIRS)
-    said = asyncio.run(stores.status_of(store, told))["journals"][copies.THEIRS]
+    replicas.replica_of(store, far)
+    stores.tell(store, replicas.THEIRS, term=6)
+    told = stores.message(store, replicas.THEIRS)
+    said = asyncio.run(stores.status_of(store, told))["journals"][replicas.THEIRS]
     assert "there is no secret journal-key:" in said["locked"]
     again = stores.open_store(store.path.parent)
-    stores.tell(again, copies.THEIRS, term=7)
+    stores.tell(again, replicas.THEIRS, term=7)
     found = {"web": text(f"encryption: {{key: '{ELSEWHERE}'}}")}
-    told = {**stores.message(again, copies.THEIRS), "texts": found}
-    said = asyncio.run(stores.status_of(again, told))["journals"][copies.THEIRS]
+    told = {**stores.message(again, replicas.THEIRS), "texts": found}
+    said = asyncio.run(stores.status_of(again, told))["journals"][replicas.THEIRS]
     assert "locked" not in said

@@ -1,7 +1,7 @@
-"""Copies of a journal over real directories, with messages that a test delivers by hand.
+"""Replicas of a journal over real directories, with messages that a test delivers by hand.
 
-Protects that what is confirmed is on every copy in sync and stays when any of these leads next, and
-that who does not lead any more confirms nothing, whatever it has.
+Protects that what is confirmed is on every replica in sync and stays when any of these leads next,
+and that who does not lead any more confirms nothing, whatever it has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
 from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.platform.errors import UserError
 from tests.testkit.journal import numbered_events
-from tests.unit.copies_world import NAME, NODES, World, bodies, promote, seqs, take
+from tests.unit.replicas_world import NAME, NODES, World, bodies, promote, seqs, take
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_proposal_to_lead_that_is_lost_is_made_again(world: World) -> None:
     assert world["n1"].leads
 
 
-def test_a_copy_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_room(
+def test_a_replica_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_room(
     world: World,
 ) -> None:
     world.away = {"n1"}
@@ -115,7 +115,7 @@ def test_an_older_record_than_is_known_says_nothing(world: World) -> None:
 # What is confirmed, and shown.
 
 
-def test_events_are_confirmed_and_shown_once_all_copies_in_sync_have_them(world: World) -> None:
+def test_events_are_confirmed_and_shown_once_all_replicas_in_sync_have_them(world: World) -> None:
     primary = world["n1"]
     woken: list[bool] = []
     primary.on_confirmed(lambda: woken.append(True))
@@ -146,18 +146,18 @@ def test_what_is_not_on_the_primary_s_own_disk_is_not_confirmed(world: World) ->
     assert primary.confirms(10)
 
 
-def test_a_copy_shows_what_all_have_and_holds_the_source_state(world: World) -> None:
+def test_a_replica_shows_what_all_have_and_holds_the_source_state(world: World) -> None:
     take(world["n1"])
     world.settle()
-    copy = world["n2"]
-    assert (copy.next_seq, copy.state) == (10, {"cursor": 10})
-    assert copy.safe == 0, "it has not heard yet that all have it"
+    replica = world["n2"]
+    assert (replica.next_seq, replica.state) == (10, {"cursor": 10})
+    assert replica.safe == 0, "it has not heard yet that all have it"
     world.look(2 * TELL_SECONDS)
-    assert copy.safe == 10
-    assert bodies(copy, 0, 10) == seqs((0, 10))
+    assert replica.safe == 10
+    assert bodies(replica, 0, 10) == seqs((0, 10))
 
 
-def test_what_the_other_copies_lack_is_known(world: World) -> None:
+def test_what_the_other_replicas_lack_is_known(world: World) -> None:
     world.away = {"n3"}
     take(world["n1"])
     world.settle()
@@ -165,16 +165,16 @@ def test_what_the_other_copies_lack_is_known(world: World) -> None:
     assert world["n2"].lags == {}
 
 
-def test_with_too_few_copies_in_sync_nothing_is_taken_and_nothing_confirmed(world: World) -> None:
+def test_with_too_few_replicas_in_sync_nothing_is_taken_and_nothing_confirmed(world: World) -> None:
     primary = world["n1"]
     end = take(primary)
     world.settle()
     assert primary.confirms(end)
     primary.require_in_sync(4)
     assert not primary.confirms(end)
-    with pytest.raises(HeldError, match="3 copies in sync, 4 are needed") as held:
+    with pytest.raises(HeldError, match="3 replicas in sync, 4 are needed") as held:
         take(primary)
-    assert held.value.cause == "3 copies in sync, 4 are needed"
+    assert held.value.cause == "3 replicas in sync, 4 are needed"
     primary.require_in_sync(3)
     assert take(primary) == 20
 
@@ -182,7 +182,7 @@ def test_with_too_few_copies_in_sync_nothing_is_taken_and_nothing_confirmed(worl
 # Who is late.
 
 
-def test_a_copy_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed(
+def test_a_replica_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed(
     world: World,
 ) -> None:
     primary = world["n1"]
@@ -203,7 +203,7 @@ def test_a_copy_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed(
     assert (world["n3"].next_seq, world["n3"].state) == (second, {"cursor": second})
 
 
-def test_a_copy_that_is_needed_does_not_leave(world: World) -> None:
+def test_a_replica_that_is_needed_does_not_leave(world: World) -> None:
     """It may still be promoted, and without it nothing could be confirmed all the same."""
     primary = world["n1"]
     primary.require_in_sync(3)
@@ -214,7 +214,7 @@ def test_a_copy_that_is_needed_does_not_leave(world: World) -> None:
     assert (primary.confirms(end), world.in_sync) == (False, ["n1", "n2", "n3"])
 
 
-def test_while_zookeeper_says_nothing_a_late_copy_counts(world: World) -> None:
+def test_while_zookeeper_says_nothing_a_late_replica_counts(world: World) -> None:
     primary, site = world["n1"], world.sites["n1"]
     world.cut_off("n3")
     end = take(primary)
@@ -234,7 +234,7 @@ def test_while_zookeeper_says_nothing_a_late_copy_counts(world: World) -> None:
 # Another one leads.
 
 
-def test_a_promoted_copy_closes_and_serves_and_the_one_before_it_is_cut(world: World) -> None:
+def test_a_promoted_replica_closes_and_serves_and_the_one_before_it_is_cut(world: World) -> None:
     """Of the events at its end nobody was told, and their source state is that of before."""
     old, new = world["n1"], world["n2"]
     confirmed = take(old)
@@ -253,15 +253,15 @@ def test_a_promoted_copy_closes_and_serves_and_the_one_before_it_is_cut(world: W
     world.settle()
     world.look(2 * TELL_SECONDS)
     assert (old.leads, old.superseded, old.closed) == (False, True, True)
-    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+    with pytest.raises(JournalFailedError, match="another replica is the primary"):
         old.confirms(confirmed)
-    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+    with pytest.raises(JournalFailedError, match="another replica is the primary"):
         take(old)
     assert (old.next_seq, old.state) == (confirmed, {"cursor": confirmed})
     assert world.in_sync == ["n1", "n2", "n3"]
 
 
-def test_a_primary_that_hears_of_a_later_term_from_a_copy_is_over(world: World) -> None:
+def test_a_primary_that_hears_of_a_later_term_from_a_replica_is_over(world: World) -> None:
     """It has not heard of it from ZooKeeper."""
     old = world["n1"]
     world.away = {"n1"}
@@ -302,13 +302,15 @@ def test_one_that_is_superseded_before_it_ever_led_has_failed(world: World) -> N
     with pytest.raises(HeldError):
         take(world["n1"])
     world.settle()
-    with pytest.raises(JournalFailedError, match="another copy is the primary"):
+    with pytest.raises(JournalFailedError, match="another replica is the primary"):
         take(world["n1"])
     with pytest.raises(UserError):
         world["n1"].close_for_appends()
 
 
-def test_who_begins_to_append_learns_at_once_that_another_copy_leads_already(world: World) -> None:
+def test_who_begins_to_append_learns_at_once_that_another_replica_leads_already(
+    world: World,
+) -> None:
     """No event has to come first: until then a flow would keep a journal that takes none."""
     promote(world, "n2")
     world.settle()
@@ -320,7 +322,7 @@ def test_who_begins_to_append_learns_at_once_that_another_copy_leads_already(wor
     commits.stop()
 
 
-def test_a_copy_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:
+def test_a_replica_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:
     """Nobody appends to it, so that nobody waits for what it had taken."""
     end = take(world["n1"])
     world.settle()
@@ -333,7 +335,7 @@ def test_a_copy_of_anothers_journal_leads_as_often_as_it_is_promoted(world: Worl
         assert world.in_sync == list(NODES)
 
 
-def test_of_another_lineage_all_copies_begin_anew(world: World) -> None:
+def test_of_another_lineage_all_replicas_begin_anew(world: World) -> None:
     """An operator gave up what only others had."""
     world.cut_off("n3")
     take(world["n1"])
@@ -353,7 +355,7 @@ def test_of_another_lineage_all_copies_begin_anew(world: World) -> None:
     assert world.in_sync == list(NODES)
 
 
-def test_a_copy_that_begins_at_the_floor_has_the_source_state_of_there(world: World) -> None:
+def test_a_replica_that_begins_at_the_floor_has_the_source_state_of_there(world: World) -> None:
     primary, site = world["n1"], world.sites["n3"]
     for _ in range(3):
         take(primary)
@@ -380,7 +382,7 @@ def test_a_copy_that_begins_at_the_floor_has_the_source_state_of_there(world: Wo
 # Disks.
 
 
-def test_a_copy_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: World) -> None:
+def test_a_replica_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: World) -> None:
     primary, site = world["n1"], world.sites["n2"]
     site.disk.room = 2
     for _ in range(4):
@@ -400,7 +402,7 @@ def test_a_copy_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: Worl
 def test_acks_of_before_a_crash_are_no_damage_while_the_checkpoint_is_an_older_one(
     world: World,
 ) -> None:
-    """What readers have acked they have seen, and so all copies had it."""
+    """What readers have acked they have seen, and so all replicas had it."""
     primary, site = world["n1"], world.sites["n1"]
     take(primary)
     world.settle()

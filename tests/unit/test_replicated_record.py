@@ -16,7 +16,7 @@ import pytest
 from flumeng.journal.log.errors import HeldError
 from flumeng.journal.replicas.lateness import LATE_SECONDS
 from flumeng.platform.errors import UserError
-from tests.unit.copies_world import NODES, World, bodies, promote, seqs, take
+from tests.unit.replicas_world import NODES, World, bodies, promote, seqs, take
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_what_was_not_confirmed_is_once_it_is_led_again(world: World) -> None:
     assert world["n1"].confirms(end)
 
 
-def test_a_copy_that_had_been_promoted_gives_way_to_whom_the_record_names(world: World) -> None:
+def test_a_replica_that_had_been_promoted_gives_way_to_whom_the_record_names(world: World) -> None:
     """What it leads is what the one before it has, since it takes no events."""
     end = take(world["n1"])
     world.settle()

@@ -1,4 +1,4 @@
-"""The protocol of copies, step by step."""
+"""The protocol of replicas, step by step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flumeng.journal.replication import follower, primary
-from flumeng.journal.replication.follower import Copy, Cut, Fence, Keep, Reply, Restart, Write
+from flumeng.journal.replication.follower import Cut, Fence, Follower, Keep, Reply, Restart, Write
 from flumeng.journal.replication.history import Log, Start, agreed
 from flumeng.journal.replication.membership import Membership
 from flumeng.journal.replication.messages import (
@@ -71,7 +71,7 @@ def test_a_promotion_begins_a_term_without_the_primary_before() -> None:
     )
 
 
-def test_a_copy_that_is_not_in_sync_is_not_promoted() -> None:
+def test_a_replica_that_is_not_in_sync_is_not_promoted() -> None:
     with pytest.raises(ConflictError, match="not in sync"):
         MEMBERSHIP.promoted("n2/x")
 
@@ -91,7 +91,7 @@ def test_a_primary_does_not_leave_those_in_sync() -> None:
         MEMBERSHIP.without("n0/x")
 
 
-def test_a_copy_that_joins_takes_the_place_of_the_one_before_on_its_node() -> None:
+def test_a_replica_that_joins_takes_the_place_of_the_one_before_on_its_node() -> None:
     assert MEMBERSHIP.joined("n2/x").in_sync == ("n0/x", "n1/x", "n2/x")
     assert MEMBERSHIP.joined("n1/y").in_sync == ("n0/x", "n1/y")
 
@@ -103,61 +103,61 @@ def test_a_record_holds_a_membership() -> None:
         Membership.of(replace(MEMBERSHIP.put_into(journal), primary="n9"))
 
 
-COPY = Copy("n1/x", "a", ONE, 2, 3)
+REPLICA = Follower("n1/x", "a", ONE, 2, 3)
 
 
-def test_a_copy_cuts_what_the_primary_lacks_after_it_has_heard_what_that_has() -> None:
+def test_a_replica_cuts_what_the_primary_lacks_after_it_has_heard_what_that_has() -> None:
     first = Log(0, 8, 8, (Start(1, 0), Start(3, 5)))
-    copy, actions = follower.begin(replace(COPY, log=ONE.cut(4)), Begin("a", 4, first))
+    replica, actions = follower.begin(replace(REPLICA, log=ONE.cut(4)), Begin("a", 4, first))
     assert actions == [Fence(4), Reply(Began(4, "n1/x", 4))]
-    copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    replica, actions = follower.begin(REPLICA, Begin("a", 4, first))
     assert actions == [Fence(4), Cut(4), Reply(Began(4, "n1/x", 4))]
-    assert copy.log == Log(0, 4, 4, (Start(1, 0),))
+    assert replica.log == Log(0, 4, 4, (Start(1, 0),))
 
 
-def test_a_copy_keeps_its_log_until_the_primary_of_a_term_says_what_it_has() -> None:
+def test_a_replica_keeps_its_log_until_the_primary_of_a_term_says_what_it_has() -> None:
     frames = Frames(3, 6, 7, (Start(3, 6),), 6, 0)
-    assert follower.take(COPY, frames) == (COPY, [Reply(Unmatched(3, "n1/x"))])
+    assert follower.take(REPLICA, frames) == (REPLICA, [Reply(Unmatched(3, "n1/x"))])
 
 
-def test_a_copy_refuses_a_term_that_is_over() -> None:
+def test_a_replica_refuses_a_term_that_is_over() -> None:
     old = [
-        follower.begin(COPY, Begin("a", 1, Log())),
-        follower.take(COPY, Frames(1, 6, 7, (Start(1, 6),), 0, 0)),
-        follower.reset(COPY, Reset(1, 9)),
+        follower.begin(REPLICA, Begin("a", 1, Log())),
+        follower.take(REPLICA, Frames(1, 6, 7, (Start(1, 6),), 0, 0)),
+        follower.reset(REPLICA, Reset(1, 9)),
     ]
-    assert old == [(COPY, [Reply(Refused(2))])] * 3
+    assert old == [(REPLICA, [Reply(Refused(2))])] * 3
 
 
-def test_a_copy_of_another_lineage_begins_anew() -> None:
-    copy, actions = follower.begin(COPY, Begin("b", 3, Log(2, 9, 9, (Start(2, 2),))))
+def test_a_replica_of_another_lineage_begins_anew() -> None:
+    replica, actions = follower.begin(REPLICA, Begin("b", 3, Log(2, 9, 9, (Start(2, 2),))))
     assert actions == [Fence(3), Restart(2, "b"), Reply(Began(3, "n1/x", 2))]
-    assert copy == Copy("n1/x", "b", Log(2, 2, 2), 3, 2, matched=True)
+    assert replica == Follower("n1/x", "b", Log(2, 2, 2), 3, 2, matched=True)
 
 
-def test_a_copy_that_has_nothing_to_compare_with_begins_anew() -> None:
+def test_a_replica_that_has_nothing_to_compare_with_begins_anew() -> None:
     """Its event 4 is not the one that the primary has trimmed."""
     first = Log(5, 9, 9, (Start(3, 4),))
-    _copy, actions = follower.begin(COPY, Begin("a", 4, first))
+    _replica, actions = follower.begin(REPLICA, Begin("a", 4, first))
     assert actions == [Fence(4), Restart(5, "a"), Reply(Began(4, "n1/x", 5))]
 
 
-def test_a_copy_that_was_in_sync_and_differs_is_corrupt() -> None:
+def test_a_replica_that_was_in_sync_and_differs_is_corrupt() -> None:
     with pytest.raises(CorruptError, match="seq 2, below 3"):
-        follower.begin(COPY, Begin("a", 3, Log(0, 2, 2, (Start(1, 0),))))
+        follower.begin(REPLICA, Begin("a", 3, Log(0, 2, 2, (Start(1, 0),))))
 
 
-def test_a_copy_answers_when_what_it_wrote_is_synced() -> None:
-    copy, _ = follower.begin(COPY, Begin("a", 3, ONE))
-    copy, actions = follower.take(copy, Frames(3, 6, 8, (Start(3, 6),), 7, 2))
+def test_a_replica_answers_when_what_it_wrote_is_synced() -> None:
+    replica, _ = follower.begin(REPLICA, Begin("a", 3, ONE))
+    replica, actions = follower.take(replica, Frames(3, 6, 8, (Start(3, 6),), 7, 2))
     assert actions == [Write(6, 8), Keep(6, 2)]
-    assert follower.synced(copy, 8)[1] == [Reply(Persisted(3, "n1/x", 8))]
+    assert follower.synced(replica, 8)[1] == [Reply(Persisted(3, "n1/x", 8))]
 
 
-def test_a_copy_takes_no_events_behind_a_gap() -> None:
-    copy, _ = follower.begin(COPY, Begin("a", 3, ONE))
-    same, actions = follower.take(copy, Frames(3, 7, 8, (Start(3, 7),), 7, 2))
-    assert (same, actions) == (copy, [Reply(Persisted(3, "n1/x", 6, gap=True))])
+def test_a_replica_takes_no_events_behind_a_gap() -> None:
+    replica, _ = follower.begin(REPLICA, Begin("a", 3, ONE))
+    same, actions = follower.take(replica, Frames(3, 7, 8, (Start(3, 7),), 7, 2))
+    assert (same, actions) == (replica, [Reply(Persisted(3, "n1/x", 6, gap=True))])
 
 
 def leader(*in_sync: str) -> Primary:
@@ -165,7 +165,7 @@ def leader(*in_sync: str) -> Primary:
     return primary.started("n0/x", ONE, 3, membership, 7)[0]
 
 
-def test_a_primary_answers_when_each_copy_in_sync_has_it() -> None:
+def test_a_primary_answers_when_each_replica_in_sync_has_it() -> None:
     state = leader("n1/x")
     assert state.answered == 3
     state, _ = primary.heard(state, "n1", Began(3, "n1/x", 6))
@@ -178,7 +178,7 @@ def test_a_primary_answers_when_each_copy_in_sync_has_it() -> None:
     assert state.answered == 7
 
 
-def test_a_copy_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
+def test_a_replica_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
     state = leader("n1/x")
     state, actions = primary.late(state, "n1")
     alone = replace(MEMBERSHIP, in_sync=("n0/x",))
@@ -188,7 +188,7 @@ def test_a_copy_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
     assert state.answered == 6
 
 
-def test_a_copy_joins_with_all_that_the_term_began_with() -> None:
+def test_a_replica_joins_with_all_that_the_term_began_with() -> None:
     """What was answered in earlier terms may lie above the checkpoint that is known."""
     state = leader("n1/x")
     state, actions = primary.heard(state, "n2", Began(3, "n2/x", 5))
@@ -198,7 +198,7 @@ def test_a_copy_joins_with_all_that_the_term_began_with() -> None:
     assert state.counted == ("n0/x", "n1/x", "n2/x")
 
 
-def test_a_copy_whose_disk_was_lost_leaves_those_in_sync() -> None:
+def test_a_replica_whose_disk_was_lost_leaves_those_in_sync() -> None:
     _, actions = primary.heard(leader("n1/x"), "n1", Began(3, "n1/y", 0))
     assert Change(7, replace(MEMBERSHIP, in_sync=("n0/x",))) in actions
 
@@ -217,13 +217,13 @@ def test_a_primary_takes_nothing_with_too_few_in_sync() -> None:
     assert replace(leader("n1/x"), min_in_sync=2).takes
 
 
-def test_a_copy_that_lacks_what_is_trimmed_begins_anew() -> None:
+def test_a_replica_that_lacks_what_is_trimmed_begins_anew() -> None:
     state, _ = primary.trimmed(replace(leader(), checkpoint=6), 4, 4)
     _, actions = primary.heard(state, "n2", Began(3, "n2/x", 2))
     assert actions[0] == Send("n2", Reset(3, 4))
 
 
-def test_a_copy_that_is_late_while_it_joins_is_not_waited_for() -> None:
+def test_a_replica_that_is_late_while_it_joins_is_not_waited_for() -> None:
     state, _ = primary.heard(leader(), "n2", Began(3, "n2/x", 4))
     assert state.counted == ("n0/x", "n2/x")
     state, _ = primary.late(state, "n2")

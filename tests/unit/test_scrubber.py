@@ -24,7 +24,7 @@ from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import FIRST_SECONDS
 from tests.live.one_host import eventually
 from tests.testkit.journal import numbered_events
-from tests.unit.copies_world import NAME, NODES, World, is_segment, take
+from tests.unit.replicas_world import NAME, NODES, World, is_segment, take
 
 
 @pytest.fixture

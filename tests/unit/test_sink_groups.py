@@ -16,7 +16,13 @@ from flumeng.config import FlowSpec, SpecError, check_flow, parse_flow
 from flumeng.config.guarantees import promise
 from flumeng.config.policy import Policy
 from flumeng.config.spark import SparkOptions
-from flumeng.connectors.api.dead_letters import DeadLetters, Refuse, is_letters, rows, schema_around
+from flumeng.connectors.api.dead_letters import (
+    DeadLetters,
+    Refuse,
+    is_dead_letters,
+    rows,
+    schema_around,
+)
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.groups import sink as groups
 from flumeng.connectors.groups.options import FirstOf
@@ -237,7 +243,7 @@ def test_dead_letters_name_the_member_and_are_told_beside_its_rows() -> None:
 
     stages = (FAILING, letters(buried).around(Refusing(), COUNT))
     found = write(WriteToOne(stages, (0, 1), None), 2, 2)
-    assert [is_letters(one) for one in found] == [True, False]
+    assert [is_dead_letters(one) for one in found] == [True, False]
     assert shown(found[1:]) == [(1, [{"events": 7, "dead_letters": None}], [0])]
     assert list(rows(found)) == [{"events": 2}]
     assert places == ["sinks[0].first_of[1].http"] * 2

@@ -51,7 +51,7 @@ class Written:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            assert batch.schema == dead_letters.schema_of_letters(EVENTS)
+            assert batch.schema == dead_letters.schema_of_dead_letters(EVENTS)
             self.letters += batch.to_pylist()
         yield pa.RecordBatch.from_pylist([{"events": len(self.letters)}], ROWS)
 
@@ -65,7 +65,7 @@ def test_refused_events_come_with_reason_place_revision_and_time() -> None:
     written = Written()
     before = datetime.now(UTC)
     rows = run(DeadLetters("sinks[0].any", 7, written), events(0, 4), events(4, 4))
-    assert [row["events"] for row in rows if not dead_letters.is_letters(row)] == [4]
+    assert [row["events"] for row in rows if not dead_letters.is_dead_letters(row)] == [4]
     assert list(dead_letters.rows(rows)) == [{"events": 4}]
     assert [letter["seq"] for letter in written.letters] == [1, 3, 5, 7]
     first = written.letters[0]
@@ -86,7 +86,7 @@ def test_a_sink_that_has_to_know_which_event_a_letter_is_is_told() -> None:
 
     run(DeadLetters("sinks[0].any", 7, keep, identified=True), events(0, 4))
     (letters,) = found
-    assert letters.schema == dead_letters.schema_of_letters(EVENTS, identified=True)
+    assert letters.schema == dead_letters.schema_of_dead_letters(EVENTS, identified=True)
     assert letters[identity.SEQ].to_pylist() == [1, 3]
 
 
@@ -134,7 +134,7 @@ def test_a_letter_keeps_which_event_it_was_when_a_filter_has_dropped_that() -> N
     stage = DeadLetters("sinks[0].any", 7, keep).around(refuse_all, ROWS)
     list(stage(iter([selected])))
     (letters,) = found
-    assert letters.schema == dead_letters.schema_of_letters(selected.schema)
+    assert letters.schema == dead_letters.schema_of_dead_letters(selected.schema)
     assert letters.schema.names[:3] == ["body", "journal", "seq"]
     assert letters["journal"].to_pylist() == ["web.n1.0.a"] * 4
     assert letters["seq"].to_pylist() == [0, 1, 2, 3]

@@ -217,12 +217,12 @@ def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
         store.watch(top, reader.on_watch)
     store.write(paths.cluster(), Cluster(grace_seconds=10.0), ANY)
     store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
-    assert not reader.snapshot().nodes["n1"].lost
+    assert not reader.snapshot().nodes["n1"].down
     clock.now += 6.0
     store.write(paths.cluster(), Cluster(grace_seconds=10.0, chokes={"web": 1e6}), ANY)
     assert reader.snapshot().cluster.chokes == {"web": 1e6}
     clock.now += 6.0
-    assert reader.snapshot().nodes["n1"].lost
+    assert reader.snapshot().nodes["n1"].down
 
 
 def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:

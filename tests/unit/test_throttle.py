@@ -1,7 +1,7 @@
-"""How fast copies that catch up are sent what they lack.
+"""How fast replicas that catch up are sent what they lack.
 
-Protects that senders do not wait for that, that a copy catches up all the same however fast events
-come, and that at rest nothing is slowed down.
+Protects that senders do not wait for that, that a replica catches up all the same however fast
+events come, and that at rest nothing is slowed down.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from flumeng.journal.replicas.links import (
 )
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replication.messages import Frames
-from flumeng.journal.serving import copy_wire
+from flumeng.journal.serving import replica_wire
 from flumeng.journal.serving.access import Peer
 from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
-from tests.unit.copies_world import World, promote, take
+from tests.unit.replicas_world import World, promote, take
 
 
 def sent_in(throttle: Throttle, seconds: float, taken: float) -> float:
@@ -72,19 +72,19 @@ class Later(Throttle):
         return max(now, self.at)
 
 
-class Copies:
+class Replicas:
     """What a primary says to them."""
 
     def __init__(self) -> None:
         self.said: queue.Queue[tuple[str, int]] = queue.Queue()
         self.ends: dict[str, int] = {}
 
-    def serve_copies(self, _peer: Peer, reader: Any, writer: Any) -> None:
+    def serve_replicas(self, _peer: Peer, reader: Any, writer: Any) -> None:
         writer.begin(FRAMES_SCHEMA)
         for chunk in reader:
             data = chunk.app_metadata.to_pybytes()
-            if data != copy_wire.PING:
-                envelope = copy_wire.decode(data)
+            if data != replica_wire.PING:
+                envelope = replica_wire.decode(data)
                 assert isinstance(envelope.message, Frames)
                 self.said.put((envelope.journal, envelope.message.end))
 
@@ -134,21 +134,21 @@ class Talker:
         return False
 
 
-def test_a_copy_in_sync_does_not_wait_for_one_that_catches_up() -> None:
+def test_a_replica_in_sync_does_not_wait_for_one_that_catches_up() -> None:
     """On the same wire, and what is said later."""
-    copies, throttle = Copies(), Later()
+    replicas, throttle = Replicas(), Later()
     late, in_sync = (
         cast("ReplicatedJournal", Talker(name, name == "late")) for name in ("late", "in sync")
     )
-    server = JournalServer("127.0.0.1", 0, journals=dict, copies=copies)
+    server = JournalServer("127.0.0.1", 0, journals=dict, replicas=replicas)
     links = Links(lambda _: server.address, throttle, lambda: None)
     try:
         links.send("n3", late, Frames(1, 5, 5, (), 0, 0))
         for seq in (7, 8):
             links.send("n3", in_sync, Frames(1, seq, seq, (), 0, 0))
-            assert copies.said.get(timeout=60) == ("in sync", seq)
+            assert replicas.said.get(timeout=60) == ("in sync", seq)
         throttle.at = 0.0
-        assert copies.said.get(timeout=60) == ("late", 5)
+        assert replicas.said.get(timeout=60) == ("late", 5)
     finally:
         links.close()
         server.stop()

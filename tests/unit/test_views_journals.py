@@ -5,13 +5,13 @@ Protects that an operator can decide while nodes are upgraded one by one.
 
 from __future__ import annotations
 
-from flumeng.control.queries.journals import ask_copies
+from flumeng.control.queries.journals import ask_replicas
 from flumeng.journal.serving.action_server import ActionServer
 
 
 def test_an_older_node_tells_of_no_copies() -> None:
     server = ActionServer("127.0.0.1", {})
     try:
-        assert ask_copies(server.address) == {}
+        assert ask_replicas(server.address) == {}
     finally:
         server.stop()

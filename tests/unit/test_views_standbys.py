@@ -38,10 +38,10 @@ def test_standbys_are_shown_with_what_they_say() -> None:
         "n2": "standby",
         "n3": "failed: no Java",
         "n4": "starting",
-        "n5": "away",
+        "n5": "down",
     }
     assert found.shown_standbys == (
-        "n2, n3 (failed: no Java), n4 (starting), n5 (away), 1 without a node"
+        "n2, n3 (failed: no Java), n4 (starting), n5 (down), 1 without a node"
     )
 
 

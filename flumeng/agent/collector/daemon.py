@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import class_archive, letter_limits, liveness, spark, task_metrics
+from flumeng.agent.collector import class_archive, dead_letter_limits, liveness, spark, task_metrics
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.commit import OpenStore
+from flumeng.agent.collector.dead_letter_limits import DeadLetterLimits
 from flumeng.agent.collector.engine import SparkEngine
-from flumeng.agent.collector.letter_limits import LetterLimits
 from flumeng.agent.collector.liveness import Application
 from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
@@ -34,8 +34,8 @@ from flumeng.config.component import Declared
 from flumeng.config.policy import Policy
 from flumeng.config.spark import SparkOptions
 from flumeng.connectors.api.sink import TaskRevision
-from flumeng.connectors.dead_letters.input import LettersInput
-from flumeng.connectors.dead_letters.options import INPUT as LETTERS
+from flumeng.connectors.dead_letters.input import DeadLettersInput
+from flumeng.connectors.dead_letters.options import INPUT as DEAD_LETTERS
 from flumeng.connectors.journals import executor_tokens
 from flumeng.connectors.journals.input import Journals
 from flumeng.connectors.kafka.input import KafkaInput
@@ -103,7 +103,7 @@ def run(
             JOURNAL: journals,
             FLOW: journals,
             KAFKA: KafkaInput(),
-            LETTERS: LettersInput(),
+            DEAD_LETTERS: DeadLettersInput(),
             OBJECTS: ObjectsInput(store),
             POLLS: PollsInput(store, session),
         },
@@ -113,8 +113,8 @@ def run(
     report = partial(liveness.report, parent.send, probes_of_life, application.held)
     threading.Thread(target=report, name="liveness", daemon=True).start()
 
-    limits = LetterLimits(store, measures)
-    vital.every(letter_limits.LOOK_SECONDS, limits.turn, "letter-limits")
+    limits = DeadLetterLimits(store, measures)
+    vital.every(dead_letter_limits.LOOK_SECONDS, limits.turn, "letter-limits")
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)

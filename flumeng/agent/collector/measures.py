@@ -269,7 +269,7 @@ class Measures:
         for sink, counts in times.writes.items():
             self._of_flow(table.SINK_WRITE_SECONDS, flow, sink).add_counts(counts)
 
-    def letter_files_deleted(self, flow: str, files: int) -> None:
+    def dead_letter_files_deleted(self, flow: str, files: int) -> None:
         with self._lock:
             self._counts[table.COLLECT_LETTER_FILES_DELETED][flow,] += files
 

@@ -28,7 +28,7 @@ from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, registry
 from flumeng.config.stages import FilterStage, leading_to
 from flumeng.connectors.api import dead_letters
-from flumeng.connectors.api.dead_letters import DeadLetters, ToLetters
+from flumeng.connectors.api.dead_letters import DeadLetters, ToDeadLetters
 from flumeng.connectors.api.ranged import Range, Split
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.sink import GroupSink
@@ -170,7 +170,7 @@ class SparkPipeline:
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """What each sink has written, from the rows of its last stage. The sink for dead letters
         comes last: its rows are among those of the others."""
-        own = [[row for row in of if not dead_letters.is_letters(row)] for of in rows]
+        own = [[row for row in of if not dead_letters.is_dead_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
         written = []
@@ -198,7 +198,7 @@ class SparkPipeline:
 
     def _plan(self, read: ReadSplits, splits: tuple[Split, ...], work: Work) -> Plan:
         try:
-            outputs = Outputs(partial(self._to_sink, work), partial(self._to_letters, work))
+            outputs = Outputs(partial(self._to_sink, work), partial(self._to_dead_letters, work))
             return Plan.of(splits, self._stages.fork(self._filtered(read), outputs))
         except FlumengError:
             raise
@@ -242,12 +242,12 @@ class SparkPipeline:
         attempt = self._attempt(number, work, self._letters(batch, number, work))
         return self._times.timed(given, sink.stage(given, attempt), self._places[number])
 
-    def _to_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
+    def _to_dead_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
         number = len(self._leaves)
         self._require_identity(batch, number)
         sink = self._sinks[number]
-        stage = ToLetters(place, self.task.revision, sink.identified, on_error.reasons)
-        schema = dead_letters.schema_of_letters(batch.schema, identified=sink.identified)
+        stage = ToDeadLetters(place, self.task.revision, sink.identified, on_error.reasons)
+        schema = dead_letters.schema_of_dead_letters(batch.schema, identified=sink.identified)
         attempt = self._attempt(number, work, DeadLetters(f"dead_letters of {place}"))
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
@@ -295,7 +295,7 @@ class SparkPipeline:
         identified = sink is not None and sink.identified
         if sink is None or (identified and not self._sinks[number].identified):
             return DeadLetters(place, self.task.revision)
-        schema = dead_letters.schema_of_letters(batch.schema, identified=identified)
+        schema = dead_letters.schema_of_dead_letters(batch.schema, identified=identified)
         letters = batch.beginning(schema)
         attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {place}"))
         tail = sink.stage(letters, attempt).all_arrow

@@ -2,8 +2,8 @@
 
 After a restore of the data directory or its disk, new events would get the numbers of lost ones,
 and readers would skip them. So a journal from before the node's start takes events only if its ack
-is known and not above its end; otherwise a new one is begun. Of a replicated journal another copy
-in sync may have the lost events, and is to lead.
+is known and not above its end; otherwise a new one is begun. Of a replicated journal another
+replica in sync may have the lost events, and is to lead.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class EarlierJournals:
         self._seen: Mapping[str, int | None] = {}
         self._restored = False
         self._refused: Mapping[str, _Refusal] = {}
-        self._copies: Mapping[str, ReplicatedJournal] = {}
+        self._closing: Mapping[str, ReplicatedJournal] = {}
 
     def tell(self, seen: Mapping[str, int | None], *, restored: bool) -> None:
         """``seen``: the highest offset read of each journal at the node's start. ``restored``: the
-        directory is a copy or a backup."""
-        copies = self._replicas.journals
+        directory is a replica or a backup."""
+        replicas = self._replicas.journals
         if restored and not self._restored:
-            self._copies = {name: one for name, one in copies.items() if one.closes}
-            for copy in self._copies.values():
-                copy.found_damaged(RESTORED)
+            self._closing = {name: one for name, one in replicas.items() if one.closes}
+            for replica in self._closing.values():
+                replica.found_damaged(RESTORED)
         self._seen, self._restored = dict(seen), restored
-        for journal in copies.values():
+        for journal in replicas.values():
             refusal = None if journal.closes else self._refusal(journal)
             if refusal is not None and refusal.older:
                 journal.older = refusal.why
 
     def refuses(self, journal: Log) -> bool:
         """Whether a journal may lack events, and is closed therefore. Raises UnavailableError while
-        another copy may have them."""
+        another replica may have them."""
         refusal = self._refusal(journal)
         if refusal is None:
             return False
@@ -87,8 +87,8 @@ class EarlierJournals:
         for name, journal in self._replicas.journals.items():
             if journal.older and name in self._seen and name not in told:
                 told[name] = {"why": journal.older, "older": True, "settled": journal.closed}
-        for name, copy in self._copies.items():
-            if self._replicas.journals.get(name) is copy:
+        for name, replica in self._closing.items():
+            if self._replicas.journals.get(name) is replica:
                 told[name] = {"why": RESTORED, "older": True, "settled": False}
         return told
 

@@ -213,7 +213,7 @@ class JournalStore:
         """A flow goes on only if its journals can be decrypted: other events would be as good as
         lost."""
         for name, journal in self.journals.items():
-            if flow_of(name) == flow and name not in self._taken and not _is_copy(journal):
+            if flow_of(name) == flow and name not in self._taken and not _is_replica(journal):
                 journal.cipher.use(keyring)
 
     def _prepare(self, journal: Log, limits: Limits | None) -> bool:
@@ -249,7 +249,7 @@ class JournalStore:
         log.info("journal %s is removed", name)
 
     def _keep_state(self, journal: Log) -> None:
-        if not _is_copy(journal):
+        if not _is_replica(journal):
             self.sources.keep(flow_of(journal.id), journal.state)
 
     def _forget(self, name: str) -> None:
@@ -299,11 +299,15 @@ class JournalStore:
         return Journal.open(path, disk=self.disk)
 
     def serve_led(self) -> None:
-        """Serves copies that lead, and no others."""
+        """Serves replicas that lead, and no others."""
         with self._lock:
-            copies = self.replicas.journals
-            led = {name: copy for name, copy in copies.items() if copy.closes and copy.leads}
-            own = {name: one for name, one in self.journals.items() if not _is_copy(one)}
+            replicas = self.replicas.journals
+            led = {
+                name: replica
+                for name, replica in replicas.items()
+                if replica.closes and replica.leads
+            }
+            own = {name: one for name, one in self.journals.items() if not _is_replica(one)}
             self.journals = {**own, **led}
 
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
@@ -321,7 +325,7 @@ class JournalStore:
             return
         try:
             try:
-                self._give_up_copy(name, ended)
+                self._give_up_replica(name, ended)
             except JournalFailedError:
                 raise
             except CorruptError as error:
@@ -329,7 +333,7 @@ class JournalStore:
         except (FlumengError, OSError) as error:
             log.error("journal %s is not given up: %s", name, error)
 
-    def _give_up_copy(self, name: str, ended: Ended) -> None:
+    def _give_up_replica(self, name: str, ended: Ended) -> None:
         """Raises CorruptError when the source state here is unusable."""
         if name in self._broken and is_replica(self._path(name)):
             self._open_anew(name)
@@ -351,8 +355,8 @@ class JournalStore:
             raise CorruptError(journal.damaged)
 
     def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
-        """Sets aside a damaged copy. A new one gets the source state from the other node, unless it
-        is known or not needed."""
+        """Sets aside a damaged replica. A new one gets the source state from the other node, unless
+        it is known or not needed."""
         journal = self.journals.get(name)
         if journal is not None and journal.next_seq == ended.end:
             self._keep_state(journal)
@@ -450,10 +454,10 @@ class JournalStore:
         return self._journals / str(maker_of(name)) / name
 
     def _is_own(self, journal: Log) -> bool:
-        return maker_of(journal.id) == self._group.number and not _is_copy(journal)
+        return maker_of(journal.id) == self._group.number and not _is_replica(journal)
 
 
-def _is_copy(journal: Log) -> bool:
+def _is_replica(journal: Log) -> bool:
     """Whether its source state may be another host's."""
     return isinstance(journal, ReplicatedJournal) and journal.closes
 

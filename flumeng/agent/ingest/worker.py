@@ -107,7 +107,7 @@ class Worker:
             may_tap=self._policy.may_tap,
             granted=self._policy.granted,
             keystore=self._keystore,
-            copies=self._replicas,
+            replicas=self._replicas,
             actions=self._actions,
         )
         self._replicas.start(self._send)
@@ -352,13 +352,13 @@ class Worker:
             "tasks": tasks,
             "journals": journals,
             "kept_flows": kept,
-            "copies": self._replicas.copies,
+            "replicas": self._replicas.replicas,
             "refused": self._journal_store.earlier.refused,
         }
 
 
 def _end(journal: Log) -> dict[str, bool | int | None]:
-    """A replicated journal has not ended while copies in sync lack events at its end: one of them
+    """A replicated journal has not ended while replicas in sync lack events at its end: one of them
     may lead next and end it earlier, and its sources would have gone too far."""
     leads = isinstance(journal, ReplicatedJournal) and journal.leads
     ended = journal.closed and not (leads and journal.safe < journal.next_seq)
@@ -366,11 +366,11 @@ def _end(journal: Log) -> dict[str, bool | int | None]:
 
 
 def _replica(journal: Log) -> dict[str, str | bool]:
-    """A damaged or older copy is to be led by another node."""
+    """A damaged or older replica is to be led by another node."""
     if not isinstance(journal, ReplicatedJournal):
         return {}
     return {
-        "copy": journal.replica_id,
+        "replica": journal.replica_id,
         "lineage": journal.lineage,
         "leads": journal.leads,
         "damaged": bool(journal.damaged) or journal.is_older,

@@ -11,7 +11,7 @@ from typing import Any
 from flumeng.agent.node.events import Wanted
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.suspects import Suspects
-from zkschema.records import COLLECT, COPY, DISCOVER, INGEST, AssignedTask, TaskStatus
+from zkschema.records import COLLECT, DISCOVER, INGEST, REPLICA, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed")
 
@@ -74,7 +74,7 @@ class Child:
     suspects: frozenset[str] = frozenset()
     spark: Mapping[str, str] = field(default_factory=dict)
     awaited: dict[str, int] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)
+    replicas: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replicas_told: Message | None = None
 
@@ -107,13 +107,13 @@ class Child:
         self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
         self.awaited = {}
-        self.copies, self.refused, self.replicas_told = {}, {}, None
+        self.replicas, self.refused, self.replicas_told = {}, {}, None
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:
     """The names of a node's children."""
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
-    of_role = {INGEST: ingest, COPY: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
+    of_role = {INGEST: ingest, REPLICA: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
     return list(dict.fromkeys(name for role in roles for name in of_role[role]))
 
 

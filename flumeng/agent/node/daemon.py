@@ -16,7 +16,7 @@ from flumeng.agent.node import events
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.event_publisher import EventPublisher
 from flumeng.agent.node.events import Event, Instruction
-from flumeng.agent.node.home import COPIES, FLOWS, Home, KnownNames
+from flumeng.agent.node.home import FLOWS, REPLICAS, Home, KnownNames
 from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.pace import Pace
@@ -107,7 +107,7 @@ class Node:
             self._journals,
             CurrentTexts(store, self._znodes.trusts, clock),
             me=settings.name,
-            remember=lambda present, local: self._remember(COPIES, present, local),
+            remember=lambda present, local: self._remember(REPLICAS, present, local),
             is_same_tree=lambda: self._require_cluster() == self._generation,
             clock=clock,
         )
@@ -128,7 +128,7 @@ class Node:
         self._held_since = 0.0
         self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
         self._generation = 0
-        self._known = {file: home.known(file) for file in (FLOWS, COPIES)}
+        self._known = {file: home.known(file) for file in (FLOWS, REPLICAS)}
         self._in_progress = InProgress(home.path)
         self._in_progress.take()
         self._unknown: set[str] = set()
@@ -385,7 +385,7 @@ class Node:
         journals = self._machine.journals
         if journals is not None:
             self._journals.enter(journals)
-            if any("copy" in said for said in journals.values()):
+            if any("replica" in said for said in journals.values()):
                 self._replicated.look_soon()
         status = self._machine.status
         problems = {

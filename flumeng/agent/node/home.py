@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ASSIGNMENT = "assignment.json"
-FLOWS, COPIES = "flows.json", "copies.json"
+FLOWS, REPLICAS = "flows.json", "copies.json"
 CLAIM = "claim.json"
 RUN_MARK = "running"
 DAMAGED = ".damaged"
 KEPT = (
-    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, COPIES, CLAIM, RUN_MARK),
-    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, COPIES + DAMAGED),
+    *("lock", "uuid", "cluster", ASSIGNMENT, FLOWS, REPLICAS, CLAIM, RUN_MARK),
+    *(ASSIGNMENT + DAMAGED, FLOWS + DAMAGED, REPLICAS + DAMAGED),
     *("journals", "copies", "sources", "jobs", "collector", "cache"),
 )
 """All names that the node and its children use in the directory."""
@@ -104,7 +104,7 @@ class Home:
         self._run_mark.clear()
 
     def journals(self) -> list[str]:
-        """Local journals, without copies of other nodes' journals."""
+        """Local journals, without replicas of other nodes' journals."""
         places = (self.path / "journals").glob("*/*")
         return sorted(place.name for place in places if is_journal(place.name))
 
@@ -170,7 +170,7 @@ class Home:
         return self._load(ASSIGNMENT, _wanted)
 
     def keep_known(self, file: str, known: KnownNames) -> None:
-        """Stores which ``FLOWS`` or ``COPIES`` were seen. Raises OSError."""
+        """Stores which ``FLOWS`` or ``REPLICAS`` were seen. Raises OSError."""
         document = {"generation": known.generation, Path(file).stem: sorted(known.names)}
         write_durably(self.path / file, json.dumps(document))
         self.problems.pop(file, None)

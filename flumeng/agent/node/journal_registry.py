@@ -43,14 +43,14 @@ Records = Mapping[str, Versioned[Journal]]
 RECORD_SECONDS = 60.0
 """Most seconds before a record is read again."""
 ABANDONED_SECONDS = 600.0
-"""A record that this node may not read for so long is of a journal without a copy here."""
+"""A record that this node may not read for so long is of a journal without a replica here."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """``message`` is for the workers. ``absent``: journals with a copy here and no record. ``led``:
-    made by another node and led by this one. ``lost``: led by this node without the copy.
-    ``forgotten``: made by this node, ended by another, and needed by nobody."""
+    """``message`` is for the workers. ``absent``: journals with a replica here and no record.
+    ``led``: made by another node and led by this one. ``lost``: led by this node without the
+    replica. ``forgotten``: made by this node, ended by another, and needed by nobody."""
 
     message: Message
     absent: Collection[str] = ()
@@ -88,7 +88,7 @@ class JournalRegistry:
         """Registers what the ingest workers have on disk: from then on it is collected.
 
         A journal registered by another node goes with the disk: the host had another name. While
-        that node is live, one of the two disks is a copy, and the journal is set aside.
+        that node is live, one of the two disks is a replica, and the journal is set aside.
         """
         registered = self._journals()
         leads = {name for name, said in local.items() if said.get("leads")}
@@ -106,16 +106,16 @@ class JournalRegistry:
     def _record(self, said: Mapping[str, Any], known: Journal | None) -> Journal | None:
         """Of a replicated journal only the primary says more than that it exists."""
         ended = {"closed": said["closed"], "end": said["end"]}
-        if "copy" in said and (known is not None or said["closed"]):
+        if "replica" in said and (known is not None or said["closed"]):
             ends = said["leads"] and said["closed"]
             return replace(known, **ended) if known is not None and ends else None
         return Journal(
             flow=said["flow"],
             node=self._me,
             primary=self._me,
-            term=said["term"] + ("copy" in said),
-            in_sync=(said.get("copy", self._me),),
-            copies=(self._me,) if "copy" in said else (),
+            term=said["term"] + ("replica" in said),
+            in_sync=(said.get("replica", self._me),),
+            replicas=(self._me,) if "replica" in said else (),
             lineage=said.get("lineage", ""),
             **ended,
         )
@@ -153,7 +153,7 @@ class JournalRegistry:
             self._set_aside(
                 name,
                 f"it is also on node {other}, which is live: one of the two data directories is a "
-                "copy, and may not be used",
+                "replica, and may not be used",
             )
 
     @property
@@ -336,14 +336,14 @@ class JournalRegistry:
     def find(
         self,
         journals: Iterable[str],
-        copies: Iterable[str],
+        replicas: Iterable[str],
         ids: Mapping[str, str],
         assigned: Mapping[str, int] = NOTHING,
     ) -> Found:
-        """Of these journals and copies. ``ids`` are those of usable copies. A record is read when
-        ``assigned`` has another version of it, and else less and less often. Raises
+        """Of these journals and replicas. ``ids`` are those of usable replicas. A record is read
+        when ``assigned`` has another version of it, and else less and less often. Raises
         UnavailableError."""
-        stored = set(copies)
+        stored = set(replicas)
         found = self._look_at(sorted({*journals, *stored}), assigned)
         abandoned = self._abandoned(found, assigned)
         replicated = {
@@ -395,21 +395,21 @@ class JournalRegistry:
         )
 
     def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
-        """Makes another copy in sync the primary of a journal whose copy here is lost or damaged;
-        whether there is one. ``own``: the id of a copy here, if any, when an operator chose this
-        node by name. Raises ConflictError, UnavailableError."""
+        """Makes another replica in sync the primary of a journal whose replica here is lost or
+        damaged; whether there is one. ``own``: the id of a replica here, if any, when an operator
+        chose this node by name. Raises ConflictError, UnavailableError."""
         path, membership = paths.journal(name), Membership.of(found.value)
         self._pace.soon([name])
         if membership.primary == f"{self._me}/" and own:
             after = replace(membership, primary=own, in_sync=(own,))
         else:
-            nodes = {node_of(copy): copy for copy in membership.in_sync}
+            nodes = {node_of(replica): replica for replica in membership.in_sync}
             live = self._addresses(set(nodes) - {self._me})
             if not live:
                 self.leaderless[str(path)] = (
-                    f"the copy of journal {name} here is damaged or lost, and no other one in sync "
-                    "is live: start their nodes, or give events up with `flumeng journal promote "
-                    f"{name} --to NODE --unclean`"
+                    f"the replica of journal {name} here is damaged or lost, and no other one in "
+                    "sync is live: start their nodes, or give events up with `flumeng journal "
+                    f"promote {name} --to NODE --unclean`"
                 )
                 return False
             after = membership.promoted(nodes[min(live)])
@@ -432,7 +432,7 @@ class JournalRegistry:
         found: Mapping[str, Versioned[Journal] | Unreadable | None],
         assigned: Mapping[str, int],
     ) -> set[str]:
-        """In a secured cluster a node without a copy may not read the record."""
+        """In a secured cluster a node without a replica may not read the record."""
         now = self._clock()
         self._hidden_since = {
             name: self._hidden_since.get(name, now)
@@ -444,7 +444,7 @@ class JournalRegistry:
     def _unwanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
         if not isinstance(found, Versioned):
             return False
-        return found.value.gone or self._me not in found.value.copies
+        return found.value.gone or self._me not in found.value.replicas
 
     def _look_at(
         self, names: list[str], assigned: Mapping[str, int]
@@ -465,7 +465,7 @@ class JournalRegistry:
         return known
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
-        """Of the first workers, which hold the copies; read again after a watch has fired."""
+        """Of the first workers, which hold the replicas; read again after a watch has fired."""
         for name in sorted(nodes - self._watched):
             self._znodes.store.watch(paths.live_node(name), partial(self._on_change, name))
             self._watched.add(name)

@@ -175,7 +175,7 @@ class Machine:
 
     @property
     def has_settled_past(self) -> bool:
-        """Whether no local journal may lack events that readers or other copies have seen."""
+        """Whether no local journal may lack events that readers or other replicas have seen."""
         told = [child.answered for child in self._ingest]
         return None not in told and all(said["settled"] for said in self._refused.values())
 
@@ -226,9 +226,10 @@ class Machine:
         return tuple(sorted({flow for child in self._ingest for flow in child.kept_flows}))
 
     @property
-    def copies(self) -> Mapping[str, str]:
-        """Copies here of other nodes' journals: journal -> copy id, empty when it is unusable."""
-        return {name: id_ for child in self._ingest for name, id_ in child.copies.items()}
+    def replicas(self) -> Mapping[str, str]:
+        """Replicas here of other nodes' journals: journal -> replica id, empty when it is
+        unusable."""
+        return {name: id_ for child in self._ingest for name, id_ in child.replicas.items()}
 
     @property
     def awaited(self) -> frozenset[str]:
@@ -313,8 +314,8 @@ class Machine:
         return told
 
     def _is_of(self, child: Child, journal: str) -> bool:
-        """Copies of other nodes' journals lie with the first worker."""
-        return journal in child.copies or worker_of(journal, len(self._ingest)) == child.number
+        """Replicas of other nodes' journals lie with the first worker."""
+        return journal in child.replicas or worker_of(journal, len(self._ingest)) == child.number
 
     def _on_stop(self, event: events.Stop) -> list[Instruction]:
         self._record("node", "stop", "running", "stopping")
@@ -397,7 +398,7 @@ class Machine:
         child.tasks = detail["tasks"]
         child.journals = detail.get("journals")
         child.kept_flows = tuple(detail.get("kept_flows", ()))
-        child.copies = detail.get("copies", {})
+        child.replicas = detail.get("replicas", {})
         child.refused = detail.get("refused", {})
         child.answered = detail["answers"]
         return []

@@ -128,7 +128,7 @@ class Journal(msgspec.Struct):
     term: int
     closed: bool
     end: int | None = None
-    copy: str = ""
+    replica: str = ""
     lineage: str = ""
     leads: bool = False
     locked: str = ""
@@ -146,7 +146,7 @@ class Status(msgspec.Struct):
     tasks: dict[str, Task]
     journals: dict[str, Journal] = {}
     kept_flows: list[str] = []
-    copies: dict[str, str] = {}
+    replicas: dict[str, str] = {}
     refused: dict[str, Refused] = {}
 
 

@@ -1,7 +1,7 @@
 """Brings the workers' replicated journals in line with ZooKeeper, and the reverse.
 
-A copy is removed when its record says so, or was removed. After an import of a tree without the
-record the copy stays, since it may be the last one.
+A replica is removed when its record says so, or was removed. After an import of a tree without the
+record the replica stays, since it may be the last one.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class ReplicatedJournals:
             return self._registry.leaderless
         names = ", ".join(sorted(self._unknown)[:NAMED])
         why = (
-            f"copies of {len(self._unknown)} journals are kept ({names}), since ZooKeeper has no "
+            f"replicas of {len(self._unknown)} journals are kept ({names}), since ZooKeeper has no "
             "record of them and nothing says that they were collected: `flumeng journal promote "
             f"JOURNAL --to {self._me} --unclean` has one collected from here; what nobody needs, "
             f"remove from {self._home.path / 'copies'} while the node is stopped"
         )
-        return {**self._registry.leaderless, "copies without a record": why}
+        return {**self._registry.leaderless, "replicas without a record": why}
 
     def ask_for_changes(self) -> None:
         """Makes the changes that workers want. Raises UnavailableError."""
@@ -87,12 +87,12 @@ class ReplicatedJournals:
         """Sends the workers the memberships, and what to remove; None without journals here.
         ``assigned``: versions of records, from the assignment. Raises UnavailableError."""
         self._at = self._clock() + LOOK_SECONDS
-        local, copies = self._machine.journals or {}, self._machine.copies
-        own = {name: said["copy"] for name, said in local.items() if "copy" in said}
+        local, replicas = self._machine.journals or {}, self._machine.replicas
+        own = {name: said["replica"] for name, said in local.items() if "replica" in said}
         names = {*assigned, *own}
-        if not (names or copies):
+        if not (names or replicas):
             return None
-        found = self._registry.find(names, copies, self._usable, assigned)
+        found = self._registry.find(names, replicas, self._usable, assigned)
         unwanted = {*found.message["unwanted"], *self._collected(found, assigned)}
         if unwanted and not self._is_same_tree():
             unwanted = set()
@@ -105,8 +105,8 @@ class ReplicatedJournals:
         return found
 
     def settle(self, found: Found) -> None:
-        """Hands over journals without a copy here, and forgets those that others have ended. Raises
-        ConflictError, UnavailableError."""
+        """Hands over journals without a replica here, and forgets those that others have ended.
+        Raises ConflictError, UnavailableError."""
         local, usable = self._machine.journals or {}, self._usable
         self._registry.forget({n: j for n, j in found.forgotten.items() if n not in local})
         unneeded = self._registry.acks(found.lost.keys()).unneeded if found.lost else ()
@@ -117,17 +117,17 @@ class ReplicatedJournals:
 
     @property
     def _usable(self) -> dict[str, str]:
-        """Journal -> the id of the sound copy here."""
+        """Journal -> the id of the sound replica here."""
         local = self._machine.journals or {}
-        ids = dict(self._machine.copies)
-        ids.update((name, said["copy"]) for name, said in local.items() if "copy" in said)
-        return {n: copy for n, copy in ids.items() if not local.get(n, {}).get("damaged")}
+        ids = dict(self._machine.replicas)
+        ids.update((name, said["replica"]) for name, said in local.items() if "replica" in said)
+        return {n: replica for n, replica in ids.items() if not local.get(n, {}).get("damaged")}
 
     def _collected(self, found: Found, assigned: Collection[str]) -> tuple[str, ...]:
-        """Copies here whose records were removed. A copy may be made after its record was last
+        """Replicas here whose records were removed. A replica may be made after its record was last
         seen."""
-        local = {*self._machine.copies, *assigned}
-        present = {*self._machine.copies, *found.message["journals"]}.difference(found.absent)
+        local = {*self._machine.replicas, *assigned}
+        present = {*self._machine.replicas, *found.message["journals"]}.difference(found.absent)
         collected = self._remember(present, local).deleted(found.absent)
         self._unknown = set(found.absent).difference(collected)
         return collected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flumeng.agent.node import children
 from flumeng.agent.node.children import DEFAULT_LIMITS, Limits
-from zkschema.records import COLLECT, COPY, INGEST
+from zkschema.records import COLLECT, INGEST, REPLICA
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Settings:
     hosts: str
     host: str = "127.0.0.1"
     port: int = 0
-    roles: tuple[str, ...] = (INGEST, COLLECT, COPY)
+    roles: tuple[str, ...] = (INGEST, COLLECT, REPLICA)
     workers: int = 1
     zone: str = ""
     labels: Mapping[str, str] | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.events import identity
 from flumeng.events.lazy_batch import HELD_BYTES, Stage, write_stream
 from flumeng.platform.errors import FlumengError
@@ -26,7 +26,7 @@ RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordB
 
 KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
 """Columns of an event's identity that a dead letter keeps, by their names in events."""
-LETTERS = "dead_letters"
+DEAD_LETTERS = "dead_letters"
 """The column of a sink's last row with the rows of the dead letters' stage."""
 
 
@@ -50,10 +50,10 @@ class DeadLetters:
 
 
 def schema_around(schema: pa.Schema) -> pa.Schema:
-    return schema.append(pa.field(LETTERS, pa.binary()))
+    return schema.append(pa.field(DEAD_LETTERS, pa.binary()))
 
 
-def schema_of_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
+def schema_of_dead_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
     """The schema of dead letters of a sink that takes ``events``."""
     return pa.schema([*_event_schema(events, identified=identified), *ADDED])
 
@@ -73,7 +73,7 @@ class _WithDeadLetters:
                     [*batch.columns, none], schema=schema_around(self.schema)
                 )
             if (rows := refused.written()) is not None:
-                row = {LETTERS: rows}
+                row = {DEAD_LETTERS: rows}
                 yield pa.RecordBatch.from_pylist([row], schema_around(self.schema))
 
 
@@ -112,7 +112,7 @@ class _Refused:
 
 
 @dataclass(frozen=True)
-class ToLetters:
+class ToDeadLetters:
     """A stage: turns events that a filter could not process into dead letters; ``of`` gives the
     reasons."""
 
@@ -141,7 +141,7 @@ def _letters(
             pa.repeat(pa.scalar(letters.revision, pa.int64()), count),
             pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
         ],
-        schema=schema_of_letters(events.schema, identified=letters.identified),
+        schema=schema_of_dead_letters(events.schema, identified=letters.identified),
     )
 
 
@@ -166,14 +166,14 @@ def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
     ]
 
 
-def is_letters(row: Mapping[str, Any]) -> bool:
+def is_dead_letters(row: Mapping[str, Any]) -> bool:
     """Whether a sink's row is about dead letters only."""
-    return row.get(LETTERS) is not None
+    return row.get(DEAD_LETTERS) is not None
 
 
 def rows(found: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The rows of the dead letters' stage among the rows of a sink."""
     for row in found:
-        if is_letters(row) and row[LETTERS]:
-            with pa.ipc.open_stream(row[LETTERS]) as reader:
+        if is_dead_letters(row) and row[DEAD_LETTERS]:
+            with pa.ipc.open_stream(row[DEAD_LETTERS]) as reader:
                 yield from reader.read_all().to_pylist()

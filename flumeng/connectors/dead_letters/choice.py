@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Choice:
-    """A letter is chosen when all given fields match. ``reason`` is a substring, ``place`` a
+    """A dead letter is chosen when all given fields match. ``reason`` is a substring, ``place`` a
     prefix; ``since`` <= time of death < ``until``, in microseconds since the epoch."""
 
     reason: str = ""
@@ -42,7 +42,7 @@ class Choice:
         return self.since is not None or self.until is not None
 
     def misses(self, first: int, last: int) -> bool:
-        """Whether no letter that died from ``first`` to ``last`` is chosen."""
+        """Whether no dead letter that died from ``first`` to ``last`` is chosen."""
         early = self.since is not None and last < self.since
         return early or (self.until is not None and first >= self.until)
 

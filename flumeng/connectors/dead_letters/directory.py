@@ -31,7 +31,7 @@ Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class LetterFile:
+class DeadLetterFile:
     """``path`` in the store, ``name`` below the root; ``modified`` in seconds since the epoch."""
 
     path: str
@@ -40,21 +40,21 @@ class LetterFile:
     modified: float
 
 
-class LetterDirectory:
+class DeadLetterDirectory:
     def __init__(self, location: str, resolve: Resolve = secrets.resolve) -> None:
         """``location``: that of the sink ``files``. Raises UserError."""
         self.store: FileStore
         self.store, self.root = open_store(PatternPath(location).root, resolve)
         self._ours = re.compile(_expression(location))
 
-    def files(self) -> list[LetterFile]:
+    def files(self) -> list[DeadLetterFile]:
         """By name. Raises UserError, UnavailableError."""
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
         start = len(self.path_of(""))
         found = [
-            LetterFile(info.path, info.path[start:], info.size, (info.mtime_ns or 0) / 1e9)
+            DeadLetterFile(info.path, info.path[start:], info.size, (info.mtime_ns or 0) / 1e9)
             for info in infos
             if info.type == fs.FileType.File and self._ours.fullmatch(info.path[start:])
         ]
@@ -84,16 +84,16 @@ class LetterDirectory:
 
 
 def each(
-    files: Iterable[LetterFile],
-    work: Callable[[LetterFile], T],
+    files: Iterable[DeadLetterFile],
+    work: Callable[[DeadLetterFile], T],
     damaged: dict[str, str],
     tell: Tell = lambda _files: None,
-) -> Generator[tuple[LetterFile, T]]:
+) -> Generator[tuple[DeadLetterFile, T]]:
     """Results of ``work`` in the order of the files, several at a time. Damaged files are noted
     in ``damaged``, with why; missing ones are skipped. ``tell`` is given how many more files
     are done."""
 
-    def done(file: LetterFile) -> tuple[T | None, CorruptError | None]:
+    def done(file: DeadLetterFile) -> tuple[T | None, CorruptError | None]:
         try:
             return work(file), None
         except CorruptError as error:
@@ -101,7 +101,7 @@ def each(
         except GoneError:
             return None, None
 
-    def all_done(some: list[LetterFile]) -> list[tuple[T | None, CorruptError | None]]:
+    def all_done(some: list[DeadLetterFile]) -> list[tuple[T | None, CorruptError | None]]:
         return [done(file) for file in some]
 
     groups = list(_groups(files))
@@ -115,9 +115,9 @@ def each(
             tell(len(some))
 
 
-def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
+def _groups(files: Iterable[DeadLetterFile]) -> Iterator[list[DeadLetterFile]]:
     """Many small files make few steps."""
-    group: list[LetterFile] = []
+    group: list[DeadLetterFile] = []
     size = 0
     for file in files:
         if group and (len(group) == FILES_AT_ONCE or size + file.bytes > BYTES_AT_ONCE):
@@ -130,7 +130,7 @@ def _groups(files: Iterable[LetterFile]) -> Iterator[list[LetterFile]]:
 
 
 class GoneError(UserError):
-    """A file of letters is not there any more."""
+    """A file of dead letters is not there any more."""
 
 
 def _expression(location: str) -> str:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
-from flumeng.connectors.dead_letters.options import LettersSource
+from flumeng.connectors.dead_letters.options import DeadLettersSource
 from flumeng.control.zookeeper import Store
 
 
-class LettersFinder(FinderBase):
+class DeadLettersFinder(FinderBase):
     """See ``Finder``. The flow's options have all parts; no server is asked."""
 
     no_times = "a replay is read from earliest, latest or an offset, not from a time"
 
-    def __init__(self, source: LettersSource) -> None:
+    def __init__(self, source: DeadLettersSource) -> None:
         self._source = source
 
     @classmethod
-    def of(cls, options: LettersSource, store: Store, task: FindingTask) -> LettersFinder:
+    def of(cls, options: DeadLettersSource, store: Store, task: FindingTask) -> DeadLettersFinder:
         del store, task  # all that it has to know is in the options
         return cls(options)
 
     def find(self, before: Before) -> Findings:
         del before
         offers = {name: Offer(0, rows) for name, rows in self._source.partitions().items()}
-        return Findings(offers, (f"letters {self._source.replay}",), bounded=True)
+        return Findings(offers, (f"dead letters {self._source.replay}",), bounded=True)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         known = self._source.partitions(partitions)
@@ -33,7 +33,7 @@ class LettersFinder(FinderBase):
 
     def finished(self) -> None:
         from flumeng.connectors.dead_letters import replay_lists  # noqa: PLC0415  loads pyarrow, once a replay
-        from flumeng.connectors.dead_letters.directory import LetterDirectory  # noqa: PLC0415
+        from flumeng.connectors.dead_letters.directory import DeadLetterDirectory  # noqa: PLC0415
 
-        directory = LetterDirectory(self._source.location)
+        directory = DeadLetterDirectory(self._source.location)
         replay_lists.mark(directory, self._source.of, self._source.replay, replay_lists.DONE)

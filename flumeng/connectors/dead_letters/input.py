@@ -1,4 +1,4 @@
-"""The listed letters of replays as an input of a collector; the end of each part is known."""
+"""The listed dead letters of replays as an input of a collector; the end of each part is known."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable, Collection
 
 from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Reach, Standstill
-from flumeng.connectors.dead_letters.options import LettersSource, part_of
-from flumeng.connectors.dead_letters.reader import LettersReader
+from flumeng.connectors.dead_letters.options import DeadLettersSource, part_of
+from flumeng.connectors.dead_letters.reader import DeadLettersReader
 from flumeng.connectors.ranged.positions import Probes, WatchedPositions
 from flumeng.connectors.ranged.reading import source_of
 
 
-class LettersInput:
+class DeadLettersInput:
     """See ``Input``."""
 
     def __init__(self) -> None:
         self._probes = Probes("letters")
 
-    def positions(self, wake: Callable[[], None]) -> LettersPositions:
-        return LettersPositions(self._probes, wake)
+    def positions(self, wake: Callable[[], None]) -> DeadLettersPositions:
+        return DeadLettersPositions(self._probes, wake)
 
-    def reader(self, spec: FlowSpec) -> LettersReader | None:
+    def reader(self, spec: FlowSpec) -> DeadLettersReader | None:
         """Raises UserError when the store's credentials are missing."""
-        source = source_of(spec, LettersSource)
-        return None if source is None else LettersReader.of(source)
+        source = source_of(spec, DeadLettersSource)
+        return None if source is None else DeadLettersReader.of(source)
 
 
-class LettersPositions(WatchedPositions):
+class DeadLettersPositions(WatchedPositions):
     """See ``Positions``. No server is watched: the ends stand in the options."""
 
-    _source: LettersSource | None = None
+    _source: DeadLettersSource | None = None
 
     def open(self, spec: FlowSpec) -> None:
-        self._source = source_of(spec, LettersSource)
-        self._reader = LettersReader.of(self._source) if self._source else None
+        self._source = source_of(spec, DeadLettersSource)
+        self._reader = DeadLettersReader.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         if self._source is None:

@@ -32,12 +32,12 @@ def part_of(partition: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LettersSource(SourceOptions):
+class DeadLettersSource(SourceOptions):
     """Reads dead letters as the events that they were, with `replayed`. `flumeng flow dead replay`
     writes it, with the list of the letters; the flow stops by itself when it has read them.
     """
 
-    implementation: ClassVar[str] = "flumeng.connectors.dead_letters.finder:LettersFinder"
+    implementation: ClassVar[str] = "flumeng.connectors.dead_letters.finder:DeadLettersFinder"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     path: str = option(
@@ -45,9 +45,9 @@ class LettersSource(SourceOptions):
         check=check_location,
         example="/data/dead/web",
     )
-    of: str = option(doc="The flow whose letters they are.", check=check_name, example="web")
+    of: str = option(doc="The flow whose dead letters they are.", check=check_name, example="web")
     replay: str = option(
-        doc="Which list of letters below `path` is read.",
+        doc="Which list of dead letters below `path` is read.",
         check=check_name,
         example="web-replay-1-5f2a90c1",
     )

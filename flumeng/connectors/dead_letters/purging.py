@@ -1,5 +1,5 @@
 """Deletes dead letters: whole files, or files replaced atomically by ones without the chosen
-letters.
+dead letters.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from pyarrow import fs
 
 from flumeng.config.component import Keep
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
-from flumeng.connectors.dead_letters.reading import open_letters
+from flumeng.connectors.dead_letters.directory import (
+    DeadLetterDirectory,
+    DeadLetterFile,
+    Tell,
+    each,
+)
+from flumeng.connectors.dead_letters.reading import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
 
 ASIDE = "purging"
@@ -32,7 +37,7 @@ class Purge:
     choice: Choice
     replays: Replays | None = None
 
-    def mask(self, file: LetterFile, letters: pa.RecordBatch) -> pa.BooleanArray:
+    def mask(self, file: DeadLetterFile, letters: pa.RecordBatch) -> pa.BooleanArray:
         found = self.choice.mask(letters)
         if self.replays is None:
             return found
@@ -42,8 +47,8 @@ class Purge:
 @dataclass
 class Counted:
     letters: int = 0
-    whole: list[LetterFile] = field(default_factory=list)
-    parts: list[LetterFile] = field(default_factory=list)
+    whole: list[DeadLetterFile] = field(default_factory=list)
+    parts: list[DeadLetterFile] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -52,16 +57,16 @@ class Counted:
 
 
 def count(
-    directory: LetterDirectory,
-    files: list[LetterFile],
+    directory: DeadLetterDirectory,
+    files: list[DeadLetterFile],
     purge: Purge,
     tell: Tell = lambda _files: None,
 ) -> Counted:
     """What would be deleted. Raises UserError, UnavailableError."""
 
-    def work(file: LetterFile) -> tuple[int, bool]:
+    def work(file: DeadLetterFile) -> tuple[int, bool]:
         meant = left = 0
-        for _, batch in open_letters(directory, file).dead(Choice()):
+        for _, batch in open_dead_letters(directory, file).dead(Choice()):
             here = purge.mask(file, batch).true_count
             meant, left = meant + here, left + batch.num_rows - here
         return meant, left > 0
@@ -75,12 +80,12 @@ def count(
 
 
 def delete(
-    directory: LetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
+    directory: DeadLetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
 ) -> dict[str, str]:
     """Returns damaged files, which stay, with why. Raises UserError, UnavailableError."""
     damaged: dict[str, str] = {}
 
-    def do(files: list[LetterFile], work: Callable[[LetterFile], None]) -> None:
+    def do(files: list[DeadLetterFile], work: Callable[[DeadLetterFile], None]) -> None:
         for _ in each(files, work, damaged, tell):
             pass
 
@@ -97,27 +102,29 @@ def delete(
     return damaged
 
 
-def remove(directory: LetterDirectory, file: LetterFile) -> None:
+def remove(directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
     """Idempotent."""
     with directory.errors(file.path):
         if directory.store.exists(file.path):
             directory.store.files.delete_file(file.path)
 
 
-def _rewrite(directory: LetterDirectory, file: LetterFile, purge: Purge, aside: str) -> None:
+def _rewrite(
+    directory: DeadLetterDirectory, file: DeadLetterFile, purge: Purge, aside: str
+) -> None:
     def keep(letters: pa.RecordBatch) -> pa.BooleanArray:
         return pc.invert(purge.mask(file, letters))
 
     with directory.errors(aside):
         output = directory.store.open_output(aside)
-        open_letters(directory, file).rewrite(output, keep)
+        open_dead_letters(directory, file).rewrite(output, keep)
         directory.store.sync(aside)
         directory.store.rename([(aside, file.path)])
         if directory.store.exists(aside):  # a store of objects has no renames
             directory.store.files.delete_file(aside)
 
 
-def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
+def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
     """Delete the files of killed purges; a running one has a file there for seconds."""
     for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
@@ -125,12 +132,12 @@ def _remove_leftovers(directory: LetterDirectory, aside: str) -> None:
 
 
 def outdated(
-    files: list[LetterFile], keep: Keep, now: float, needed: Collection[str] = ()
-) -> list[LetterFile]:
+    files: list[DeadLetterFile], keep: Keep, now: float, needed: Collection[str] = ()
+) -> list[DeadLetterFile]:
     """The files that exceed what the flow keeps, the oldest first, without those ``needed``.
     ``now``: seconds since the epoch."""
     left = sum(file.bytes for file in files)
-    found: list[LetterFile] = []
+    found: list[DeadLetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):
         old = keep.days is not None and file.modified < now - keep.days * DAY_SECONDS
         much = keep.bytes is not None and left > keep.bytes

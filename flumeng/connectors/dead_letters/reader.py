@@ -1,7 +1,7 @@
 """Reads the listed letters of a replay in executors.
 
 An offset is the number of a row among all rows of the part's files, chosen or not, so ranges are
-exact. A letter without a body is no event.
+exact. A dead letter without a body is no event.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import replay_lists
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
-from flumeng.connectors.dead_letters.options import LettersSource, part_of
-from flumeng.connectors.dead_letters.reading import open_letters
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
+from flumeng.connectors.dead_letters.options import DeadLettersSource, part_of
+from flumeng.connectors.dead_letters.reading import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
 from flumeng.connectors.ranged.reading import Secrets, resolved
@@ -30,7 +30,7 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 
 @dataclass(frozen=True)
-class LettersReader:
+class DeadLettersReader:
     """See ``Reader``."""
 
     location: str
@@ -41,7 +41,7 @@ class LettersReader:
     modules: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, source: LettersSource) -> LettersReader:
+    def of(cls, source: DeadLettersSource) -> DeadLettersReader:
         """Raises UserError."""
         secrets = resolved(source.credentials)
         return cls(source.location, source.of, source.replay, source.messages, secrets)
@@ -73,7 +73,7 @@ class LettersReader:
             raise UnreadableError(piece.partition, offset, str(error), damaged=damaged) from error
 
     def _letters(
-        self, directory: LetterDirectory, listed: ListedFile, piece: Range, first: int
+        self, directory: DeadLetterDirectory, listed: ListedFile, piece: Range, first: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows of the file in ``piece``, and the offset of each batch."""
         path = directory.path_of(listed.name)
@@ -83,10 +83,10 @@ class LettersReader:
             raise CorruptError(f"{path} was purged in part after it was listed for the replay")
         start = max(piece.start - first, 0)
         end = min(piece.end - first, listed.rows)
-        file = LetterFile(path, listed.name, listed.bytes, 0.0)
+        file = DeadLetterFile(path, listed.name, listed.bytes, 0.0)
         row = first + start
         wanted = pa.schema([*(f for f in self.schema if f.name != "replayed"), *ADDED])
-        for batch in open_letters(directory, file).read(wanted, start, end):
+        for batch in open_dead_letters(directory, file).read(wanted, start, end):
             yield row, batch
             row += batch.num_rows
 
@@ -120,10 +120,10 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 
 @lru_cache(maxsize=64)
 def _part(
-    reader: LettersReader, number: int
-) -> tuple[LetterDirectory, Choice, tuple[ListedFile, ...]]:
+    reader: DeadLettersReader, number: int
+) -> tuple[DeadLetterDirectory, Choice, tuple[ListedFile, ...]]:
     """A part of the list, which is marked as read."""
-    directory = LetterDirectory(reader.location, dict(reader.resolved).__getitem__)
+    directory = DeadLetterDirectory(reader.location, dict(reader.resolved).__getitem__)
     choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)
     return directory, choice, files

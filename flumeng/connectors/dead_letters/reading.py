@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flumeng.connectors.api.letter_columns import ADDED
+from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
 from flumeng.connectors.files import formats
 from flumeng.events import json_text
 from flumeng.filters.formats import json_values
@@ -52,15 +52,15 @@ class Letters(Protocol):
         """Write the rows to keep, in the same format, into ``output``, and close it."""
 
 
-def open_letters(directory: LetterDirectory, file: LetterFile) -> Letters:
-    kind = ParquetLetters if file.path.endswith(".parquet") else JsonLetters
+def open_dead_letters(directory: DeadLetterDirectory, file: DeadLetterFile) -> Letters:
+    kind = ParquetDeadLetters if file.path.endswith(".parquet") else JsonDeadLetters
     return kind(directory, file)
 
 
-class ParquetLetters:
+class ParquetDeadLetters:
     """See ``Letters``."""
 
-    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+    def __init__(self, directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
         self._directory = directory
         self._path = file.path
         self._small = file.bytes <= WHOLE_BYTES
@@ -138,10 +138,10 @@ class ParquetLetters:
             return stream.read_buffer()
 
 
-class JsonLetters:
+class JsonDeadLetters:
     """See ``Letters``."""
 
-    def __init__(self, directory: LetterDirectory, file: LetterFile) -> None:
+    def __init__(self, directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
         self._directory = directory
         self._path = file.path
         self._codec = CODECS.get(self._path[self._path.rfind(".") :])
@@ -238,7 +238,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _misses(choice: Choice, group: pq.RowGroupMetaData) -> bool:
-    """Whether no letter of the group is chosen, by the footer."""
+    """Whether no dead letter of the group is chosen, by the footer."""
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema == TIME:

@@ -20,9 +20,14 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
+from flumeng.connectors.dead_letters.directory import (
+    DeadLetterDirectory,
+    DeadLetterFile,
+    Tell,
+    each,
+)
 from flumeng.connectors.dead_letters.options import MOST_PARTS
-from flumeng.connectors.dead_letters.reading import Letters, open_letters
+from flumeng.connectors.dead_letters.reading import Letters, open_dead_letters
 from flumeng.events.schema import EVENT_SCHEMA
 
 DIRECTORY = "_replays"
@@ -38,7 +43,7 @@ FILES = pa.schema(
     ]
 )
 """Of each file: its name below the root, its bytes and rows, how many rows are chosen, and which of
-the earlier choices had taken letters of it."""
+the earlier choices had taken dead letters of it."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,11 @@ class ReplayList:
         return sum(file.chosen for file in self.files)
 
 
-def path_of(directory: LetterDirectory, flow: str, name: str, kind: str) -> str:
+def path_of(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> str:
     return directory.path_of(DIRECTORY, flow, f"{name}.{kind}")
 
 
-def write(directory: LetterDirectory, flow: str, listed: ReplayList) -> None:
+def write(directory: DeadLetterDirectory, flow: str, listed: ReplayList) -> None:
     """Durable when it returns. Raises UserError, UnavailableError."""
     choices: dict[Choice, int] = {}
     tables = []
@@ -129,7 +134,7 @@ def write(directory: LetterDirectory, flow: str, listed: ReplayList) -> None:
         directory.store.sync(parent)
 
 
-def mark(directory: LetterDirectory, flow: str, name: str, kind: str) -> None:
+def mark(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> None:
     """Durable, idempotent. Raises UserError, UnavailableError."""
     path = path_of(directory, flow, name, kind)
     with directory.errors(path):
@@ -139,7 +144,7 @@ def mark(directory: LetterDirectory, flow: str, name: str, kind: str) -> None:
             directory.store.sync(path.rpartition("/")[0])
 
 
-def remove(directory: LetterDirectory, flow: str, name: str) -> None:
+def remove(directory: DeadLetterDirectory, flow: str, name: str) -> None:
     """The list first: without it the marks mean nothing."""
     for kind in (LIST, READ, DONE):
         path = path_of(directory, flow, name, kind)
@@ -149,7 +154,7 @@ def remove(directory: LetterDirectory, flow: str, name: str) -> None:
 
 
 def read_part(
-    directory: LetterDirectory, flow: str, name: str, number: int
+    directory: DeadLetterDirectory, flow: str, name: str, number: int
 ) -> tuple[Choice, tuple[ListedFile, ...]]:
     """Raises CorruptError, GoneError, UserError, UnavailableError."""
     path = path_of(directory, flow, name, LIST)
@@ -169,8 +174,8 @@ def _listed(file: pq.ParquetFile, groups: Sequence[int]) -> tuple[Choice, tuple[
 
 @dataclass(frozen=True)
 class Replays:
-    """The lists of a flow that count: choice and files of each. ``done``: all letters are in the
-    sinks; ``unused``: the list never came to count."""
+    """The lists of a flow that count: choice and files of each. ``done``: all dead letters are in
+    the sinks; ``unused``: the list never came to count."""
 
     lists: Mapping[str, tuple[Choice, tuple[str, ...]]] = field(default_factory=dict)
     done: frozenset[str] = frozenset()
@@ -184,14 +189,14 @@ class Replays:
                 found[name].append(choice)
         return {name: tuple(dict.fromkeys(choices)) for name, choices in found.items()}
 
-    def taken(self, file: LetterFile) -> tuple[Choice, ...]:
+    def taken(self, file: DeadLetterFile) -> tuple[Choice, ...]:
         return self.by_file.get(file.name, ())
 
     def only(self, names: Collection[str]) -> Replays:
         return Replays({name: it for name, it in self.lists.items() if name in names}, self.done)
 
 
-def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> Replays:
+def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str]) -> Replays:
     """``current``: lists of existing flows. Raises CorruptError, UserError, UnavailableError."""
     path = directory.path_of(DIRECTORY, flow)
     with directory.errors(path):
@@ -210,7 +215,7 @@ def replays(directory: LetterDirectory, flow: str, current: Collection[str]) -> 
     return Replays(lists, done, frozenset(unused))
 
 
-def forget(directory: LetterDirectory, flow: str, known: Replays) -> None:
+def forget(directory: DeadLetterDirectory, flow: str, known: Replays) -> None:
     """Remove the lists that are done and whose files are all gone."""
     there = {file.name for file in directory.files()}
     for name in known.done:
@@ -231,8 +236,8 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
 @dataclass
 class Listing:
-    """``files`` have letters to take. ``replayed``: chosen letters that were taken before;
-    ``bodiless``: those without a body, which are no events."""
+    """``files`` have dead letters to take. ``replayed``: chosen dead letters that were taken
+    before; ``bodiless``: those without a body, which are no events."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0
@@ -245,17 +250,17 @@ class Listing:
         return sum(file.chosen for file in self.files)
 
 
-def list_letters(
-    directory: LetterDirectory,
-    files: list[LetterFile],
+def list_dead_letters(
+    directory: DeadLetterDirectory,
+    files: list[DeadLetterFile],
     choice: Choice,
     replays: Replays,
     tell: Tell = lambda _files: None,
 ) -> Listing:
     """Raises UserError, UnavailableError."""
 
-    def work(file: LetterFile) -> tuple[ListedFile, int, dict[str, int], bool]:
-        letters = open_letters(directory, file)
+    def work(file: DeadLetterFile) -> tuple[ListedFile, int, dict[str, int], bool]:
+        letters = open_dead_letters(directory, file)
         taken = replays.taken(file)
         rows = chosen = meant = 0
         places: dict[str, int] = {}

@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flumeng.connectors.dead_letters.choice import Choice
-from flumeng.connectors.dead_letters.directory import LetterDirectory, LetterFile, Tell, each
-from flumeng.connectors.dead_letters.reading import open_letters
+from flumeng.connectors.dead_letters.directory import (
+    DeadLetterDirectory,
+    DeadLetterFile,
+    Tell,
+    each,
+)
+from flumeng.connectors.dead_letters.reading import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import Replays, taken_mask
 
 REASON_CHARACTERS = 120
@@ -34,7 +39,7 @@ KEY = ["place", "revision", "reason"]
 
 
 @dataclass(frozen=True)
-class LetterKind:
+class DeadLetterKind:
     """``reason`` is the common part, ``example`` a whole one. ``replayed``: how many were taken by
     a replay. Times in microseconds since the epoch."""
 
@@ -50,28 +55,28 @@ class LetterKind:
 
 @dataclass
 class Summary:
-    """``files`` and ``bytes``: of the files with chosen letters. ``damaged``: file -> why."""
+    """``files`` and ``bytes``: of the files with chosen dead letters. ``damaged``: file -> why."""
 
     letters: int = 0
     replayed: int = 0
     files: int = 0
     bytes: int = 0
-    kinds: list[LetterKind] = field(default_factory=list)
+    kinds: list[DeadLetterKind] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
 
 def summarize(
-    directory: LetterDirectory,
-    files: list[LetterFile],
+    directory: DeadLetterDirectory,
+    files: list[DeadLetterFile],
     choice: Choice,
     replays: Replays,
     tell: Tell = lambda _files: None,
 ) -> Summary:
     """The most frequent kind first. Raises UserError, UnavailableError."""
 
-    def work(file: LetterFile) -> _Counter:
+    def work(file: DeadLetterFile) -> _Counter:
         counter = _Counter()
-        for _, batch in open_letters(directory, file).dead(choice):
+        for _, batch in open_dead_letters(directory, file).dead(choice):
             kept = batch.filter(choice.mask(batch))
             counter.add(_counted(kept, taken_mask(replays.taken(file), kept)))
         return counter
@@ -89,7 +94,7 @@ def summarize(
 
 
 class _Counter:
-    """Groups many letters at once, those of small files together."""
+    """Groups many dead letters at once, those of small files together."""
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []
@@ -108,11 +113,11 @@ class _Counter:
         for table in other._tables:
             self.add(table)
 
-    def close(self) -> list[LetterKind]:
+    def close(self) -> list[DeadLetterKind]:
         if not self:
             return []
         self._group()
-        return [LetterKind(**row) for row in self._tables[0].to_pylist()]
+        return [DeadLetterKind(**row) for row in self._tables[0].to_pylist()]
 
     def _group(self) -> None:
         table = _grouped(pa.concat_tables(self._tables))
@@ -125,7 +130,7 @@ class _Counter:
 
 
 def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.Table:
-    """A row for each letter, with the fields of LetterKind."""
+    """A row for each dead letter, with the fields of DeadLetterKind."""
     reasons = pc.fill_null(letters["dead_reason"], "")
     times = pc.fill_null(letters["dead_time"].cast(pa.int64()), 0)
     return pa.table(
@@ -162,36 +167,36 @@ def _shared(reasons: pa.StringArray) -> pa.StringArray:
 
 
 CLOCKS_SECONDS = 3_600.0
-"""The most that a letter is younger than its file, by clocks that differ."""
+"""The most that a dead letter is younger than its file, by clocks that differ."""
 
 
 @dataclass(frozen=True, order=True)
-class _Letter:
+class _DeadLetter:
     moment: int
     path: str
     row: int
 
 
 def newest(
-    directory: LetterDirectory,
-    files: list[LetterFile],
+    directory: DeadLetterDirectory,
+    files: list[DeadLetterFile],
     choice: Choice,
     limit: int,
     tell: Tell = lambda _files: None,
 ) -> tuple[list[bytes], dict[str, str]]:
-    """At most ``limit`` letters, and the damaged files. Raises UserError, UnavailableError."""
+    """At most ``limit`` dead letters, and the damaged files. Raises UserError, UnavailableError."""
     by_path = {file.path: file for file in files}
-    kept: list[_Letter] = []
+    kept: list[_DeadLetter] = []
     damaged: dict[str, str] = {}
 
-    def work(file: LetterFile) -> list[_Letter]:
+    def work(file: DeadLetterFile) -> list[_DeadLetter]:
         since = kept[0].moment if len(kept) == limit else choice.since
         younger, found = replace(choice, since=since), []
-        for first, batch in open_letters(directory, file).dead(younger):
+        for first, batch in open_dead_letters(directory, file).dead(younger):
             moments = batch["dead_time"].cast(pa.int64()).fill_null(0).to_numpy()
             rows = np.flatnonzero(younger.mask(batch).to_numpy(zero_copy_only=False))
             for row in rows[np.argsort(-moments[rows], kind="stable")[:limit]]:
-                found.append(_Letter(int(moments[row]), file.path, first + int(row)))
+                found.append(_DeadLetter(int(moments[row]), file.path, first + int(row)))
         return found
 
     by_age = sorted(files, key=lambda file: -file.modified)
@@ -206,7 +211,7 @@ def newest(
     texts: dict[str, dict[int, bytes]] = {}
     for file, shown in each(
         [by_path[path] for path in rows],
-        lambda file: open_letters(directory, file).shown(rows[file.path]),
+        lambda file: open_dead_letters(directory, file).shown(rows[file.path]),
         damaged,
     ):
         texts[file.path] = shown

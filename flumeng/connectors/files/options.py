@@ -80,7 +80,7 @@ class Files(InStore, SinkOptions):
     exactly_once: ClassVar[ExactlyOnce] = "staged"
 
     @property
-    def letter_files(self) -> InStore:
+    def dead_letter_files(self) -> InStore:
         return self
 
     @property

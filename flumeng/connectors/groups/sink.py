@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from flumeng.config import registry
 from flumeng.config.summary import summary
-from flumeng.connectors.api.dead_letters import LETTERS, DeadLetters, schema_around
+from flumeng.connectors.api.dead_letters import DEAD_LETTERS, DeadLetters, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.options import Group
 from flumeng.events.lazy_batch import HELD_BYTES, LazyBatch, Stage, write_stream
@@ -202,7 +202,7 @@ class _Taking:
             self.held.seek(0)
             try:
                 found = list(self.stages[number](iter(pa.ipc.open_stream(self.held))))
-            except _LettersError as error:
+            except _DeadLettersError as error:
                 raise error.of from error
             except FAILURES as error:
                 self.failed[number] = scrub(str(error)) or type(error).__name__
@@ -217,13 +217,13 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     own: list[pa.RecordBatch] = []
     for batch in found:
-        if LETTERS not in batch.schema.names:
+        if DEAD_LETTERS not in batch.schema.names:
             own.append(batch)
             continue
-        letters = batch.column(LETTERS)
+        letters = batch.column(DEAD_LETTERS)
         own.append(batch.filter(pc.is_null(letters)))
         for content in letters.drop_null().to_pylist():
-            yield pa.RecordBatch.from_pylist([{LETTERS: content}], TAKEN_SCHEMA)
+            yield pa.RecordBatch.from_pylist([{DEAD_LETTERS: content}], TAKEN_SCHEMA)
     stream = pa.BufferOutputStream()
     write_stream(own, stream)
     yield _row(number, stream.getvalue().to_pybytes(), failed)
@@ -253,7 +253,7 @@ def _split() -> int:
     return 0 if context is None else context.partitionId()
 
 
-class _LettersError(FlumengError):
+class _DeadLettersError(FlumengError):
     """The sink for dead letters failed, not the member that refuses events."""
 
     def __init__(self, of: Exception) -> None:
@@ -262,18 +262,18 @@ class _LettersError(FlumengError):
 
 
 @dataclass(frozen=True)
-class _WriteLetters:
+class _WriteDeadLetters:
     stage: Stage
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from self.stage(batches)
         except FAILURES as error:
-            raise _LettersError(error) from error
+            raise _DeadLettersError(error) from error
 
 
 def _letters(letters: DeadLetters, member: str) -> DeadLetters:
-    stage = None if letters.stage is None else _WriteLetters(letters.stage)
+    stage = None if letters.stage is None else _WriteDeadLetters(letters.stage)
     return replace(letters, place=letters.place + member, stage=stage)
 
 

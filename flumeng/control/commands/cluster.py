@@ -69,7 +69,7 @@ def import_cluster(operator: Operator, exported: object) -> int:
     """Write an exported document into an empty chroot; returns how many znodes it has. The schema
     is written last, so that a repeated import completes an interrupted one, and with a higher
     generation. Intents are left out: their targets may have taken batches since. Only the primary
-    of a journal is in sync, since other copies may lack later events. Raises ``UserError``."""
+    of a journal is in sync, since other replicas may lack later events. Raises ``UserError``."""
     store = operator.store
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     schema_document = wanted.get(SCHEMA)
@@ -170,7 +170,7 @@ def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
 
 
 def _primary_alone_in_sync(journal: dict[str, Any]) -> dict[str, Any]:
-    in_sync = [copy for copy in journal["in_sync"] if node_of(copy) == journal["primary"]]
+    in_sync = [replica for replica in journal["in_sync"] if node_of(replica) == journal["primary"]]
     return {**journal, "in_sync": in_sync}
 
 

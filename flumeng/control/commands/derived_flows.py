@@ -138,7 +138,7 @@ def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tupl
 
 
 @dataclass(frozen=True)
-class LettersOf:
+class DeadLettersOf:
     """A flow with dead letters in ``files``; ``current``: replay flow -> its list."""
 
     flow: str
@@ -148,7 +148,7 @@ class LettersOf:
     current: dict[str, str]
 
 
-def letters_of(store: ReadableStore, flow: str) -> LettersOf:
+def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
     """Raises ``UserError`` for dead letters that cannot be read here, and for a replay, a backfill
     or an isolated part."""
     record = require_flow(store, flow)
@@ -171,14 +171,14 @@ def letters_of(store: ReadableStore, flow: str) -> LettersOf:
         for source in (part.options for part in spec.sources)
         if source.replay_list
     }
-    return LettersOf(flow, record, text, files, current)
+    return DeadLettersOf(flow, record, text, files, current)
 
 
-def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
+def require_own_place(store: ReadableStore, letters: DeadLettersOf) -> None:
     """Raises ``UserError`` when another flow writes its dead letters into the same directory."""
     own = place_of(letters.files.path)
     for name, spec, of in _others(store, letters.flow, letters.files.path):
-        files = spec.dead_letters.options.letter_files if spec.dead_letters else None
+        files = spec.dead_letters.options.dead_letter_files if spec.dead_letters else None
         if letters.flow in (of, whole_of(name)):
             continue
         if files is not None and place_of(files.path) == own:
@@ -188,8 +188,8 @@ def require_own_place(store: ReadableStore, letters: LettersOf) -> None:
             )
 
 
-def refuse_hosts(store: ReadableStore, letters: LettersOf) -> None:
-    """Raises ``UserError`` for letters on the disks of several hosts."""
+def refuse_hosts(store: ReadableStore, letters: DeadLettersOf) -> None:
+    """Raises ``UserError`` for dead letters on the disks of several hosts."""
     if not letters.files.local_path:
         return
     hosts = collecting_hosts(store, parse_flow(letters.text))
@@ -208,7 +208,7 @@ def list_name(flow: str) -> str:
     return f"{short}-{uuid.uuid4().hex[:ID_CHARACTERS]}"
 
 
-def check_replay(store: Store, letters: LettersOf, name: str) -> None:
+def check_replay(store: Store, letters: DeadLettersOf, name: str) -> None:
     """Raises what ``start_replay`` would raise, before a list is written."""
     text = replay_text(letters.flow, letters.text, name, list_name(name), [1])
     require_allowed(store, text, name)
@@ -216,7 +216,7 @@ def check_replay(store: Store, letters: LettersOf, name: str) -> None:
 
 def start_replay(
     operator: Operator,
-    letters: LettersOf,
+    letters: DeadLettersOf,
     name: str,
     replay: str,
     rows: Sequence[int],
@@ -238,13 +238,13 @@ def start_replay(
     )
 
 
-def note_purge(operator: Operator, letters: LettersOf, purged: str) -> None:
+def note_purge(operator: Operator, letters: DeadLettersOf, purged: str) -> None:
     """Called before anything is deleted. Raises ``ConflictError`` when the flow has changed."""
     command = f"flow dead purge {letters.flow}: {purged}"
     operator.commit([_unchanged(letters)], command)
 
 
-def _unchanged(letters: LettersOf) -> Put:
+def _unchanged(letters: DeadLettersOf) -> Put:
     return Put(paths.flow(letters.flow), letters.record.value, letters.record.version)
 
 

@@ -48,18 +48,18 @@ class Left:
 
     tasks: tuple[str, ...]
     journals: tuple[str, ...]
-    copies: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.tasks or self.journals or self.copies or self.unreadable)
+        return bool(self.tasks or self.journals or self.replicas or self.unreadable)
 
     @property
     def lines(self) -> list[str]:
         return [
             *(f"task {key}" for key in self.tasks),
             *(f"journal {journal}" for journal in self.journals),
-            *(f"a copy of journal {journal}" for journal in self.copies),
+            *(f"a replica of journal {journal}" for journal in self.replicas),
             *(f"whatever {what}" for what in self.unreadable),
         ]
 
@@ -67,7 +67,7 @@ class Left:
         counts = (
             (len(self.tasks), "task", "tasks"),
             (len(self.journals), "journal", "journals"),
-            (len(self.copies), "copy of a journal", "copies of journals"),
+            (len(self.replicas), "replica of a journal", "replicas of journals"),
             (len(self.unreadable), "unreadable record", "unreadable records"),
         )
         parts = (f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
@@ -103,7 +103,7 @@ def left(store: Store, node: str) -> Left:
             tasks.update(status.value.tasks)
     known = journal_registry.journals(store)
     kept = tuple(name for name, j in known.items() if j.primary == node)
-    held = tuple(name for name, j in known.items() if node in j.copies and name not in kept)
+    held = tuple(name for name, j in known.items() if node in j.replicas and name not in kept)
     return Left(tuple(sorted(tasks)), kept, held, tuple(unreadable))
 
 

@@ -144,7 +144,7 @@ _NUMBERS = (
     _seconds("drain_limit_seconds", "how long a task may take to let go before it is taken away"),
     _seconds(
         "forget_after_seconds",
-        "a node that is away for so long with nothing left on it is removed; 0: never",
+        "a node that is down for so long with nothing left on it is removed; 0: never",
     ),
     _throttle("balance", 1, "how many balance moves may be under way at once"),
     _throttle(
@@ -175,7 +175,7 @@ _NUMBERS = (
     ),
     _limit(
         "maintenance_window_seconds",
-        "a node that is away for longer counts neither as missing nor as active",
+        "a node that is down for longer counts neither as missing nor as active",
     ),
 )
 SETTINGS: Mapping[str, Setting] = {

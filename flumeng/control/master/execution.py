@@ -15,7 +15,7 @@ from flumeng.control.planner import (
     Drop,
     Forget,
     Maintain,
-    MarkAway,
+    MarkDown,
     Release,
     Replan,
     Replicate,
@@ -31,7 +31,7 @@ from zkschema import paths
 from zkschema.records import AssignedTask
 
 Key = tuple[str, str]
-Written = Replan | Assign | Revert | Maintain | MarkAway | Replicate
+Written = Replan | Assign | Revert | Maintain | MarkDown | Replicate
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Outcome:
 
     def refuse(
         self,
-        action: Replan | Assign | Revert | MarkAway | Forget | Drop | Replicate,
+        action: Replan | Assign | Revert | MarkDown | Forget | Drop | Replicate,
         why: ConflictError | UserError | ForbiddenError,
     ) -> None:
-        if isinstance(action, Assign | MarkAway | Forget):
+        if isinstance(action, Assign | MarkDown | Forget):
             self.nodes[action.node] = why
         elif isinstance(action, Replicate):
             self.journals[action.journal] = why
@@ -144,7 +144,7 @@ class _Throttled:
 def _waits(action: Action, outcome: Outcome, kept: set[Key]) -> bool:
     if isinstance(action, Replan | Revert | Drop):
         return action.flow in outcome.flows or action.flow in outcome.overtaken
-    if isinstance(action, Maintain | MarkAway | Release | Replicate):
+    if isinstance(action, Maintain | MarkDown | Release | Replicate):
         return False
     if isinstance(action, Forget):
         return action.node in outcome.nodes

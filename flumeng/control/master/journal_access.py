@@ -61,7 +61,7 @@ class JournalAccess:
             self.store.set_access_lists(wrong)
         except ForbiddenError:
             why = (
-                "access lists cannot be brought up to date, so that its copies may not read who "
+                "access lists cannot be brought up to date, so that its replicas may not read who "
                 "leads: an administrator has to run `flumeng schema verify --fix`"
             )
             return {f"journal {znodes[path]}": why for path in wrong}

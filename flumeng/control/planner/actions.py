@@ -125,7 +125,7 @@ class Maintain(_Written):
 
 
 @dataclass(frozen=True)
-class MarkAway(_Written):
+class MarkDown(_Written):
     node: str
     record: Node
     expect: Version
@@ -137,7 +137,7 @@ class MarkAway(_Written):
 
 @dataclass(frozen=True)
 class Forget:
-    """Removes a node that is away for good, with all its znodes."""
+    """Removes a node that is down for good, with all its znodes."""
 
     node: str
     expect: Version
@@ -173,7 +173,7 @@ class Replicate(_Written):
         return [Put(paths.journal(self.journal), self.record, self.expect)]
 
 
-Action = Replan | Assign | Revert | Maintain | MarkAway | Forget | Drop | Release | Replicate
+Action = Replan | Assign | Revert | Maintain | MarkDown | Forget | Drop | Release | Replicate
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
@@ -185,7 +185,7 @@ def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
 def _kind(place: int, action: Action) -> str | int:
     if isinstance(action, Assign):
         return "gives" if action.gives else "takes"
-    if isinstance(action, MarkAway):
+    if isinstance(action, MarkDown):
         return "marks"
     if isinstance(action, Replicate):
         return "journals"

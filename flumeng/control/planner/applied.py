@@ -10,7 +10,7 @@ from flumeng.control.planner.actions import (
     Assign,
     Forget,
     Maintain,
-    MarkAway,
+    MarkDown,
     Release,
     Replan,
     Replicate,
@@ -23,9 +23,9 @@ from flumeng.control.snapshot.task_map import next_version
 def applied(snapshot: Snapshot, action: Action) -> Snapshot:
     if isinstance(action, Maintain):
         return replace(snapshot, cluster=action.cluster, cluster_version=action.version_after)
-    if isinstance(action, MarkAway):
+    if isinstance(action, MarkDown):
         node = snapshot.nodes[action.node]
-        marked = replace(node, record=action.record, version=action.version_after, unmarked=False)
+        marked = replace(node, record=action.record, version=action.version_after, mark_due=False)
         return replace(snapshot, nodes={**snapshot.nodes, action.node: marked})
     if isinstance(action, Forget):
         left = {name: node for name, node in snapshot.nodes.items() if name != action.node}

@@ -80,7 +80,7 @@ def _must_leave(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | N
     if owner.set_aside or builder.snapshot.cluster.maintenance:
         return ""
     if not owner.live:
-        return f"{owner.name} is gone" if owner.lost else ""
+        return f"{owner.name} is gone" if owner.down else ""
     if task.state == DRAINING and task.target in builder.index.capacity.pool(place.labels).ranks:
         return task.why
     return "" if owner.eligible(COLLECT, place.labels) else f"{owner.name} may not keep it"

@@ -12,7 +12,7 @@ from zkschema.records import INGEST
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
     """Removal of a deleted flow, after its isolated parts. Without ``discard`` it also waits for
-    nodes that are away: they may hold a journal that is not registered."""
+    nodes that are down: they may hold a journal that is not registered."""
     if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard

@@ -144,7 +144,7 @@ def _settle(
         else:
             builder.become(name, None)
             owner = builder.snapshot.nodes.get(task.node or "")
-            lost = owner is not None and owner.lost
+            lost = owner is not None and owner.down
             unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
     if unplaced or not _begin_in_turn(builder, fresh):
         unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
@@ -228,7 +228,7 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
     if owner is None:
         return f"{task.node} is gone"
     if not owner.live:
-        stays = builder.snapshot.cluster.maintenance or not owner.lost
+        stays = builder.snapshot.cluster.maintenance or not owner.down
         return None if stays else f"{task.node} is gone"
     if task.state == DRAINING:
         late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue

@@ -37,7 +37,7 @@ class FlowIndex:
 
 class PlacementIndex:
     """What each node runs, of all flows and kinds, and how full it is. ``active`` nodes should work
-    and are not away for long; nodes in ``away`` are not live, or gone with tasks planned on them.
+    and are not down for long; nodes in ``away`` are not live, or gone with tasks planned on them.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class PlacementIndex:
         self.capacity.put_node(name, view)
         self.active.discard(name)
         self.away.discard(name)
-        if view is not None and view.record.desired == "active" and not view.long_gone:
+        if view is not None and view.record.desired == "active" and not view.gone:
             self.active.add(name)
         if name in self._of_node if view is None else not view.live:
             self.away.add(name)

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flumeng.config.flow_names import is_part, whole_of
-from flumeng.control.planner import absences
-from flumeng.control.planner.absences import maintain
+from flumeng.control.planner import node_states
 from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
 from flumeng.control.planner.applied import with_journals
 from flumeng.control.planner.balance import balance
 from flumeng.control.planner.changes import ChangeSet, changed_names, changed_partitions, scope_of
-from flumeng.control.planner.copies import Copies
-from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.drops import drop_of
 from flumeng.control.planner.endings import endings, history
+from flumeng.control.planner.node_states import maintain
 from flumeng.control.planner.placement import place
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder, Recovery
 from flumeng.control.planner.projection import assign
+from flumeng.control.planner.replica_index import ReplicaIndex
+from flumeng.control.planner.replicas import ReplicaPlan
 from flumeng.control.planner.rollout import revert, roll
 from flumeng.control.planner.standbys import Standbys
 from flumeng.control.planner.steps import steps
@@ -53,7 +53,7 @@ class Planner:
 
     def __init__(self) -> None:
         self._index = PlacementIndex()
-        self._copies = CopyIndex()
+        self._replicas = ReplicaIndex()
         self._balanced: object = None
         self._seen = Snapshot({}, {}, {}, frozenset(), frozenset())
         """The last one, with flows as planned: what is not written shows as a difference."""
@@ -100,7 +100,7 @@ class Planner:
         }
         first: list[Action] = [mode] if mode else []
         if snapshot.leads:
-            first += absences.marks(snapshot)
+            first += node_states.marks(snapshot)
         return _Round(snapshot, builders, change_sets, tuple(first), tuple(back.values()), behind)
 
     def _place(self, round_: _Round) -> None:
@@ -125,17 +125,17 @@ class Planner:
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
         replans = [action for builder in in_order for action in _replans(builder)]
-        behind.update(self._copies.follow(snapshot))
-        replicates = Copies(snapshot, self._copies).changes()
+        behind.update(self._replicas.follow(snapshot))
+        replicates = ReplicaPlan(snapshot, self._replicas).changes()
         after = with_journals(_after(snapshot, replans), replicates)
         for name in {action.flow for action in replans}:
             behind.update(builders[name].touched)
             if _told(snapshot.flows[name]) != _told(after.flows[name]):
                 behind.update(_nodes_of(after.flows[name]))
-        behind.update(self._copies.follow(after))
-        assigns = assign(after, self._index, sorted(behind), self._copies)
+        behind.update(self._replicas.follow(after))
+        assigns = assign(after, self._index, sorted(behind), self._replicas)
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
-        forgets = absences.forgets(snapshot, self._index, assigns) if snapshot.leads else []
+        forgets = node_states.forgets(snapshot, self._index, assigns) if snapshot.leads else []
         releases = [_release(lease) for lease in snapshot.run_out]
         self._seen, self._behind = after, {action.node for action in assigns}
         self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
@@ -153,7 +153,7 @@ class Planner:
     def _recoveries(self, snapshot: Snapshot) -> int | None:
         """How many lost tasks may be reassigned now."""
         limit = snapshot.cluster.throttles.get("recovery")
-        if limit is None or not any(node.lost for node in snapshot.nodes.values()):
+        if limit is None or not any(node.down for node in snapshot.nodes.values()):
             return None
         if not snapshot.throttled_moves:
             return 0

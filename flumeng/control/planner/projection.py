@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flumeng.control.planner.actions import Assign
-from flumeng.control.planner.copies import told_now
-from flumeng.control.planner.copy_index import CopyIndex
 from flumeng.control.planner.placement_index import DRAINING, STANDBY, PlacementIndex
+from flumeng.control.planner.replica_index import ReplicaIndex
+from flumeng.control.planner.replicas import told_now
 from flumeng.control.snapshot.assignment_pages import assignment_steps, items
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
@@ -31,7 +31,7 @@ def assign(
     snapshot: Snapshot,
     index: PlacementIndex,
     nodes: Iterable[str],
-    copies: CopyIndex,
+    replicas: ReplicaIndex,
 ) -> list[Assign]:
     """Brings the assignments of these nodes in line with the plans and the replicated journals."""
     takes: list[Assign] = []
@@ -48,7 +48,7 @@ def assign(
             spark={**snapshot.cluster.spark, **view.record.spark}
             if snapshot.cluster_known
             else view.assignment.spark,
-            journals=told_now(view, copies.told(node), snapshot),
+            journals=told_now(view, replicas.told(node), snapshot),
         )
         if target != view.assignment:
             view = replace(view, assignment=target)

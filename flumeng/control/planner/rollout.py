@@ -2,7 +2,7 @@
 
 First ``canary`` tasks of each kind are *promoted* to the current revision; once they have run it
 for the settling time the others follow, at most ``max_parallel`` at once. When a promoted task
-fails, or none makes progress, the flow goes back. Tasks on nodes that are away or unreadable come
+fails, or none makes progress, the flow goes back. Tasks on nodes that are down or unreadable come
 last and are not waited for, but a revision that no task could run is not proven. A changed place is
 not rolled out: it holds at once.
 """

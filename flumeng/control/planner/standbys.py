@@ -127,6 +127,6 @@ class Standbys:
 
 def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) -> bool:
     """Whether a standby may stay on the node; a node missed for less than grace keeps it."""
-    if node is None or node.name == task.node or (not node.live and node.lost):
+    if node is None or node.name == task.node or (not node.live and node.down):
         return False
     return node.set_aside or node.eligible(COLLECT, place.labels)

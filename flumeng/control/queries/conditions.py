@@ -112,7 +112,7 @@ def node_drained(store: Store, node: str) -> list[str]:
     return [
         *tasks,
         *(f"journal {journal} is not collected to its end" for journal in still.journals),
-        *(f"no other node has its copy of {journal} yet" for journal in still.copies),
+        *(f"no other node has its replica of {journal} yet" for journal in still.replicas),
     ]
 
 

@@ -162,7 +162,7 @@ class _Building:
             if isinstance(stage, FilterStage):
                 on_error = "" if stage.part.on_error == KEEP else stage.part.on_error
                 node = self._add("filter", summary(stage.part), stage.part.when or "", on_error)
-                if stage.makes_letters:
+                if stage.makes_dead_letters:
                     self.failing.append(node)
                 self._join(before, node, self.rates.processed if stage.behind is None else None)
             else:

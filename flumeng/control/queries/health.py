@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from flumeng.control.commands.chains import readers_of
-from flumeng.control.commands.copies import replicas_of
 from flumeng.control.commands.lookup import readable_by_name
+from flumeng.control.commands.replicas import replicas_of
 from flumeng.control.queries import (
     asking,
     counters,
@@ -77,7 +77,7 @@ def status(
         *_of_held(told, reading),
         *_of_lost(told),
         *queues.causes(reading),
-        *_of_copies(reading, nodes, acks),
+        *_of_replicas(reading, nodes, acks),
         *journal_causes.of_kept(flows, reading, known, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
@@ -163,7 +163,7 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
                 )
 
 
-def _of_copies(
+def _of_replicas(
     reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
 ) -> Iterator[Cause]:
     known = journal_registry.journals(reading)
@@ -327,7 +327,7 @@ def _of_standbys(task: TaskRow) -> Iterator[Cause]:
 
 def _of_task(task: TaskRow) -> Cause:
     advice = {
-        "away": "start its node, or wait until a master moves the task",
+        "down": "start its node, or wait until a master moves the task",
         "starting": "wait; if it lasts, look at the node's log",
         "draining": "wait: it moves to another node",
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",

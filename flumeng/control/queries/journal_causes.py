@@ -105,20 +105,20 @@ def _advice(reader: str, owner: str, state: str) -> str:
 
 
 NAMED = 3
-UNAVAILABLE = "unavailable: no copy in sync is live"
+UNAVAILABLE = "unavailable: no replica in sync is live"
 BELOW = "below the minimum in sync, and take no events"
 MINIMUM = "at the minimum in sync"
 UNDER = "under-replicated"
 ADVICE = {
     UNAVAILABLE: "start one of these nodes; when all are gone for good, `flumeng journal promote "
     "JOURNAL --to NODE --unclean` gives up what only they have",
-    BELOW: "senders wait until another copy is in sync: about 2 s from when the session of the "
+    BELOW: "senders wait until another replica is in sync: about 2 s from when the session of the "
     "lost node is over (--session-seconds, 10 s by default), longer where it has much to catch up; "
-    "without a free node with the role copy, until you start one, or those that are away",
-    MINIMUM: "one copy less, and no events are taken: start the nodes that are away, or more with "
-    "the role copy",
-    UNDER: "start the nodes that are away, or more with the role copy; a copy that is catching up "
-    "needs time",
+    "without a free node with the role replica, until you start one, or those that are down",
+    MINIMUM: "one replica less, and no events are taken: start the nodes that are down, or more "
+    "with the role replica",
+    UNDER: "start the nodes that are down, or more with the role replica; a replica that is "
+    "catching up needs time",
 }
 
 
@@ -149,7 +149,7 @@ def of_replicas(
 
 def _shortage(journal: Journal, wanted: Replicas | None, live: Collection[str]) -> tuple[str, str]:
     """The state of a journal with too few replicas, and why; empty with enough."""
-    known = [node_of(copy) for copy in journal.in_sync]
+    known = [node_of(replica) for replica in journal.in_sync]
     there = [node for node in known if node in live]
     if not there:
         return UNAVAILABLE, f"{', '.join(known)} not live"
@@ -162,9 +162,9 @@ def _shortage(journal: Journal, wanted: Replicas | None, live: Collection[str]) 
         state = MINIMUM
     missing = [
         f"{node} is not live" if node not in live else f"{node} is catching up"
-        for node in dict.fromkeys((*known, *journal.copies))
+        for node in dict.fromkeys((*known, *journal.replicas))
         if node not in there
     ]
-    if len(journal.copies) < wanted.copies:
-        missing.append("no other node may hold a copy")
+    if len(journal.replicas) < wanted.copies:
+        missing.append("no other node may hold a replica")
     return state, f"in sync: {', '.join(there)}; {', '.join(missing)}"

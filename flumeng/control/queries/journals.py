@@ -25,17 +25,17 @@ def ask_worker(address: str) -> Mapping[str, Account]:
         return client.accounts()
 
 
-AskCopies = Callable[[str], Mapping[str, int]]
-"""As ``JournalClient.copies``, at an address. Raises ``UnavailableError``."""
+AskReplicas = Callable[[str], Mapping[str, int]]
+"""As ``JournalClient.replicas``, at an address. Raises ``UnavailableError``."""
 
 
-def ask_copies(address: str) -> Mapping[str, int]:
+def ask_replicas(address: str) -> Mapping[str, int]:
     """An older node reports none."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
 
     with asking.client(address) as client:
         try:
-            return client.copies()
+            return client.replicas()
         except DeniedError:
             raise
         except UserError:
@@ -65,7 +65,7 @@ class JournalRow:
     max_bytes: int | None = None
     lost: int | None = None
     waits_at: int | None = None
-    copies: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
     in_sync: tuple[str, ...] = ()
     lags: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
@@ -86,7 +86,7 @@ def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
             record.term,
             record.closed,
             record.end,
-            copies=record.copies,
+            replicas=record.replicas,
             in_sync=tuple(map(node_of, record.in_sync)) if record.lineage else (),
             problem=problem,
         )
@@ -99,7 +99,7 @@ def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
     return pick(journals(store, ask, now), name)
 
 
-def reached(store: Store, ask: AskCopies, name: str) -> dict[str, int]:
+def reached(store: Store, ask: AskReplicas, name: str) -> dict[str, int]:
     """Node -> end of its replica of the journal, of the nodes that answer."""
     ends, _ = asking.ask_all(Reading.of(store), ask)
     return {node: known[name] for node, known in ends.items() if name in known}

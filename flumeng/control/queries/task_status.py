@@ -18,10 +18,10 @@ Statuses = Mapping[str, NodeStatus | Unreadable | None]
 @dataclass(frozen=True)
 class TaskRow:
     """``state``: ``running``, ``draining``, ``starting`` (assigned, not running), ``failed``,
-    ``stopped``, ``waiting`` (no node may run it), ``away`` (its node is not live) or ``unknown``
+    ``stopped``, ``waiting`` (no node may run it), ``down`` (its node is not live) or ``unknown``
     (unreadable status). ``wanted`` and ``revision``: the revision to run, and the applied one.
     ``why`` of a running task: its stopped partitions. ``standbys``: node -> ``standby``,
-    ``starting``, ``away`` or ``failed: ...``; ``lacking`` more have no node."""
+    ``starting``, ``down`` or ``failed: ...``; ``lacking`` more have no node."""
 
     flow: str
     task: str
@@ -168,7 +168,7 @@ def _replicas(flow: FlowView, task: PlannedTask) -> int:
 def _standby(flow: FlowView, name: str, statuses: Statuses, node: str) -> str:
     status = statuses.get(node)
     if not isinstance(status, NodeStatus):
-        return "starting" if node in statuses else "away"
+        return "starting" if node in statuses else "down"
     said = status.tasks.get(f"{flow.name}/{name}")
     if said is None or said.state not in ("standby", "failed"):
         return "starting"
@@ -181,7 +181,7 @@ def _state(
     if task.state == "waiting" or task.node is None:
         return "waiting", task.why
     if not live:
-        return "away", f"node {task.node} is not live"
+        return "down", f"node {task.node} is not live"
     if task.state == "draining" and said is None:
         return "draining", f"{task.why}; it let go, and no other node may run it, or has it yet"
     if said is None or said.epoch != task.epoch:

@@ -16,7 +16,7 @@ from flumeng.control.snapshot.cluster_copy import IsLive, Mirror, changed_in, fi
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
 from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.control.snapshot.timers import Absences, Moments, Pauses, Rollouts
+from flumeng.control.snapshot.timers import Moments, NodeStates, Pauses, Rollouts
 from flumeng.control.snapshot.unwatched import Unwatched
 from flumeng.control.snapshot.views import Views, lacks_a_text
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
@@ -116,7 +116,7 @@ class Reader:
         self._noted: frozenset[str] = frozenset()
         self._moments = Moments(clock)
         self._unwatched = Unwatched(store, self._moments)
-        self._absences = Absences(self._moments)
+        self._node_states = NodeStates(self._moments)
         self._rollouts = Rollouts(self._moments)
         self._leases = Leases(store, clock)
         self._server_clock = ServerClock(clock)
@@ -257,7 +257,7 @@ class Reader:
         found, cluster = self._mirror.found(paths.cluster()), self._views.cluster()
         silent_masters = silent(self._me, self._masters, self._moments)
         masters = shares(self._masters, silent_masters)
-        self._nodes = self._absences.mark(self._nodes, cluster, self._wall())
+        self._nodes = self._node_states.mark(self._nodes, cluster, self._wall())
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
         pause = self._pauses.left(moving=moving)
@@ -304,7 +304,7 @@ class Reader:
 
     def _slow(self, snapshot: Snapshot) -> frozenset[str]:
         """Read only while the recovery throttle is set."""
-        waiting = any(node.lost for node in snapshot.nodes.values())
+        waiting = any(node.down for node in snapshot.nodes.values())
         if not waiting or "recovery" not in snapshot.cluster.throttles:
             return frozenset()
         keys = [f"{key}/{task.epoch}" for key, task in snapshot.starting()]

@@ -173,21 +173,21 @@ UNDECIDED = IntentView(
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``lost``: not live for the grace period. ``unmarked``: its record's
-    ``away_since`` is outdated. ``long_gone``: not counted as missing any more; ``expired``: may be
+    """One registered node. ``down``: not live for the grace period. ``mark_due``: its record's
+    ``down_since`` is outdated. ``gone``: not counted as missing any more; ``expired``: may be
     forgotten. ``status_version`` changes with each report. Unreadable parts are empty."""
 
     name: str
     record: Node
     live: bool
-    lost: bool = False
+    down: bool = False
     assignment: Assignment = field(default_factory=Assignment)
     assignment_version: Expected = ABSENT
     status: NodeStatus | None = None
     unreadable: tuple[Unreadable, ...] = ()
     version: Version = field(default_factory=lambda: Version(0))
-    unmarked: bool = False
-    long_gone: bool = False
+    mark_due: bool = False
+    gone: bool = False
     expired: bool = False
     status_version: Expected = field(default=ABSENT, compare=False)
 

@@ -19,7 +19,7 @@ PAUSE_SECONDS = 1.0
 PAUSE_MOST_SECONDS = 300.0
 QUIET_PAUSES = 10
 MARK_SECONDS = 300.0
-"""A node that is away for less, as for a restart, costs no write."""
+"""A node that is down for less, as for a restart, costs no write."""
 
 
 class _Moment(NamedTuple):
@@ -43,7 +43,7 @@ class Moments:
         self.soonest = None
 
     def miss_changes(self) -> None:
-        """Changes since the last complete look may have been missed."""
+        """Changes since the last complete look may have been disconnected."""
         self._missed_changes = True
 
     def end(self) -> None:
@@ -96,28 +96,28 @@ class Pauses:
         return 0.0 if moving else max(0.0, self._ended + self._pause - now)
 
 
-class Absences:
+class NodeStates:
     """Asked once in each look."""
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
-        """The nodes with how long each is away; the same mapping when nothing changed."""
-        missed = {name: node.status_version for name, node in nodes.items() if not node.live}
-        lost = self._moments.lasting("missed", missed, cluster.grace_seconds)
-        new = {name: at for name, at in missed.items() if not nodes[name].record.away_since}
-        unmarked = self._moments.lasting("away", new, MARK_SECONDS)
+        """The nodes with how long each is down; the same mapping when nothing changed."""
+        disconnected = {name: node.status_version for name, node in nodes.items() if not node.live}
+        down = self._moments.lasting("disconnected", disconnected, cluster.grace_seconds)
+        new = {name: at for name, at in disconnected.items() if not nodes[name].record.down_since}
+        mark_due = self._moments.lasting("down", new, MARK_SECONDS)
         changed = {}
         for name, node in nodes.items():
-            since = node.record.away_since
-            if node.live and not since and not node.unmarked:
+            since = node.record.down_since
+            if node.live and not since and not node.mark_due:
                 continue
             after = replace(
                 node,
-                lost=name in lost,
-                unmarked=bool(since) if node.live else name in unmarked,
-                long_gone=self._is_past(node, now, cluster.maintenance_limits.window_seconds),
+                down=name in down,
+                mark_due=bool(since) if node.live else name in mark_due,
+                gone=self._is_past(node, now, cluster.maintenance_limits.window_seconds),
                 expired=self._is_past(node, now, cluster.forget_after_seconds),
             )
             if after != node:
@@ -125,8 +125,8 @@ class Absences:
         return {**nodes, **changed} if changed else nodes
 
     def _is_past(self, node: NodeView, now: float, limit_seconds: float) -> bool:
-        """Whether the node is away for so long; 0 is no limit."""
-        since = node.record.away_since
+        """Whether the node is down for so long; 0 is no limit."""
+        since = node.record.down_since
         if node.live or not since or not limit_seconds:
             return False
         left = since + limit_seconds - now

@@ -32,7 +32,7 @@ _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
 """What must have happened to an event before it is acknowledged: synced, written, taken, or synced
-on every copy in sync."""
+on every replica in sync."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1

@@ -36,8 +36,8 @@ TELL_AGAIN_SECONDS = 60.0
 CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
-"""How long a stopping group waits for copies; what they lack is not answered."""
-COPIES_BEHIND = "other copies do not have it yet"
+"""How long a stopping group waits for replicas; what they lack is not answered."""
+REPLICAS_BEHIND = "other replicas do not have it yet"
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
 MOST_GATHERING_SECONDS = 2.0
@@ -317,15 +317,15 @@ class GroupCommit(Generic[Item]):
         return group
 
     def _settle_confirmed(self) -> None:
-        """Settles groups that all copies have; a long wait is reported as ``held_by``."""
+        """Settles groups that all replicas have; a long wait is reported as ``held_by``."""
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
-            if self._held_by == COPIES_BEHIND:
+            if self._held_by == REPLICAS_BEHIND:
                 self._set_held_by("")
         waited = time.monotonic() - self._unconfirmed_since
         if self._unconfirmed and waited > LONG_SECONDS and not self._held_by:
-            self._set_held_by(COPIES_BEHIND)
+            self._set_held_by(REPLICAS_BEHIND)
 
     def _gives_up(self) -> bool:
         """Whether a stopping group commit waits no longer."""
@@ -354,7 +354,7 @@ class GroupCommit(Generic[Item]):
             except HeldError as error:
                 self._hold(error)
             else:
-                if self._held_by != COPIES_BEHIND:
+                if self._held_by != REPLICAS_BEHIND:
                     self._set_held_by("")
                 return seq
             # Nobody can ack, and so make room of, what is only appended of this group.

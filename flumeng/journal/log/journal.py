@@ -228,7 +228,7 @@ class Journal:
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """Events that copies on other nodes lack: there are none."""
+        """Events that replicas on other nodes lack: there are none."""
         return {}
 
     @property

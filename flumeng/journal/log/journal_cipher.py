@@ -2,7 +2,7 @@
 
 A journal has one key all its life, or none; another key means another journal. Its directory stores
 the key's id and references to secrets that may hold it, so that it can be served without its flow.
-A copy on another node has the same file and stays encrypted, without the key.
+A replica on another node has the same file and stays encrypted, without the key.
 """
 
 from __future__ import annotations

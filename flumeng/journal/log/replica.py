@@ -1,6 +1,6 @@
-"""The file that marks a journal's directory as a copy of a replicated journal.
+"""The file that marks a journal's directory as a replica of a replicated journal.
 
-It is replaced whole. The copy's term is in the journal's checkpoint.
+It is replaced whole. The replica's term is in the journal's checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class Replica:
     """``id``: ``NODE/ID``, never reused. ``lineage``: the history of the journal's events.
-    ``checkpoint``: events below are on every copy in sync."""
+    ``checkpoint``: events below are on every replica in sync."""
 
     id: str
     lineage: str
@@ -30,7 +30,7 @@ class Replica:
 
     @classmethod
     def new(cls, node: str, lineage: str = "") -> Replica:
-        """A copy without events; without a ``lineage`` of a new journal."""
+        """A replica without events; without a ``lineage`` of a new journal."""
         return cls(f"{node}/{uuid.uuid4().hex[:8]}", lineage or uuid.uuid4().hex[:8])
 
 
@@ -39,7 +39,7 @@ def exists(directory: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path:
-    """Renames a damaged copy to a hidden name, in place of an earlier one; returns that. Raises
+    """Renames a damaged replica to a hidden name, in place of an earlier one; returns that. Raises
     OSError."""
     aside = directory.with_name(f".{directory.name}.damaged")
     if not directory.exists():
@@ -56,7 +56,7 @@ def read(directory: Path) -> Replica:
             said = json.loads(file.read(_BYTES))
         return Replica(str(said["id"]), str(said["lineage"]), int(said["checkpoint"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} does not say which copy this is: {error}") from error
+        raise CorruptError(f"{path} does not say which replica this is: {error}") from error
 
 
 def write(directory: Path, replica: Replica, disk: Disk) -> None:

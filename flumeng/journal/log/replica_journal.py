@@ -1,7 +1,7 @@
-"""A journal that is one copy of several: the primary's, or one that takes its frames.
+"""A journal that is one replica of several: the primary's, or one that takes its frames.
 
 Its terms come from outside, and each begins a segment, so that the history of terms is in the
-segments' headers. Readers see events up to the checkpoint, which all copies have.
+segments' headers. Readers see events up to the checkpoint, which all replicas have.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ReplicaJournal(Journal):
         disk: Disk | None = None,
     ) -> ReplicaJournal:
         """Makes one without events, whose first seq will be ``base``, with the source ``state``
-        there. With a ``key`` a primary needs ``cipher.use``, and a copy takes encrypted frames.
+        there. With a ``key`` a primary needs ``cipher.use``, and a replica takes encrypted frames.
         Raises as ``Journal.create``."""
         path = directories.place(parent, journal)
         with directories.plain_errors(path):
@@ -112,7 +112,7 @@ class ReplicaJournal(Journal):
         if self.synced < checkpoint:
             self._abandon()
             raise CorruptError(
-                f"{directory} ends at seq {self.synced}, and all copies had {checkpoint}"
+                f"{directory} ends at seq {self.synced}, and all replicas had {checkpoint}"
             )
 
     @property
@@ -137,12 +137,12 @@ class ReplicaJournal(Journal):
         self._writer.say(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """Its events become the journal's, whatever other copies had."""
+        """Its events become the journal's, whatever other replicas had."""
         self.replica = replace(self.replica, lineage=lineage)
         self._keep_checkpoint()
 
     def advance(self, checkpoint: int) -> None:
-        """Events below are on every copy in sync: readers may see them."""
+        """Events below are on every replica in sync: readers may see them."""
         if checkpoint > self.replica.checkpoint:
             self.replica = replace(self.replica, checkpoint=checkpoint)
             self._tell()
@@ -171,7 +171,7 @@ class ReplicaJournal(Journal):
         return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
 
     def written_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Frames on disk for other copies, synced or not. Raises CorruptError for a damaged one,
+        """Frames on disk for other replicas, synced or not. Raises CorruptError for a damaged one,
         after those before it."""
         return self._windows(start, end)
 
@@ -202,7 +202,7 @@ class ReplicaJournal(Journal):
             yield window
 
     def cut(self, end: int) -> ReplicaJournal:
-        """Removes events from ``end`` on, even if all copies had them, and reopens the rest; this
+        """Removes events from ``end`` on, even if all replicas had them, and reopens the rest; this
         object is done."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
@@ -243,8 +243,8 @@ class ReplicaJournal(Journal):
         return left
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
-        """Removes all events and begins at ``floor``, as the same copy; this object is done. If
-        interrupted, there is no copy."""
+        """Removes all events and begins at ``floor``, as the same replica; this object is done. If
+        interrupted, there is no replica."""
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
@@ -269,7 +269,7 @@ class ReplicaJournal(Journal):
         return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
-        """See ``Journal``. All copies had what readers have acked: the checkpoint on disk may be
+        """See ``Journal``. All replicas had what readers have acked: the checkpoint on disk may be
         older."""
         self.advance(min(ack, self.synced))
         super().trim(ack)
@@ -311,7 +311,7 @@ class ReplicaJournal(Journal):
             self._history += (Start(header.term, header.first_seq),)
 
     def _windows(self, start: int, end: int) -> Iterator[Window]:
-        """Every bit is checked, so that this node notices damage that other copies can repair."""
+        """Every bit is checked, so that this node notices damage that other replicas can repair."""
         for window in super()._windows(start, end):
             for sound, frame in enumerate(window):
                 try:

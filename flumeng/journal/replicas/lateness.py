@@ -1,4 +1,4 @@
-"""Which copies on other nodes are late, or need a message, by the primary's clock.
+"""Which replicas on other nodes are late, or need a message, by the primary's clock.
 
 Idle journals send nothing: one link tells for all of a node's journals that it lives.
 """
@@ -11,13 +11,13 @@ from typing import NamedTuple
 from flumeng.journal.replication.primary import Primary
 
 LATE_SECONDS = 5.0
-"""A copy that lacks what it was sent for so long is late."""
+"""A replica that lacks what it was sent for so long is late."""
 TELL_SECONDS = 1.0
-"""Least seconds between two repetitions to a copy."""
+"""Least seconds between two repetitions to a replica."""
 
 
 class _Mark(NamedTuple):
-    """The log's end at a time; a copy that has since reached it is in time."""
+    """The log's end at a time; a replica that has since reached it is in time."""
 
     end: int
     at: float
@@ -33,7 +33,7 @@ class Lateness:
         self._told: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """No copy is late when a primary begins."""
+        """No replica is late when a primary begins."""
         self._marks.clear()
         self._told.clear()
 
@@ -41,7 +41,8 @@ class Lateness:
         self._heard_at[node] = now
 
     def is_late(self, primary: Primary, node: str, now: float, alive_at: float) -> bool:
-        """``alive_at``: the last sign of life of the node. A late copy gets as much time again."""
+        """``alive_at``: the last sign of life of the node. A late replica gets as much time
+        again."""
         peer, mark = primary.peers[node], self._marks.get(node)
         heard_at = max(alive_at, self._heard_at.get(node, -inf))
         if mark is None or (peer.begun and peer.end >= mark.end and heard_at >= mark.at):

@@ -1,7 +1,8 @@
-"""Connections to the nodes that hold copies, one to each.
+"""Connections to the nodes that hold replicas, one to each.
 
-One chunk of an outbox is sent at a time, so a copy that catches up holds up no other; ``Throttle``
-limits it. A broken connection is made again, and the journals are told that messages are lost.
+One chunk of an outbox is sent at a time, so a replica that catches up holds up no other;
+``Throttle`` limits it. A broken connection is made again, and the journals are told that messages
+are lost.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
-from flumeng.journal.replication.messages import Begin, Frames, Reset, ToCopy
-from flumeng.journal.serving import copy_wire
+from flumeng.journal.replication.messages import Begin, Frames, Reset, ToFollower
+from flumeng.journal.serving import replica_wire
 from flumeng.journal.serving.client import connect
-from flumeng.journal.serving.copy_wire import Envelope
 from flumeng.journal.serving.proof import Proof, of_process
+from flumeng.journal.serving.replica_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.rate_limit import RateLimit
@@ -82,7 +83,7 @@ class Outbox:
         self.first: Begin | Reset | None = None
         self.frames: Frames | None = None
 
-    def put(self, message: ToCopy) -> None:
+    def put(self, message: ToFollower) -> None:
         if not isinstance(message, Frames):
             self.first = message
             self.frames = None if isinstance(message, Begin) else self.frames
@@ -108,7 +109,7 @@ class Outboxes:
     def any_catching_up(self) -> bool:
         return bool(self._catching_up)
 
-    def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
+    def put(self, journal: ReplicatedJournal, message: ToFollower) -> None:
         name = journal.id
         waits = isinstance(message, Frames) and journal.is_catching_up(self._node)
         outbox = self._prompt.get(name)
@@ -137,7 +138,7 @@ class Outboxes:
 
 
 class Links:
-    """``address`` gives where a node's copies are served, or nothing."""
+    """``address`` gives where a node's replicas are served, or nothing."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class Links:
         self._links: dict[str, Link] = {}
         self._lock = threading.Lock()
 
-    def send(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+    def send(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None:
         with self._lock:
             link = self._links.get(node)
             if link is None:
@@ -195,13 +196,15 @@ class Link:
         self._failures = RateLimitedLog(log)
         self.alive_at = -inf
 
-    def put(self, journal: ReplicatedJournal, message: ToCopy) -> None:
+    def put(self, journal: ReplicatedJournal, message: ToFollower) -> None:
         with self._changed:
             self._journals[journal.id] = journal
             self._outboxes.put(journal, message)
             if not self._runs and not self._closed.is_set():
                 self._runs = True
-                threading.Thread(target=self._run, name=f"copy {self._node}", daemon=True).start()
+                threading.Thread(
+                    target=self._run, name=f"replica {self._node}", daemon=True
+                ).start()
             self._changed.notify()
 
     def forget(self, journal: str) -> None:
@@ -222,7 +225,7 @@ class Link:
                     self._talk(address)
             except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
                 text = str(error).partition(". gRPC client debug")[0]
-                unreachable = "no copies reach node %s at %s: %s"
+                unreachable = "no replicas reach node %s at %s: %s"
                 self._failures.warning(unreachable, self._node, address, text)
             time.sleep(RETRY_SECONDS)
             with self._changed:
@@ -242,7 +245,7 @@ class Link:
     def _talk(self, address: str) -> None:
         proof = self._prove()
         with connect(address, proof) as client:
-            descriptor = flight.FlightDescriptor.for_command(copy_wire.COPY.encode())
+            descriptor = flight.FlightDescriptor.for_command(replica_wire.REPLICA.encode())
             writer, reader = client.do_exchange(descriptor)
             broken = threading.Event()
             listening = threading.Thread(
@@ -255,7 +258,7 @@ class Link:
                     if outbox := self._next(broken):
                         self._send_one(writer, outbox)
                     else:
-                        writer.write_metadata(pa.py_buffer(copy_wire.PING))
+                        writer.write_metadata(pa.py_buffer(replica_wire.PING))
             finally:
                 reader.cancel()
                 with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
@@ -298,16 +301,16 @@ class Link:
             return
         if outbox.first is not None:
             envelope = Envelope(journal.id, outbox.first, state, key)
-            writer.write_metadata(copy_wire.buffer(envelope))
+            writer.write_metadata(replica_wire.buffer(envelope))
         if frames is None:
             return
         if rows is None:
             part = journal.said_with(frames, frames.start, frames.end)
-            writer.write_metadata(copy_wire.buffer(Envelope(journal.id, part)))
+            writer.write_metadata(replica_wire.buffer(Envelope(journal.id, part)))
             return
         batch, sent = rows
         part = journal.said_with(frames, frames.start, sent)
-        writer.write_with_metadata(batch, copy_wire.buffer(Envelope(journal.id, part)))
+        writer.write_with_metadata(batch, replica_wire.buffer(Envelope(journal.id, part)))
         if catches_up:
             self._throttle.sent(batch.nbytes, time.monotonic())
         if sent < frames.end:
@@ -318,9 +321,9 @@ class Link:
             while True:
                 metadata = reader.read_chunk().app_metadata.to_pybytes()
                 self.alive_at = time.monotonic()
-                if metadata == copy_wire.PING:
+                if metadata == replica_wire.PING:
                     continue
-                envelope = copy_wire.decode(metadata)
+                envelope = replica_wire.decode(metadata)
                 journal = self._journals.get(envelope.journal)
                 if journal is not None and not isinstance(envelope.message, Begin | Frames | Reset):
                     journal.heard(self._node, envelope.message)
@@ -329,7 +332,7 @@ class Link:
         except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
             log.debug("node %s: %s", self._node, error)
         except Exception:
-            log.exception("what the copies of node %s say cannot be used", self._node)
+            log.exception("what the replicas of node %s say cannot be used", self._node)
         finally:
             broken.set()
             with self._changed:

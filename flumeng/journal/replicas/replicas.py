@@ -1,6 +1,6 @@
-"""The replicated journals of an ingest worker: its own, and its copies of other nodes' journals.
+"""The replicated journals of an ingest worker: its own, and its replicas of other nodes' journals.
 
-Copies lie in ``copies``, which the first worker has; one that becomes the primary is served from
+Replicas lie in ``copies``, which the first worker has; one that becomes the primary is served from
 there.
 """
 
@@ -27,10 +27,10 @@ from flumeng.journal.replicas.links import Links, Throttle
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.journal.replication import messages
 from flumeng.journal.replication.membership import Membership, node_of
-from flumeng.journal.replication.messages import ToCopy, ToPrimary
-from flumeng.journal.serving import copy_wire
+from flumeng.journal.replication.messages import ToFollower, ToPrimary
+from flumeng.journal.serving import replica_wire
 from flumeng.journal.serving.access import Peer
-from flumeng.journal.serving.copy_wire import Envelope
+from flumeng.journal.serving.replica_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA, frames_of
 from flumeng.platform.backoff import RetryTimer
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
@@ -55,15 +55,15 @@ class Replicas:
     def __init__(
         self,
         node: str,
-        copies: Path | None = None,
+        replicas: Path | None = None,
         disk: Disk | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the copies in the directory. Raises UserError, OSError."""
+        """Opens the replicas in the directory. Raises UserError, OSError."""
         self.journals: Mapping[str, ReplicatedJournal] = {}
         self.send: Callable[[Message], None] = lambda _: None
-        self._node, self._copies, self._disk = node, copies, disk or Disk()
+        self._node, self._replicas, self._disk = node, replicas, disk or Disk()
         self._clock = clock
         self._lock = threading.RLock()
         self._told: dict[str, tuple[Membership, int, int]] = {}
@@ -77,35 +77,35 @@ class Replicas:
         self._refusals = RateLimitedLog(log)
         self._stored: set[str] = set()
         self._to_begin: set[str] = set()
-        """Damaged copies, reported to their primaries until they begin again."""
+        """Damaged replicas, reported to their primaries until they begin again."""
         self._backoffs: dict[str, RetryTimer] = {}
         """For these: a disk that damages data may do so again."""
-        if copies is not None:
-            copies.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for path in Journal.find(copies):
+        if replicas is not None:
+            replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path in Journal.find(replicas):
                 self._open(path)
 
     def _open(self, path: Path) -> None:
-        """A damaged copy is set aside; its primary makes another one."""
+        """A damaged replica is set aside; its primary makes another one."""
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
             aside = set_aside(path)
-            log.error("copy %s begins anew, and is kept as %s: %s", path.name, aside, error)
+            log.error("replica %s begins anew, and is kept as %s: %s", path.name, aside, error)
         except FlumengError as error:
-            log.error("copy %s is not used: %s", path.name, error)
+            log.error("replica %s is not used: %s", path.name, error)
         else:
             self._stored.add(path.name)
 
     @property
-    def copies(self) -> dict[str, str]:
-        """Journal -> copy id of all copies in the directory, damaged ones too."""
+    def replicas(self) -> dict[str, str]:
+        """Journal -> replica id of all replicas in the directory, damaged ones too."""
         with self._lock:
             return {name: self.journals[name].replica_id for name in sorted(self._stored)}
 
     @property
     def ends(self) -> dict[str, int]:
-        """Journal -> end of all copies in the directory."""
+        """Journal -> end of all replicas in the directory."""
         with self._lock:
             return {name: self.journals[name].next_seq for name in sorted(self._stored)}
 
@@ -126,7 +126,7 @@ class Replicas:
             try:
                 journal.close()
             except FlumengError as error:
-                log.error("copy %s is not closed cleanly: %s", journal.id, error)
+                log.error("replica %s is not closed cleanly: %s", journal.id, error)
 
     def add(self, opened: ReplicaJournal, *, closes: bool = False) -> ReplicatedJournal:
         journal = ReplicatedJournal(opened, self, closes=closes)
@@ -161,7 +161,7 @@ class Replicas:
                     log.error("journal %s: %s", name, error)
 
     def _set_aside_damaged(self) -> None:
-        """Sets aside damaged copies with a live primary. Raises OSError."""
+        """Sets aside damaged replicas with a live primary. Raises OSError."""
         with self._lock:
             stored = [(name, self.journals[name]) for name in self._stored]
         for name, journal in stored:
@@ -178,17 +178,17 @@ class Replicas:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
-            log.error("copy %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
+            log.error("replica %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
-        """Deletes an unwanted copy."""
+        """Deletes an unwanted replica."""
         journal = self.journals.get(name)
-        if name not in self.copies:
+        if name not in self.replicas:
             return
         self.forget(name)
         if journal is not None:
             journal.remove()
-        log.info("copy %s is removed", name)
+        log.info("replica %s is removed", name)
 
     # What the protocol sends.
 
@@ -198,7 +198,7 @@ class Replicas:
             self._proposals[journal] = {"type": "proposal", "journal": journal, **said}
         self._changed.set()
 
-    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None:
+    def post(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None:
         self._links.send(node, journal, message)
 
     def took(self, nbytes: int) -> None:
@@ -224,11 +224,11 @@ class Replicas:
             try:
                 self._set_aside_damaged()
             except Exception:
-                log.exception("a damaged copy is not set aside")
+                log.exception("a damaged replica is not set aside")
 
-    # What primaries elsewhere say to the copies here.
+    # What primaries elsewhere say to the replicas here.
 
-    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
+    def serve_replicas(self, peer: Peer, reader: Any, writer: Any) -> None:
         """Serves one connection of a primary's node."""
         begun = False
         while not self._stopping:
@@ -237,12 +237,14 @@ class Replicas:
             except StopIteration:
                 return
             said = chunk.app_metadata.to_pybytes()
-            if said == copy_wire.PING:
+            if said == replica_wire.PING:
                 answers = [pa.py_buffer(said), *self._unmatched()]
             else:
-                envelope = copy_wire.decode(said)
+                envelope = replica_wire.decode(said)
                 told = self._answers(peer, envelope, chunk.data)
-                answers = [copy_wire.buffer(Envelope(envelope.journal, answer)) for answer in told]
+                answers = [
+                    replica_wire.buffer(Envelope(envelope.journal, answer)) for answer in told
+                ]
             for answer in answers:
                 if not begun:
                     writer.begin(FRAMES_SCHEMA)
@@ -250,11 +252,12 @@ class Replicas:
                 writer.write_metadata(answer)
 
     def _unmatched(self) -> list[pa.Buffer]:
-        """Tells an idle primary that its copy begins again."""
+        """Tells an idle primary that its replica begins again."""
         with self._lock:
             terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
         return [
-            copy_wire.buffer(Envelope(n, messages.Unmatched(term, ""))) for n, term in terms.items()
+            replica_wire.buffer(Envelope(n, messages.Unmatched(term, "")))
+            for n, term in terms.items()
         ]
 
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
@@ -272,24 +275,26 @@ class Replicas:
                 return [messages.Unmatched(message.term, "")]
             return journal.take(message, frames, envelope.state or {}, envelope.key)
         except (FlumengError, OSError) as error:
-            self._refusals.warning("copy %s does not go on: %s", envelope.journal, error)
+            self._refusals.warning("replica %s does not go on: %s", envelope.journal, error)
             return []
 
     def _require_held(self, name: str) -> Membership:
-        """Raises DeniedError unless the node has said that a copy belongs here."""
+        """Raises DeniedError unless the node has said that a replica belongs here."""
         known, *_ = self._told.get(name, (None,))
         if known is None or self._node not in known.nodes:
-            raise DeniedError(f"ZooKeeper has not said that there is to be a copy of {name[:100]}")
+            raise DeniedError(
+                f"ZooKeeper has not said that there is to be a replica of {name[:100]}"
+            )
         return known
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """Makes a copy at its primary's first message. Raises UnavailableError soon after
+        """Makes a replica at its primary's first message. Raises UnavailableError soon after
         damage."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, messages.Begin):
             return None
-        if self._copies is None or not is_journal(name):
-            raise CorruptError(f"{name[:100]!r} cannot have a copy here")
+        if self._replicas is None or not is_journal(name):
+            raise CorruptError(f"{name[:100]!r} cannot have a replica here")
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
@@ -299,7 +304,7 @@ class Replicas:
                 )
             replica = Replica.new(self._node, message.lineage)
             opened = ReplicaJournal.make(
-                self._copies,
+                self._replicas,
                 name,
                 replica,
                 base=message.log.floor,
@@ -308,13 +313,13 @@ class Replicas:
             )
             self._stored.add(name)
             self._to_begin.discard(name)
-            log.info("copy %s begins at seq %d", name, message.log.floor)
+            log.info("replica %s begins at seq %d", name, message.log.floor)
             return self.add(opened, closes=True)
 
 
-def _require_primary(peer: Peer, name: str, message: ToCopy, known: Membership) -> None:
+def _require_primary(peer: Peer, name: str, message: ToFollower, known: Membership) -> None:
     """Raises DeniedError for a peer that is not the primary, where peers are authenticated: it
-    could have a copy removed."""
+    could have a replica removed."""
     if isinstance(message, messages.Begin) and message.lineage != known.lineage:
         raise DeniedError(f"journal {name} has the lineage {known.lineage}")
     if peer.identity and peer.identity.name != node_of(known.primary):

@@ -1,10 +1,10 @@
-"""One copy of a replicated journal: the primary's, or one that follows.
+"""One replica of a replicated journal: the primary's, or one that follows.
 
 It carries out the steps of ``flumeng.journal.replication`` on its disk, towards other nodes, and
 towards the node process, which speaks to ZooKeeper. Its membership there makes it the primary.
 
-Calls come from the group commit, the links and the worker; a lock orders them, and only the copy's
-own disk is waited for with the lock held.
+Calls come from the group commit, the links and the worker; a lock orders them, and only the
+replica's own disk is waited for with the lock held.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from flumeng.journal.log.frame import FrameHeader, Payload, identity
 from flumeng.journal.log.journal_cipher import KeyReference
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.log.segment import Window
-from flumeng.journal.replicas.copy_on_disk import CopyOnDisk
 from flumeng.journal.replicas.lateness import Lateness
+from flumeng.journal.replicas.replica_on_disk import ReplicaOnDisk
 from flumeng.journal.replication import follower, primary
-from flumeng.journal.replication.follower import Copy
+from flumeng.journal.replication.follower import Follower
 from flumeng.journal.replication.membership import Membership, node_of
-from flumeng.journal.replication.messages import Begin, Frames, Refused, ToCopy, ToPrimary
+from flumeng.journal.replication.messages import Begin, Frames, Refused, ToFollower, ToPrimary
 from flumeng.journal.replication.primary import Primary
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError, UserError
 
@@ -40,9 +40,9 @@ ASK_AGAIN_SECONDS = 2.0
 
 
 class Transport(Protocol):
-    """The way to the other copies and to ZooKeeper. Never blocks."""
+    """The way to the other replicas and to ZooKeeper. Never blocks."""
 
-    def post(self, node: str, journal: ReplicatedJournal, message: ToCopy) -> None: ...
+    def post(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None: ...
     def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
     def took(self, nbytes: int) -> None:
         """The journal has taken events."""
@@ -55,7 +55,7 @@ class ReplicatedJournal(DelegatedLog):
     """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events, even as the primary.
 
     After close or remove it does nothing: its descriptors may be other files. A damaged follower
-    takes nothing; a damaged primary goes on while no other copy can lead.
+    takes nothing; a damaged primary goes on while no other replica can lead.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ReplicatedJournal(DelegatedLog):
     ) -> None:
         self.id = journal.id
         self._needs_in_sync = 1
-        self._disk = CopyOnDisk(journal)
+        self._disk = ReplicaOnDisk(journal)
         self._transport = transport
         self._lock = threading.RLock()
         self.listeners = journal.listeners
         self.closes = closes
         self._clock = clock
         self._done = False
-        self._role: Copy | Primary = self._disk.as_copy
+        self._role: Follower | Primary = self._disk.as_replica
         self._membership: Membership | None = None
         self._version = self._created = -1
         self._lateness = Lateness()
@@ -84,7 +84,7 @@ class ReplicatedJournal(DelegatedLog):
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
         self.older = ""
-        """Why it may lack events of another copy in sync, if so."""
+        """Why it may lack events of another replica in sync, if so."""
         self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -105,7 +105,7 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def superseded(self) -> bool:
-        """Whether another copy is the primary."""
+        """Whether another replica is the primary."""
         return self._superseded
 
     @property
@@ -118,16 +118,16 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """Events that the copies on other nodes lack; known to the primary only."""
+        """Events that the replicas on other nodes lack; known to the primary only."""
         role = self._role
         if not isinstance(role, Primary):
             return {}
         return {node: role.log.end - peer.end for node, peer in role.peers.items()}
 
-    def require_in_sync(self, copies: int) -> None:
-        """With fewer copies in sync it takes no events."""
+    def require_in_sync(self, replicas: int) -> None:
+        """With fewer replicas in sync it takes no events."""
         with self._lock:
-            self._needs_in_sync = copies
+            self._needs_in_sync = replicas
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
@@ -150,15 +150,16 @@ class ReplicatedJournal(DelegatedLog):
             self._lead_if_chosen()
 
     def _begin_again(self) -> None:
-        """The record was recreated, and its versions start over: it is a copy as after a start."""
+        """The record was recreated, and its versions start over: it is a replica as after a
+        start."""
         if isinstance(self._role, Primary):
             log.warning("journal %s: its record was lost, and made anew", self.id)
             if self._journal.sound:
                 self._disk.sync()
-            self._role = self._disk.as_copy
+            self._role = self._disk.as_replica
 
     def heard(self, node: str, message: ToPrimary) -> None:
-        """A message from the copy on a node."""
+        """A message from the replica on a node."""
         with self._lock:
             self._lateness.heard(node, self._clock())
             if isinstance(self._role, Primary) and not self._done:
@@ -166,7 +167,7 @@ class ReplicatedJournal(DelegatedLog):
 
     def take(
         self,
-        message: ToCopy,
+        message: ToFollower,
         frames: list[pa.Buffer],
         state: Mapping[str, object],
         key: KeyReference | None = None,
@@ -183,22 +184,22 @@ class ReplicatedJournal(DelegatedLog):
             if self.damaged or self._disk.has_failed:
                 self._primary_is_there = bool(self.damaged)
                 return []
-            copy = self._role
-            assert isinstance(copy, Copy)
+            replica = self._role
+            assert isinstance(replica, Follower)
             if isinstance(message, Begin):
-                if key is not None and message.term >= copy.term:
+                if key is not None and message.term >= replica.term:
                     self.cipher.adopt(key)
-                if not copy.matched or message.term > copy.term:
+                if not replica.matched or message.term > replica.term:
                     self._disk.sync()
-                step = follower.begin(copy, message)
+                step = follower.begin(replica, message)
             elif isinstance(message, Frames):
-                step = follower.take(copy, message)
+                step = follower.take(replica, message)
             else:
-                step = follower.reset(copy, message)
-            return self._do_copy(*step, frames, state)
+                step = follower.reset(replica, message)
+            return self._do_replica(*step, frames, state)
 
     def look(self, now: float) -> None:
-        """Acts on passed time: late copies leave, messages and proposals are repeated, a failed
+        """Acts on passed time: late replicas leave, messages and proposals are repeated, a failed
         disk is retried. Raises as ``told``."""
         with self._lock:
             if self._done:
@@ -206,7 +207,7 @@ class ReplicatedJournal(DelegatedLog):
             # Of a primary that takes events the group commit notices it, and gives it back.
             failed = self._disk.has_failed and not self.damaged
             if failed and (self.closes or not self.leads) and self._disk.reopen(now):
-                self._role = self._disk.as_copy
+                self._role = self._disk.as_replica
             role = self._role
             if not isinstance(role, Primary):
                 if now - self._asked_at > ASK_AGAIN_SECONDS:
@@ -223,15 +224,15 @@ class ReplicatedJournal(DelegatedLog):
                 self._step(primary.retry_change)
 
     def is_catching_up(self, node: str) -> bool:
-        """Whether the copy there does not count yet, so that no sender waits for it."""
+        """Whether the replica there does not count yet, so that no sender waits for it."""
         role = self._role
         if not isinstance(role, Primary):
             return False
         peer = role.peers.get(node)
-        return peer is not None and peer.copy not in role.counted
+        return peer is not None and peer.replica not in role.counted
 
     def reconnected(self, node: str) -> bool:
-        """Repeats lost messages; returns whether the node is to hold a copy."""
+        """Repeats lost messages; returns whether the node is to hold a replica."""
         with self._lock:
             self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
@@ -241,7 +242,7 @@ class ReplicatedJournal(DelegatedLog):
         return self._noticed(self._journal.written_frames(start, end))
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """As ``Journal.read_frames``, and UnavailableError when another copy is to be read."""
+        """As ``Journal.read_frames``, and UnavailableError when another replica is to be read."""
         return self._noticed(self._journal.read_frames(start, end))
 
     def _noticed(self, windows: Iterator[Window]) -> Iterator[Window]:
@@ -249,13 +250,13 @@ class ReplicatedJournal(DelegatedLog):
             yield from windows
         except CorruptError as error:
             if not self.leads:
-                raise NotServedError(f"journal {self.id}: another copy is to be read") from error
+                raise NotServedError(f"journal {self.id}: another replica is to be read") from error
             if isinstance(error, DataLossError):
                 raise
             self.found_damaged(str(error))
             if self._others_in_sync:
                 raise UnavailableError(
-                    f"{error}; this copy is damaged, and another one in sync is to lead"
+                    f"{error}; this replica is damaged, and another one in sync is to lead"
                 ) from error
             raise
 
@@ -265,10 +266,10 @@ class ReplicatedJournal(DelegatedLog):
                 return
             self._disk.damaged = why
         others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
-        log.error("the copy of journal %s here is damaged; %s: %s", self.id, others, why)
+        log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """Reads all that is on disk. A first failure makes the copy ``suspect``, a second one
+        """Reads all that is on disk. A first failure makes the replica ``suspect``, a second one
         damaged. Raises OSError, UserError for a newer format."""
         journal = self._journal
         is_second, self._suspected = self.is_suspect, None
@@ -289,12 +290,12 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def is_older(self) -> bool:
-        """Whether another copy is to lead, since this one may lack events."""
+        """Whether another replica is to lead, since this one may lack events."""
         return bool(self.older) and self._others_in_sync
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other copy is known to be in sync."""
+        """Whether no other replica is known to be in sync."""
         known = self._membership
         return known is not None and known.in_sync == (self.replica_id,)
 
@@ -324,11 +325,11 @@ class ReplicatedJournal(DelegatedLog):
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Removes events from ``end`` on, which no copy in sync had; returns how many."""
+        """Removes events from ``end`` on, which no replica in sync had; returns how many."""
         with self._lock:
             with self._disk.writing():
                 gone = self._disk.cut(end)
-            self._role = self._disk.as_copy
+            self._role = self._disk.as_replica
             return gone
 
     def _step(self, step: Callable[..., primary.Step], *arguments: object) -> None:
@@ -337,26 +338,26 @@ class ReplicatedJournal(DelegatedLog):
 
     def _lead_if_chosen(self) -> None:
         """Repeated, since a proposal may be lost, or the disk full."""
-        copy, membership = self._role, self._membership
-        if isinstance(copy, Primary) or self._lost_lead or membership is None:
+        replica, membership = self._role, self._membership
+        if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
         if not self._journal.sound:
             return
-        if membership.primary != copy.id or self.is_older:
+        if membership.primary != replica.id or self.is_older:
             return
         self._asked_at = self._clock()
-        if membership.term > copy.term:
-            self._lead(copy, membership, self._version)
+        if membership.term > replica.term:
+            self._lead(replica, membership, self._version)
         else:
-            known = replace(membership, term=copy.term)
+            known = replace(membership, term=replica.term)
             self._transport.proposal(self.id, self._version, known.restarted())
 
-    def _lead(self, copy: Copy, membership: Membership, version: int) -> None:
+    def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
         self._disk.lead(membership.term, membership.lineage, closes=self.closes)
         held, known = self._journal.held, self._journal.replica.checkpoint
         log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
         started = primary.started(
-            copy.id, held, known, membership, version, min_in_sync=self._min_in_sync
+            replica.id, held, known, membership, version, min_in_sync=self._min_in_sync
         )
         self._lateness.begin()
         self._do_primary(*started)
@@ -366,12 +367,12 @@ class ReplicatedJournal(DelegatedLog):
         return 1 if self._journal.closed else self._needs_in_sync
 
     def _step_down(self) -> None:
-        log.warning("journal %s: another copy is the primary; nothing more is answered", self.id)
+        log.warning("journal %s: another replica is the primary; nothing more is answered", self.id)
         self._lost_lead = not self.closes
         self._superseded = True
         if self._journal.sound:
             self._disk.sync()
-        self._role = self._disk.as_copy
+        self._role = self._disk.as_replica
         self._wake()
 
     def _do_primary(self, state: Primary, actions: list[primary.Action]) -> None:
@@ -390,9 +391,9 @@ class ReplicatedJournal(DelegatedLog):
         if (before.checkpoint, took) != (state.checkpoint, state.takes):
             self._wake()
 
-    def _do_copy(
+    def _do_replica(
         self,
-        state: Copy,
+        state: Follower,
         actions: list[follower.Action],
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
@@ -411,7 +412,7 @@ class ReplicatedJournal(DelegatedLog):
                 if wrote:
                     self._disk.sync()
         except (FlumengError, OSError):
-            self._role = self._disk.as_copy
+            self._role = self._disk.as_replica
             raise
         self._role = state
         if wrote:
@@ -422,11 +423,11 @@ class ReplicatedJournal(DelegatedLog):
 
     def _carry_out(
         self,
-        state: Copy,
+        state: Follower,
         action: follower.Action,
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
-    ) -> Copy:
+    ) -> Follower:
         """Returns the state afterwards."""
         if isinstance(action, follower.Fence):
             self._journal.fence(action.term)
@@ -451,13 +452,14 @@ class ReplicatedJournal(DelegatedLog):
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """Raises HeldError before it is the primary, or with too few copies in sync;
+        """Raises HeldError before it is the primary, or with too few replicas in sync;
         JournalFailedError once it no longer is."""
         with self._lock:
             role = self._require_lead()
             if not role.takes:
                 few = (
-                    f"{len(role.membership.in_sync)} copies in sync, {role.min_in_sync} are needed"
+                    f"{len(role.membership.in_sync)} replicas in sync, {role.min_in_sync} are "
+                    "needed"
                 )
                 raise HeldError(f"journal {self.id}: {few}", few)
             seq = self._journal.append_encoded(payload)
@@ -467,7 +469,7 @@ class ReplicatedJournal(DelegatedLog):
             return seq
 
     def sync(self) -> int:
-        """Syncs this copy; see ``confirms`` for the others."""
+        """Syncs this replica; see ``confirms`` for the others."""
         end = self._journal.next_seq
         self._disk.sync()
         with self._lock:
@@ -475,8 +477,8 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Whether every copy in sync has all events below ``end``. Raises JournalFailedError when
-        that stays unknown."""
+        """Whether every replica in sync has all events below ``end``. Raises JournalFailedError
+        when that stays unknown."""
         with self._lock:
             try:
                 role = self._require_lead()
@@ -495,13 +497,13 @@ class ReplicatedJournal(DelegatedLog):
         if isinstance(role, Primary):
             return role
         if self._lost_lead or self._superseded:
-            raise JournalFailedError(f"journal {self.id}: another copy is the primary")
+            raise JournalFailedError(f"journal {self.id}: another replica is the primary")
         why = "not the primary yet: ZooKeeper has not said so"
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def tend(self) -> None:
-        """Raises JournalFailedError when another copy is the primary, so that senders do not wait
-        for the next event to learn it."""
+        """Raises JournalFailedError when another replica is the primary, so that senders do not
+        wait for the next event to learn it."""
         if self._superseded:
             self._require_lead()
         self._journal.tend()
@@ -536,7 +538,7 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.remove()
 
     def set_aside_damaged(self) -> Path | None:
-        """Keeps a damaged copy as evidence; returns where. None while it may be the last one: no
+        """Keeps a damaged replica as evidence; returns where. None while it may be the last one: no
         primary has spoken since, or it is to lead itself."""
         with self._lock:
             known = self._membership
@@ -547,7 +549,7 @@ class ReplicatedJournal(DelegatedLog):
             return self.set_aside()
 
     def set_aside(self) -> Path:
-        """Keeps a damaged copy as evidence; returns where. Raises OSError."""
+        """Keeps a damaged replica as evidence; returns where. Raises OSError."""
         with self._lock:
             self._done = True
             return self._disk.set_aside()

@@ -1,4 +1,4 @@
-"""A copy of a journal, as its node sees it: what it takes, and from whom.
+"""A replica of a journal, as its node sees it: what it takes, and from whom.
 
 It obeys the latest term that it has heard of, and says so on disk before it answers (I5). Of what
 it holds it removes nothing because a new term has come: only when that term's primary has told with
@@ -52,7 +52,7 @@ class Write(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Events below ``acked`` may go; those below ``checkpoint`` are on every copy in sync."""
+    """Events below ``acked`` may go; those below ``checkpoint`` are on every replica in sync."""
 
     checkpoint: int
     acked: int
@@ -66,7 +66,7 @@ Action = Fence | Cut | Restart | Write | Keep | Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Follower:
     """``log.safe``: its local checkpoint, persisted (I2). ``checkpoint``: what it knows of the
     global one, never above its own (I7). ``matched``: its log is the beginning of what the primary
     of ``term`` has; what it holds counts for nothing in that term before."""
@@ -84,87 +84,91 @@ class Copy:
         assert self.log.last_term <= self.term
 
 
-Step = tuple[Copy, list[Action]]
+Step = tuple[Follower, list[Action]]
 
 
-def begin(copy: Copy, message: Begin) -> Step:
-    """Raises CorruptError when its log differs from a copy in sync below the checkpoint: it is to
-    be made again."""
-    if message.term < copy.term:
-        return copy, [Reply(Refused(copy.term))]
+def begin(replica: Follower, message: Begin) -> Step:
+    """Raises CorruptError when its log differs from a replica in sync below the checkpoint: it is
+    to be made again."""
+    if message.term < replica.term:
+        return replica, [Reply(Refused(replica.term))]
     actions: list[Action] = []
-    if message.term > copy.term:
-        copy = replace(copy, term=message.term, matched=False)
+    if message.term > replica.term:
+        replica = replace(replica, term=message.term, matched=False)
         actions.append(Fence(message.term))
-    if not copy.matched:
+    if not replica.matched:
         # With an event of this term it has matched in it before.
-        matched = copy.log.last_term == copy.term
-        end = copy.log.end if matched else agreed(copy.log, message.log)
+        matched = replica.log.last_term == replica.term
+        end = replica.log.end if matched else agreed(replica.log, message.log)
         floor = message.log.floor
         # What lies below the primary's floor can not be compared, and is acked.
-        if message.lineage != copy.lineage or copy.log.floor < end == floor:
-            copy = _emptied(copy, floor, message.lineage)
+        if message.lineage != replica.lineage or replica.log.floor < end == floor:
+            replica = _emptied(replica, floor, message.lineage)
             actions.append(Restart(floor, message.lineage))
         else:
-            copy, cut = _cut(copy, end)
+            replica, cut = _cut(replica, end)
             actions += cut
-        copy = replace(copy, log=copy.log._replace(safe=copy.log.end), matched=True)
-    return copy, [*actions, Reply(Began(copy.term, copy.id, copy.log.safe))]
+        replica = replace(replica, log=replica.log._replace(safe=replica.log.end), matched=True)
+    return replica, [*actions, Reply(Began(replica.term, replica.id, replica.log.safe))]
 
 
-def take(copy: Copy, message: Frames) -> Step:
+def take(replica: Follower, message: Frames) -> Step:
     """``synced`` answers for what it writes."""
-    if message.term < copy.term:
-        return copy, [Reply(Refused(copy.term))]
-    if message.term > copy.term or not copy.matched:
-        return copy, [Reply(Unmatched(message.term, copy.id))]
-    if message.start > copy.log.end:
-        return copy, [Reply(Persisted(copy.term, copy.id, copy.log.safe, gap=True))]
-    start, actions = copy.log.end, list[Action]()
+    if message.term < replica.term:
+        return replica, [Reply(Refused(replica.term))]
+    if message.term > replica.term or not replica.matched:
+        return replica, [Reply(Unmatched(message.term, replica.id))]
+    if message.start > replica.log.end:
+        return replica, [Reply(Persisted(replica.term, replica.id, replica.log.safe, gap=True))]
+    start, actions = replica.log.end, list[Action]()
     if message.end > start:
-        copy = replace(copy, log=copy.log.extended(message.terms, message.end))
+        replica = replace(replica, log=replica.log.extended(message.terms, message.end))
         actions.append(Write(start, message.end))
-    known = max(copy.checkpoint, min(message.checkpoint, copy.log.safe))
-    copy = replace(copy, checkpoint=known)
+    known = max(replica.checkpoint, min(message.checkpoint, replica.log.safe))
+    replica = replace(replica, checkpoint=known)
     actions.append(Keep(known, min(message.acked, known)))
     if not message.end > start:
-        actions.append(Reply(Persisted(copy.term, copy.id, copy.log.safe)))
-    return copy, actions
+        actions.append(Reply(Persisted(replica.term, replica.id, replica.log.safe)))
+    return replica, actions
 
 
-def reset(copy: Copy, message: Reset) -> Step:
-    if message.term < copy.term:
-        return copy, [Reply(Refused(copy.term))]
-    if message.term > copy.term or not copy.matched:
-        return copy, [Reply(Unmatched(message.term, copy.id))]
+def reset(replica: Follower, message: Reset) -> Step:
+    if message.term < replica.term:
+        return replica, [Reply(Refused(replica.term))]
+    if message.term > replica.term or not replica.matched:
+        return replica, [Reply(Unmatched(message.term, replica.id))]
     actions: list[Action] = []
-    if copy.log.end < message.floor:
-        copy = _emptied(copy, message.floor, copy.lineage)
-        actions.append(Restart(message.floor, copy.lineage))
-    return copy, [*actions, Reply(Began(copy.term, copy.id, copy.log.safe))]
+    if replica.log.end < message.floor:
+        replica = _emptied(replica, message.floor, replica.lineage)
+        actions.append(Restart(message.floor, replica.lineage))
+    return replica, [*actions, Reply(Began(replica.term, replica.id, replica.log.safe))]
 
 
-def synced(copy: Copy, end: int) -> Step:
+def synced(replica: Follower, end: int) -> Step:
     """Events below ``end`` are on disk."""
-    copy = replace(copy, log=copy.log._replace(safe=max(copy.log.safe, min(end, copy.log.end))))
-    return copy, [Reply(Persisted(copy.term, copy.id, copy.log.safe))] if copy.matched else []
+    replica = replace(
+        replica, log=replica.log._replace(safe=max(replica.log.safe, min(end, replica.log.end)))
+    )
+    return replica, [
+        Reply(Persisted(replica.term, replica.id, replica.log.safe))
+    ] if replica.matched else []
 
 
-def trimmed(copy: Copy, floor: int) -> Copy:
+def trimmed(replica: Follower, floor: int) -> Follower:
     """The log now begins at ``floor``."""
-    return replace(copy, log=copy.log._replace(floor=max(copy.log.floor, floor)))
+    return replace(replica, log=replica.log._replace(floor=max(replica.log.floor, floor)))
 
 
-def _emptied(copy: Copy, floor: int, lineage: str) -> Copy:
-    return replace(copy, lineage=lineage, log=Log(floor, floor, floor), checkpoint=floor)
+def _emptied(replica: Follower, floor: int, lineage: str) -> Follower:
+    return replace(replica, lineage=lineage, log=Log(floor, floor, floor), checkpoint=floor)
 
 
-def _cut(copy: Copy, end: int) -> tuple[Copy, list[Action]]:
-    if end >= copy.log.end:
-        return copy, []
-    if end < copy.checkpoint:
+def _cut(replica: Follower, end: int) -> tuple[Follower, list[Action]]:
+    if end >= replica.log.end:
+        return replica, []
+    if end < replica.checkpoint:
         raise CorruptError(
-            f"copy {copy.id} differs from its primary at seq {end}, below {copy.checkpoint}, up to "
-            "where all copies were the same"
+            f"replica {replica.id} differs from its primary at seq {end}, below "
+            f"{replica.checkpoint}, up to where all replicas were the same"
         )
-    return replace(copy, log=copy.log.cut(end)), [Cut(end)]
+    return replace(replica, log=replica.log.cut(end)), [Cut(end)]

@@ -1,6 +1,6 @@
 """The terms of a log: at which seq each one begins, and up to where two logs are the same.
 
-A term's events are written by one process and a copy takes them only behind a log that is the
+A term's events are written by one process and a replica takes them only behind a log that is the
 primary's. So two logs that have an event of one term at one seq are the same up to there. (Raft's
 log matching: Ongaro, Ousterhout, USENIX ATC 2014, section 5.3; Kafka's KIP-101 and KIP-279.)
 """

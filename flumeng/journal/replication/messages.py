@@ -1,4 +1,4 @@
-"""What a primary and the copies of its journal say to each other.
+"""What a primary and the replicas of its journal say to each other.
 
 Each message may be lost, late, doubled or overtaken by another.
 """
@@ -11,8 +11,8 @@ from flumeng.journal.replication.history import History, Log
 
 
 class Begin(NamedTuple):
-    """The first that a primary says to a copy, of the journal of this ``lineage``: the ``log`` that
-    it began its ``term`` with. All that it says so in one term is the same."""
+    """The first that a primary says to a replica, of the journal of this ``lineage``: the ``log``
+    that it began its ``term`` with. All that it says so in one term is the same."""
 
     lineage: str
     term: int
@@ -21,7 +21,7 @@ class Begin(NamedTuple):
 
 class Frames(NamedTuple):
     """Events of [start, end) and their terms; with none it only tells the rest. Those below
-    ``checkpoint`` are on every copy, those below ``acked`` nobody needs any more."""
+    ``checkpoint`` are on every replica, those below ``acked`` nobody needs any more."""
 
     term: int
     start: int
@@ -32,41 +32,41 @@ class Frames(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The events that the copy lacks are acked, and gone: it begins anew at ``floor``."""
+    """The events that the replica lacks are acked, and gone: it begins anew at ``floor``."""
 
     term: int
     floor: int
 
 
 class Began(NamedTuple):
-    """The copy's log is the beginning of the primary's, and on disk up to ``end``."""
+    """The replica's log is the beginning of the primary's, and on disk up to ``end``."""
 
     term: int
-    copy: str
+    replica: str
     end: int
 
 
 class Persisted(NamedTuple):
-    """The copy has everything below ``end`` on disk. With ``gap`` it lacks what comes next."""
+    """The replica has everything below ``end`` on disk. With ``gap`` it lacks what comes next."""
 
     term: int
-    copy: str
+    replica: str
     end: int
     gap: bool = False
 
 
 class Unmatched(NamedTuple):
-    """The copy has been started since, and does not know whether its log is the primary's."""
+    """The replica has been started since, and does not know whether its log is the primary's."""
 
     term: int
-    copy: str
+    replica: str
 
 
 class Refused(NamedTuple):
-    """The copy has a primary of this later ``term``."""
+    """The replica has a primary of this later ``term``."""
 
     term: int
 
 
-ToCopy = Begin | Frames | Reset
+ToFollower = Begin | Frames | Reset
 ToPrimary = Began | Persisted | Unmatched | Refused

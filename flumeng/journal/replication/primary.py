@@ -1,12 +1,12 @@
 """The process that takes a journal's events in one term: whom it sends them to, and when it
 answers.
 
-An event is answered when every copy in sync has it on disk (I1). A copy that is late leaves those
-in sync first, by a change in ZooKeeper that is confirmed; one that has caught up joins them in the
-same way (I12), and counts from before that change is asked for. What a change that was asked for
-has done is unknown until ZooKeeper says so, and then both may be.
+An event is answered when every replica in sync has it on disk (I1). A replica that is late leaves
+those in sync first, by a change in ZooKeeper that is confirmed; one that has caught up joins them
+in the same way (I12), and counts from before that change is asked for. What a change that was asked
+for has done is unknown until ZooKeeper says so, and then both may be.
 
-A copy that is about to catch up counts already, so that the checkpoint waits for it instead of
+A replica that is about to catch up counts already, so that the checkpoint waits for it instead of
 running away from it.
 
 It is over with the first sign of a later term: it answers nothing more, whatever it has (I6).
@@ -27,7 +27,7 @@ from flumeng.journal.replication.messages import (
     Persisted,
     Refused,
     Reset,
-    ToCopy,
+    ToFollower,
     ToPrimary,
     Unmatched,
 )
@@ -36,10 +36,10 @@ NEAR = 100_000
 
 
 class Send(NamedTuple):
-    """To the node that holds a copy; what Frames tell of is to be read from our own log."""
+    """To the node that holds a replica; what Frames tell of is to be read from our own log."""
 
     node: str
-    message: ToCopy
+    message: ToFollower
 
 
 class Change(NamedTuple):
@@ -53,23 +53,23 @@ Action = Send | Change
 
 
 class Peer(NamedTuple):
-    """What is known of a node's copy in this term. ``copy``: its id; ``end``: its local checkpoint,
-    persisted; both only once it has begun. ``sent``: up to where it was sent events."""
+    """What is known of a node's replica in this term. ``replica``: its id; ``end``: its local
+    checkpoint, persisted; both only once it has begun. ``sent``: up to where it was sent events."""
 
-    copy: str = ""
+    replica: str = ""
     end: int = 0
     sent: int = 0
 
     @property
     def begun(self) -> bool:
-        return bool(self.copy)
+        return bool(self.replica)
 
 
 @dataclass(frozen=True, slots=True)
 class Primary:
     """``first``: the log that it began its term with. ``membership`` at ``version`` is the latest
     that it knows of. ``asked``: what it wants to become of it, and does not know the fate of.
-    ``joining``: the copy that is let in next; one does so when it lacks ``near`` events or
+    ``joining``: the replica that is let in next; one does so when it lacks ``near`` events or
     fewer."""
 
     id: str
@@ -89,7 +89,7 @@ class Primary:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The copies that are in sync, or may be (I7, I12)."""
+        """The replicas that are in sync, or may be (I7, I12)."""
         asked = self.asked.in_sync if self.asked else ()
         joining = (self.joining,) if self.joining else ()
         return tuple(dict.fromkeys((*self.membership.in_sync, *asked, *joining)))
@@ -165,7 +165,7 @@ def trimmed(primary: Primary, acked: int, floor: int) -> Step:
 
 
 def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
-    """A message from the copy on a node."""
+    """A message from the replica on a node."""
     if primary.over:
         return primary, []
     if isinstance(message, Refused):
@@ -181,7 +181,7 @@ def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
 
 
 def resend(primary: Primary, node: str) -> Step:
-    """Repeats what the node's copy needs to know."""
+    """Repeats what the node's replica needs to know."""
     peer = primary.peers.get(node)
     if primary.over or peer is None:
         return primary, []
@@ -191,17 +191,17 @@ def resend(primary: Primary, node: str) -> Step:
 
 
 def send_checkpoint(primary: Primary, node: str) -> Step:
-    """Sends the checkpoint, so that the node's copy answers."""
+    """Sends the checkpoint, so that the node's replica answers."""
     return _sent(primary, [node], even_none=True)
 
 
 def late(primary: Primary, node: str) -> Step:
-    """The copy of a node has been late for too long: it leaves those in sync, unless so few would
-    be left that nothing could be answered all the same: then it is better that it may still be
-    promoted."""
+    """The replica of a node has been late for too long: it leaves those in sync, unless so few
+    would be left that nothing could be answered all the same: then it is better that it may still
+    be promoted."""
     if node_of(primary.joining) == node and not primary.asked:
         return _moved(_with(replace(primary, joining=""), node, Peer()))
-    gone = [copy for copy in primary.membership.in_sync if node_of(copy) == node]
+    gone = [replica for replica in primary.membership.in_sync if node_of(replica) == node]
     if primary.over or primary.asked or not gone or node == node_of(primary.id):
         return primary, []
     if len(primary.membership.in_sync) <= primary.min_in_sync:
@@ -244,15 +244,15 @@ def _begin(primary: Primary, node: str) -> Action:
 
 def _began(primary: Primary, node: str, message: Began) -> Step:
     peer = primary.peers[node]
-    end = max(peer.end, message.end) if peer.copy == message.copy else message.end
-    peer = Peer(message.copy, end, end)
+    end = max(peer.end, message.end) if peer.replica == message.replica else message.end
+    peer = Peer(message.replica, end, end)
     primary, sent = _sent(_with(primary, node, peer), [node], even_none=True)
     primary, moved = _moved(primary)
     return primary, [*sent, *moved]
 
 
 def _persisted(primary: Primary, node: str, peer: Peer, message: Persisted) -> Step:
-    if peer.copy != message.copy:
+    if peer.replica != message.replica:
         return primary, [_begin(primary, node)]
     peer = peer._replace(end=max(peer.end, message.end))
     if message.gap:
@@ -264,35 +264,35 @@ def _persisted(primary: Primary, node: str, peer: Peer, message: Persisted) -> S
 
 def _moved(primary: Primary) -> Step:
     """A checkpoint has moved, or who counts: what may follow."""
-    if primary.joining not in [peer.copy for peer in primary.peers.values()]:
+    if primary.joining not in [peer.replica for peer in primary.peers.values()]:
         primary = replace(primary, joining="")
     primary = _advanced(primary)
     if primary.over or primary.asked:
         return primary, []
     membership = primary.membership
-    for copy in membership.in_sync:
-        peer = primary.peers.get(node_of(copy))
-        lost = peer is None or (peer.begun and peer.copy != copy)
-        if copy != primary.id and lost:  # it is to hold none any more, or has lost its disk
-            return _ask(primary, membership.without(copy))
+    for replica in membership.in_sync:
+        peer = primary.peers.get(node_of(replica))
+        lost = peer is None or (peer.begun and peer.replica != replica)
+        if replica != primary.id and lost:  # it is to hold none any more, or has lost its disk
+            return _ask(primary, membership.without(replica))
     for peer in primary.peers.values():
-        joins = not primary.joining and peer.begun and peer.copy not in membership.in_sync
+        joins = not primary.joining and peer.begun and peer.replica not in membership.in_sync
         if joins and primary.log.end - peer.end <= primary.near:
-            primary = replace(primary, joining=peer.copy)
+            primary = replace(primary, joining=peer.replica)
         # What was answered in earlier terms lies below the end that this one began with, but maybe
         # not below the checkpoint that is known by now.
         caught_up = peer.end >= max(primary.checkpoint, primary.first.end)
-        if peer.begun and peer.copy == primary.joining and caught_up:
-            return _ask(primary, membership.joined(peer.copy))
+        if peer.begun and peer.replica == primary.joining and caught_up:
+            return _ask(primary, membership.joined(peer.replica))
     return primary, []
 
 
 def _advanced(primary: Primary) -> Primary:
     """The global checkpoint: the least of the local ones of all that count, and where it was while
     one of these is unknown (I7)."""
-    known = {peer.copy: peer.end for peer in primary.peers.values() if peer.begun}
+    known = {peer.replica: peer.end for peer in primary.peers.values() if peer.begun}
     known[primary.id] = primary.log.safe
-    ends = [known.get(copy) for copy in primary.counted]
+    ends = [known.get(replica) for replica in primary.counted]
     least = min((end for end in ends if end is not None), default=0)
     if primary.over or None in ends or least <= primary.checkpoint:
         return primary

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.serving import tokens, wire
-from flumeng.journal.serving.copy_wire import COPY
+from flumeng.journal.serving.replica_wire import REPLICA
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Credentials
@@ -24,12 +24,12 @@ from flumeng.platform.security.roles import Role
 
 READ: Literal["read"] = "read"
 TAP: Literal["tap"] = "tap"
-_LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.COPIES, wire.COUNTERS, wire.OFFSETS, TAP})
+_LOOK = frozenset({wire.POSITIONS, wire.ACCOUNTS, wire.REPLICAS, wire.COUNTERS, wire.OFFSETS, TAP})
 MAY: Mapping[Role, frozenset[str]] = {
     "collector": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "discovery": frozenset({READ, wire.POSITIONS}),
     "executor": frozenset({READ}),
-    "node": frozenset({COPY}),
+    "node": frozenset({REPLICA}),
     "subscriber": frozenset({READ, wire.WATCH, wire.POSITIONS}),
     "viewer": _LOOK,
     "operator": _LOOK | {wire.CHECK_TARGETS},

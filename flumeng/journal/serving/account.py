@@ -11,8 +11,8 @@ class Account:
     """``acked``: up to where the journal's own flow has acked it. ``oldest_unacked_us``: receive
     time of the oldest unacked event; ``newest_us``: time of the newest event, by another clock than
     the reader's. ``waits_at``: where readers stop until a loss is accepted. ``step``: offsets of
-    one event. ``lags``: events that the copies on other nodes lack. ``problem``: why readers wait.
-    None means unknown."""
+    one event. ``lags``: events that the replicas on other nodes lack. ``problem``: why readers
+    wait. None means unknown."""
 
     term: int
     durability: str

@@ -53,9 +53,10 @@ class JournalClient:
         """Accounts of all journals. Raises UnavailableError, CorruptError."""
         return self._ask(wire.ACCOUNTS, _accounts)
 
-    def copies(self) -> dict[str, int]:
-        """The end of each copy of other nodes' journals. Raises UnavailableError, CorruptError."""
-        return self._ask(wire.COPIES, _offsets)
+    def replicas(self) -> dict[str, int]:
+        """The end of each replica of other nodes' journals. Raises UnavailableError,
+        CorruptError."""
+        return self._ask(wire.REPLICAS, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
         """A row for each source, or each task of a collector. Raises UnavailableError,

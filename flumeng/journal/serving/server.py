@@ -26,7 +26,7 @@ from flumeng.journal.log.segment import Window
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.account import Account
-from flumeng.journal.serving.copy_wire import COPY
+from flumeng.journal.serving.replica_wire import REPLICA
 from flumeng.journal.serving.service import NO_ACTIONS, Actions, Service
 from flumeng.journal.serving.taps import Places, Taps
 from flumeng.journal.serving.watch import Watch, WatchRequest, parse_request
@@ -46,10 +46,10 @@ PEER_SHARE = 0.75
 """Most of the reads and watches at once that one known peer may have."""
 
 
-class Copies(Protocol):
-    """Copies of other nodes' journals in this process."""
+class Replicas(Protocol):
+    """Replicas of other nodes' journals in this process."""
 
-    def serve_copies(self, peer: Peer, reader: Any, writer: Any) -> None:
+    def serve_replicas(self, peer: Peer, reader: Any, writer: Any) -> None:
         """Serves one connection of a primary, until it ends."""
 
     @property
@@ -77,19 +77,19 @@ class JournalServer(Service):
         may_tap: Callable[[str], bool] = lambda _flow: True,
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
-        copies: Copies | None = None,
+        replicas: Replicas | None = None,
         actions: Actions = NO_ACTIONS,
     ) -> None:
         self._journals = journals
         self._actions = actions
-        self._copies = copies
+        self._replicas = replicas
         self._acked = acked
         self._minute_ago = minute_ago
         self._taps = Taps(may_tap)
         self._answers: Mapping[str, Callable[[Peer], object]] = {
             wire.POSITIONS: self._positions,
             wire.ACCOUNTS: lambda _: self._accounts(),
-            wire.COPIES: lambda _: copies.ends if copies else {},
+            wire.REPLICAS: lambda _: replicas.ends if replicas else {},
             wire.COUNTERS: lambda _: counters(),
         }
         self._watches: set[Watch] = set()
@@ -122,10 +122,10 @@ class JournalServer(Service):
         return wire.FRAMES_SCHEMA, _batches(self._windows(peer, wanted), self.ended)
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
-        peer.require(COPY)
-        if self._copies is None:
-            raise UserError("no copies are held here")
-        self._copies.serve_copies(peer, reader, writer)
+        peer.require(REPLICA)
+        if self._replicas is None:
+            raise UserError("no replicas are held here")
+        self._replicas.serve_replicas(peer, reader, writer)
 
     def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
         if wanted.tapped:

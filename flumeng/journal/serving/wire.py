@@ -27,7 +27,7 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 FRAMES_SCHEMA = pa.schema([pa.field("frame", pa.binary())])
 POSITIONS = "positions"
 ACCOUNTS = "accounts"
-COPIES = "copies"
+REPLICAS = "replicas"
 COUNTERS = "counters"
 OFFSETS = "offsets"
 WATCH = "watch"
@@ -50,7 +50,7 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 
 
 def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
-    """The rows of one batch as buffers, without a copy.
+    """The rows of one batch as buffers, without a replica.
 
     Frames have checksums, their bounds have none, so these are checked. Raises CorruptError with
     the ``sender``.

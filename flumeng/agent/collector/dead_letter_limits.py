@@ -1,0 +1,98 @@
+"""Keeps the dead letters of the flows that run here within their limits.
+
+Deletes whole files, but none that a replay still has to read. Each collector of a flow does it,
+since hosts may have dead letters of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from flumeng.agent.collector.batch import Pipeline
+from flumeng.agent.collector.measures import Measures
+from flumeng.config import FlowSpec
+from flumeng.config.component import Keep
+from flumeng.connectors.dead_letters import purging, replay_lists
+from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
+from flumeng.control.commands.derived_flows import dead_letters_of
+from flumeng.control.zookeeper import Store
+from flumeng.platform.errors import FlumengError, UserError
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 3_600.0
+LOOK_SECONDS = 10.0
+"""So soon a new flow is looked at."""
+
+
+class DeadLetterLimits:
+    """``watch`` is called by any thread, ``follow`` runs in one of its own. ``clock`` gives seconds
+    since the epoch."""
+
+    def __init__(
+        self, store: Store, measures: Measures, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._measures = measures
+        self._clock = clock
+        self._pipelines: WeakValueDictionary[str, Pipeline] = WeakValueDictionary()
+        self._looked: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def watch(self, pipeline: Pipeline) -> None:
+        """For as long as a task has it."""
+        if pipeline.spec.dead_letters is not None and pipeline.spec.dead_letters.keep is not None:
+            with self._lock:
+                self._pipelines[pipeline.spec.flow] = pipeline
+
+    def turn(self) -> None:
+        """Check the flows whose hour is over."""
+        with self._lock:
+            flows = {flow: pipeline.spec for flow, pipeline in self._pipelines.items()}
+        self._looked = {flow: at for flow, at in self._looked.items() if flow in flows}
+        now = time.monotonic()
+        for flow, spec in flows.items():
+            if now - self._looked.get(flow, -EVERY_SECONDS) >= EVERY_SECONDS:
+                self._looked[flow] = now
+                try:
+                    self.apply(spec)
+                except UserError as error:
+                    log.info("the dead letters of flow %s are left alone: %s", flow, error)
+                except FlumengError as error:
+                    log.warning("the dead letters of flow %s stay for now: %s", flow, error)
+                except Exception:  # a fault here harms no events
+                    log.exception("the dead letters of flow %s stay", flow)
+
+    def apply(self, spec: FlowSpec) -> int:
+        """Delete files over the limits; gives how many. A replay or backfill has no letters of its
+        own. Raises CorruptError, UserError, UnavailableError."""
+        flow, part = spec.flow, spec.dead_letters
+        current = dead_letters_of(self._store, flow).current
+        assert part is not None
+        assert part.keep is not None
+        files = part.options.dead_letter_files
+        assert files is not None
+        directory = DeadLetterDirectory(files.location)
+        replays = set(current.values())
+        known = replay_lists.replays(directory, flow, replays)
+        reading = replays & known.lists.keys() - known.done
+        needed = {name for listed in reading for name in known.lists[listed][1]}
+        found = purging.outdated(directory.files(), part.keep, self._clock(), needed)
+        for file in found:
+            purging.remove(directory, file)
+        if found:
+            size = sum(file.bytes for file in found)
+            said = f"{len(found)} files of dead letters with {size} bytes are deleted"
+            log.info("flow %s: %s: it keeps %s", flow, said, _said(part.keep))
+            self._measures.dead_letter_files_deleted(flow, len(found))
+        return len(found)
+
+
+def _said(keep: Keep) -> str:
+    days = "" if keep.days is None else f"{keep.days} days"
+    size = "" if keep.bytes is None else f"{keep.bytes} bytes"
+    return " and ".join(filter(None, (days, size)))

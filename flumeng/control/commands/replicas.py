@@ -1,0 +1,272 @@
+"""Operator changes of a replicated journal's replicas and primary."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from flumeng.config import SpecError, parse_flow
+from flumeng.config.replicas import Replicas
+from flumeng.control.commands.lookup import require_node
+from flumeng.control.commands.operator import Operator
+from flumeng.control.snapshot.journal_registry import Source, as_named
+from flumeng.control.snapshot.rendezvous import chosen
+from flumeng.control.zookeeper import (
+    ABSENT,
+    Expected,
+    Put,
+    ReadableStore,
+    Store,
+    Unreadable,
+    Version,
+    Versioned,
+    tree,
+)
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.platform.errors import ConflictError, UserError
+from flumeng.platform.options.problems import nearest
+from zkschema import paths
+from zkschema.records import REPLICA, Journal
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a journal's record from ``before`` (None: lost) at ``version``; ``command`` is
+    for the audit."""
+
+    name: str
+    before: Journal | None
+    version: Expected
+    after: Journal
+    command: str
+
+    @property
+    def leaves_sync(self) -> bool:
+        """Whether fewer replicas are in sync after it."""
+        return self.before is not None and len(self.after.in_sync) < len(self.before.in_sync)
+
+
+def carry_out(operator: Operator, change: Change) -> None:
+    operator.commit([Put(paths.journal(change.name), change.after, change.version)], change.command)
+
+
+def promote(store: Store, name: str, to: str | None) -> Change | None:
+    """Make the in-sync replica on node ``to``, or on any other live node, the primary; None when it
+    is. Raises ``UserError`` for a journal that is not replicated, ``ConflictError`` when no such
+    replica is in sync and live."""
+    journal, version = require_replicated(store, name)
+    replicas = {node_of(replica): replica for replica in journal.in_sync}
+    if to is None:
+        live = [node for node in replicas if node != journal.primary and _is_live(store, node)]
+        to = chosen(name, live)
+        if to is None:
+            raise ConflictError(
+                f"no other replica of {name} is in sync and live ({_in_sync(journal)}): wait for "
+                "one, or give up what only those have with --to NODE --unclean"
+            )
+    if to == journal.primary:
+        return None
+    if to not in replicas:
+        raise ConflictError(
+            f"node {to} is not in sync ({_in_sync(journal)}): answered events may be missing "
+            "there; wait, or give those up with --unclean"
+        )
+    _require_live(store, to)
+    after = Membership.of(journal).promoted(replicas[to]).put_into(journal)
+    return Change(name, journal, version, after, f"journal promote {name} --to {to}")
+
+
+def promote_unclean(store: Store, name: str, to: str) -> Change:
+    """Make a replica that is not in sync the primary, in a new lineage; events that only in-sync
+    replicas have are lost. Also for a journal whose record an older import lacks. Raises as
+    ``promote``, and ``ConflictError`` while a live node has an undamaged in-sync replica."""
+    if as_named(name).node and name not in store.children(paths.journals()):
+        return _begin_record(store, name, to)
+    journal, version = require_replicated(store, name)
+    live = [node for node in map(node_of, journal.in_sync) if _could_lead(store, node, name)]
+    if live:
+        raise ConflictError(
+            f"the replica of {live[0]} is in sync and live: nothing has to be given up; let it "
+            f"lead with `flumeng journal promote {name} --to {live[0]}`, if it does not"
+        )
+    if to not in journal.replicas:
+        raise UserError(
+            f"node {to} holds no replica of {name}: expected one of {_replicas(journal)}"
+        )
+    _require_live(store, to)
+    after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
+    command = f"journal promote {name} --to {to} --unclean: gave up what only {_names(journal)} had"
+    return Change(name, journal, version, after, command)
+
+
+def _begin_record(store: Store, name: str, node: str) -> Change:
+    tree.require(store)
+    named = as_named(name)
+    if named.flow not in store.children(paths.flows()):
+        raise UserError(f"there is no flow {named.flow} that would collect {name}: apply it first")
+    _require_live(store, node)
+    journal = replace(
+        named,
+        primary=node,
+        term=1,
+        in_sync=(f"{node}/",),
+        replicas=(node,),
+        lineage=uuid.uuid4().hex,
+    )
+    command = f"journal promote {name} --to {node} --unclean: its record was lost"
+    return Change(name, None, ABSENT, journal, command)
+
+
+def add_replica(store: Store, name: str, node: str) -> Change | None:
+    """Add a replica on a node; None when it is there. Raises ``UserError`` for a journal that is
+    not replicated or a node that may not hold one, ``ConflictError`` for a closed journal."""
+    journal, version = _require_open(store, name)
+    if node in journal.replicas and node not in journal.leaving:
+        return None
+    _require_holder(store, node)
+    after = replace(
+        journal,
+        replicas=tuple(dict.fromkeys((*journal.replicas, node))),
+        leaving=_without(journal.leaving, node),
+    )
+    return Change(name, journal, version, after, f"journal add-replica {name} {node}")
+
+
+def move(store: Store, name: str, source: str, target: str) -> Change:
+    """Add a replica on ``target`` and drop that of ``source`` once enough are in sync. Raises as
+    ``add_replica``, and ``UserError`` when ``source`` is the primary or holds none."""
+    journal, version = _require_open(store, name)
+    _require_dropped(journal, name, source)
+    if target in journal.replicas:
+        raise UserError(
+            f"node {target} is to hold a replica already: to take that of {source} away, "
+            f"`flumeng journal drop-replica {name} {source}`"
+        )
+    _require_holder(store, target)
+    after = replace(
+        journal,
+        replicas=(*journal.replicas, target),
+        leaving=tuple(dict.fromkeys((*journal.leaving, source))),
+    )
+    command = f"journal move {name} --from {source} --to {target}"
+    return Change(name, journal, version, after, command)
+
+
+def drop_replica(store: Store, name: str, node: str) -> Change:
+    """Drop the replica on a node at once. Raises as ``move``."""
+    journal, version = require_replicated(store, name)
+    _require_dropped(journal, name, node)
+    after = replace(
+        journal,
+        replicas=_without(journal.replicas, node),
+        leaving=_without(journal.leaving, node),
+        in_sync=tuple(replica for replica in journal.in_sync if node_of(replica) != node),
+    )
+    return Change(name, journal, version, after, f"journal drop-replica {name} {node}")
+
+
+def others_in_sync(store: Store, name: str, own: str) -> list[str]:
+    """Live nodes of in-sync replicas other than ``own``; empty when there are no such replicas.
+    Raises ``ConflictError`` when there are some and none of their nodes is live."""
+    journal, _ = require_replicated(store, name)
+    nodes = [node_of(replica) for replica in journal.in_sync if replica != own]
+    live = [node for node in nodes if _is_live(store, node)]
+    if nodes and not live:
+        raise ConflictError(
+            f"replicas in sync have what is damaged here, and none of their nodes is live "
+            f"({', '.join(nodes)}): start one of them first"
+        )
+    return live
+
+
+def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
+    """Raises ``UserError`` for an unknown journal and one without replicas, ``ConflictError`` for
+    one that is collected to its end, ``CorruptError`` for one that cannot be read."""
+    tree.require(store)
+    known = store.children(paths.journals())
+    (found,) = store.read_each([paths.journal(name)]) if name in known else (None,)
+    if found is None:
+        hint = nearest(name, known) if known else "there are none"
+        raise UserError(f'there is no journal "{name}"; {hint}')
+    if isinstance(found, Unreadable):
+        raise found.error
+    if not found.value.lineage:
+        raise UserError(f"journal {name} has no replicas: its flow has not durability replicated")
+    if found.value.gone:
+        raise ConflictError(f"journal {name} is collected to its end, and is being removed")
+    return found.value, found.version
+
+
+def replicas_of(store: Source, flow: str) -> Replicas | None:
+    """The replication that the flow's current text asks for; None without any."""
+    (record,) = store.read_each([paths.flow(flow)])
+    if not isinstance(record, Versioned):
+        return None
+    (text,) = store.read_each([paths.revision(flow, str(record.value.revision))])
+    try:
+        spec = parse_flow(text.value.effective) if isinstance(text, Versioned) else None
+    except SpecError:
+        return None
+    return spec.replicas if spec is not None and spec.durability == "replicated" else None
+
+
+def _require_open(store: ReadableStore, name: str) -> tuple[Journal, Version]:
+    journal, version = require_replicated(store, name)
+    if journal.closed:
+        raise ConflictError(
+            f"journal {name} is closed: it keeps its replicas until it is collected"
+        )
+    return journal, version
+
+
+def _require_dropped(journal: Journal, name: str, node: str) -> None:
+    if node == journal.primary:
+        raise UserError(
+            f"node {node} leads {name}: let another replica lead first, "
+            f"`flumeng journal promote {name}`"
+        )
+    if node not in journal.replicas:
+        raise UserError(
+            f"node {node} holds no replica of {name}: expected one of {_replicas(journal)}"
+        )
+
+
+def _require_holder(store: ReadableStore, node: str) -> None:
+    record = require_node(store, node).value
+    if REPLICA not in record.roles:
+        raise UserError(f"node {node} has no role {REPLICA} (`flumeng node run --role {REPLICA}`)")
+    if record.desired != "active":
+        raise UserError(f"node {node} is {record.desired} (`flumeng node undrain {node}`)")
+    _require_live(store, node)
+
+
+def _require_live(store: ReadableStore, node: str) -> None:
+    require_node(store, node)
+    if not _is_live(store, node):
+        raise ConflictError(f"node {node} is not live: start it first")
+
+
+def _is_live(store: ReadableStore, node: str) -> bool:
+    return store.read_each([paths.live_node(node)]) != [None]
+
+
+def _could_lead(store: ReadableStore, node: str, journal: str) -> bool:
+    (told,) = store.read_each([paths.status(node)])
+    said = told.value.problems if isinstance(told, Versioned) else {}
+    return _is_live(store, node) and str(paths.journal(journal)) not in said
+
+
+def _without(names: tuple[str, ...], one: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != one)
+
+
+def _in_sync(journal: Journal) -> str:
+    return f"{_names(journal)} {'is' if len(journal.in_sync) == 1 else 'are'} in sync"
+
+
+def _names(journal: Journal) -> str:
+    return ", ".join(map(node_of, journal.in_sync))
+
+
+def _replicas(journal: Journal) -> str:
+    return ", ".join(node for node in journal.replicas if node != journal.primary) or "none"

@@ -1,0 +1,88 @@
+"""Nodes that are down: since when, when they are forgotten, and automatic maintenance mode.
+
+When very many nodes are missing, the network or ZooKeeper is more likely at fault than the nodes.
+Maintenance ends below a stricter threshold than it begins, so it does not flap, and a master never
+ends one that an operator began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from flumeng.control.planner.actions import Assign, Forget, Maintain, MarkDown
+from flumeng.control.planner.drops import says_it_runs
+from flumeng.control.planner.placement_index import PlacementIndex
+from flumeng.control.snapshot.snapshot import NodeView, Snapshot
+from flumeng.control.zookeeper import Version
+from flumeng.journal.replication.membership import node_of
+from zkschema.records import Maintenance
+
+AUTHOR = "flumeng"
+
+
+def marks(snapshot: Snapshot) -> list[MarkDown]:
+    """Records when nodes went away or came back."""
+    found = []
+    for name, node in snapshot.nodes.items():
+        if not node.mark_due or node.set_aside:
+            continue
+        since = 0.0 if node.live else snapshot.now
+        why = f"node {name} is back" if node.live else f"node {name} is down"
+        record = replace(node.record, down_since=since)
+        found.append(MarkDown(name, record, node.version, (why,)))
+    return found
+
+
+def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
+    """Expired nodes without task, journal or deleted flow's source, once ``assigns`` are done."""
+    expired = {name: node for name, node in snapshot.nodes.items() if node.expired}
+    if not expired:
+        return []
+    for action in assigns:
+        if action.node in expired:
+            expired[action.node] = replace(
+                expired[action.node],
+                assignment=action.assignment,
+                assignment_version=action.version_after,
+            )
+    holders = {
+        holder
+        for journal in snapshot.journals.values()
+        for holder in (journal.node, journal.primary, *map(node_of, journal.in_sync))
+    }
+    waiting = [
+        flow
+        for flow in snapshot.flows.values()
+        if flow.record.state == "deleted" and not flow.record.discard
+    ]
+    return [
+        Forget(name, node.version, (f"node {name} is forgotten: down for long",))
+        for name, node in expired.items()
+        if name not in holders and not index.of_node(name) and not node.assignment.tasks
+        if _has_told_all(node) and not any(says_it_runs(node, flow) for flow in waiting)
+    ]
+
+
+def _has_told_all(node: NodeView) -> bool:
+    """Whether no unregistered journal can lie on its disk."""
+    if node.set_aside or node.mute:
+        return False
+    was_told = isinstance(node.assignment_version, Version)
+    return node.status.journals_told if node.status else not was_told
+
+
+def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:
+    """Begins or ends maintenance mode: of ``active`` nodes ``missing`` are not live."""
+    cluster, limits = snapshot.cluster, snapshot.cluster.maintenance_limits
+    counts = f"{missing} of {active} active nodes are missing"
+    if cluster.maintenance is None:
+        if missing < max(1, limits.nodes) or missing <= limits.enter * active:
+            return None
+        begun = Maintenance(who=AUTHOR, why=counts, since=snapshot.now, automatic=True)
+        after, why = replace(cluster, maintenance=begun), f"maintenance mode begins: {counts}"
+    else:
+        if not cluster.maintenance.automatic or missing > limits.leave * active:
+            return None
+        after, why = replace(cluster, maintenance=None), f"maintenance mode ends: {counts}"
+    return Maintain(after, snapshot.cluster_version, (why,))

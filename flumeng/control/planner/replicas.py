@@ -1,0 +1,189 @@
+"""Which nodes hold the replicas of replicated journals, and who leads one whose primary is lost.
+
+A replica stays while its node is live or missed for less than the grace period. A journal that
+lacks replicas in sync, and so takes no events, gets another at once. New replicas go to zones of
+their own as far as possible, each to the node with the fewest. A replica that is to leave holds on
+until enough others are in sync. The primary decides who is in sync; where it is lost, one of those
+leads in a new term.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+from flumeng.config.replicas import Replicas
+from flumeng.control.planner.actions import Replicate
+from flumeng.control.planner.indexed_heap import IndexedHeap
+from flumeng.control.planner.replica_index import ReplicaIndex
+from flumeng.control.snapshot.rendezvous import chosen
+from flumeng.control.snapshot.snapshot import NodeView, Snapshot
+from flumeng.journal.replication.membership import Membership, node_of
+from flumeng.platform.errors import CorruptError
+from zkschema.records import REPLICA, Journal
+
+
+class ReplicaPlan:
+    """One round of choosing for the open journals of ``index``."""
+
+    def __init__(self, snapshot: Snapshot, index: ReplicaIndex) -> None:
+        self._snapshot = snapshot
+        self._index = index
+        self._nodes = snapshot.nodes
+        self._pools: dict[str, IndexedHeap[int]] | None = None
+        self._held: Counter[str] = Counter()
+        self._lacking: set[str] = set()
+
+    def changes(self) -> list[Replicate]:
+        """In maintenance mode no replica moves, but a lost primary is still replaced."""
+        snapshot = self._snapshot
+        if not snapshot.cluster_known:
+            return []
+        moves = snapshot.cluster.maintenance is None
+        found = []
+        for name in sorted(self._index.open):
+            journal = snapshot.journals[name]
+            flow = snapshot.flows.get(journal.flow)
+            if flow is None or flow.name not in snapshot.mine or journal.gone:
+                continue
+            after, why = self._promoted(name, journal)
+            if flow.replicas is not None and moves:
+                after, more = self._placed(name, after, flow.replicas)
+                why += more
+            if after != journal:
+                version = snapshot.journal_versions[name]
+                found.append(Replicate(name, after, version, why))
+            if flow.replicas is not None and not moves:
+                self._lacking.add(name)
+        self._index.open = self._lacking
+        return found
+
+    def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
+        """With another primary in sync whose node is not lost, if there is one."""
+        if not is_down(self._nodes.get(journal.primary)):
+            return journal, ()
+        replicas = {
+            node_of(replica): replica
+            for replica in journal.in_sync
+            if self._is_live(node_of(replica))
+        }
+        stay = [node for node in replicas if self._nodes[node].record.desired == "active"]
+        node = chosen(name, stay or replicas)
+        try:
+            known = Membership.of(journal)
+        except CorruptError:
+            return journal, ()
+        if node is None:
+            return journal, ()
+        why = f"journal {name}: {node} leads, since {journal.primary} is lost"
+        return known.promoted(replicas[node]).put_into(journal), (why,)
+
+    def _placed(
+        self, name: str, journal: Journal, wanted: Replicas
+    ) -> tuple[Journal, tuple[str, ...]]:
+        """With as many replicas as are wanted; a journal that takes no events keeps those it
+        has."""
+        if journal.closed or not self._is_live(journal.primary):
+            return journal, ()
+        known = dict.fromkeys((journal.primary, *journal.replicas))
+        lost = [node for node in known if is_down(self._nodes.get(node))]
+        missed = [] if self._takes(journal, wanted) else [n for n in known if not self._is_live(n)]
+        leaving = [
+            node
+            for node in known
+            if node not in (journal.primary, *lost)
+            and (node in missed or self._is_to_leave(node, journal))
+        ]
+        stay = [node for node in known if node not in lost and node not in leaving]
+        added: list[str] = []
+        while len(stay) < wanted.copies:
+            node = self._find(stay, {*known, *added}, wanted)
+            if node is None:
+                self._lacking.add(name)
+                break
+            added.append(node)
+            stay.append(node)
+        in_sync = {node_of(replica) for replica in journal.in_sync}
+        kept = {*stay, *lost[: max(0, wanted.copies - len(stay))]}
+        if len(in_sync.intersection(stay)) < wanted.copies:
+            kept.update(leaving)
+        replicas = tuple(node for node in (*known, *added) if node in kept)
+        replaced = [node for node in leaving if node in missed] if added else []
+        marked = tuple(n for n in dict.fromkeys((*journal.leaving, *replaced)) if n in kept)
+        if (replicas, marked) == (journal.replicas, journal.leaving):
+            return journal, ()
+        why = [f"journal {name}: {node} is to hold a replica" for node in added]
+        why += [
+            f"journal {name}: {node} holds no replica any more"
+            for node in known
+            if node not in kept
+        ]
+        return (
+            replace(journal, replicas=replicas, leaving=marked),
+            tuple(why) or (f"journal {name}: its replicas are brought up to date",),
+        )
+
+    def _takes(self, journal: Journal, wanted: Replicas) -> bool:
+        """Whether enough replicas in sync are on live nodes to take events."""
+        live = [replica for replica in journal.in_sync if self._is_live(node_of(replica))]
+        return len(live) >= wanted.min_in_sync
+
+    def _is_live(self, node: str) -> bool:
+        view = self._nodes.get(node)
+        return view is not None and view.live
+
+    def _is_to_leave(self, node: str, journal: Journal) -> bool:
+        view = self._nodes[node]
+        return not view.set_aside and (node in journal.leaving or not view.eligible(REPLICA, {}))
+
+    def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
+        """The node with the fewest replicas; ``beside`` begins with the primary."""
+        if self._pools is None:
+            self._pools = self._made_pools()
+        pools = self._pools
+        zones = [self._nodes[node].record.zone for node in beside if node in self._nodes]
+        used = zones if wanted.spread == "zone" else []
+        free = [
+            (zone in used[:1], zone in used, pool.ranks[node], node)
+            for zone, pool in pools.items()
+            if (node := pool.first(lambda node: node not in taken)) is not None
+        ]
+        found = min(free)[3] if free else None
+        if found is not None:
+            self._held[found] += 1
+            pools[self._nodes[found].record.zone].set(found, self._rank(found))
+        return found
+
+    def _made_pools(self) -> dict[str, IndexedHeap[int]]:
+        self._held = self._index.held.copy()
+        pools: dict[str, IndexedHeap[int]] = {}
+        for name, view in self._nodes.items():
+            if view.live and view.eligible(REPLICA, {}):
+                pool = pools.setdefault(view.record.zone, IndexedHeap())
+                pool.set(name, self._rank(name))
+        return pools
+
+    def _rank(self, node: str) -> int:
+        """By number of replicas, then in a different order for each number, which spreads them."""
+        count = self._held[node]
+        order = blake2b(f"{count} {node}".encode(), digest_size=4).digest()
+        return (count << 32) + int.from_bytes(order)
+
+
+def is_down(node: NodeView | None) -> bool:
+    return node is None or (node.down and not node.live)
+
+
+def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
+    """The journals to assign: of this master's flows those ``held``, of others as they are."""
+    journals, mine = snapshot.journals, snapshot.mine
+    own = {name: version for name, version in held.items() if journals[name].flow in mine}
+    kept = {
+        name: version
+        for name, version in view.assignment.journals.items()
+        if name in journals
+        and not (name in snapshot.journal_versions and journals[name].flow in mine)
+    }
+    return {**kept, **own}

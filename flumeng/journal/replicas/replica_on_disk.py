@@ -1,0 +1,149 @@
+"""One replica of a replicated journal on this node's disk, through failures and damage."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from flumeng.journal.log.errors import JournalFailedError
+from flumeng.journal.log.replica_journal import ReplicaJournal
+from flumeng.journal.replication import follower
+from flumeng.journal.replication.follower import Follower
+from flumeng.platform.backoff import RetryTimer
+from flumeng.platform.errors import CorruptError, FlumengError
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaOnDisk:
+    """``journal`` is replaced after a cut, a restart, and a failure of the disk. ``damaged``: why
+    it is unusable, if it is. The caller holds the lock of its ``ReplicatedJournal``, except for
+    ``sync``."""
+
+    def __init__(self, journal: ReplicaJournal) -> None:
+        self.journal = journal
+        self.damaged = ""
+        self._listeners = journal.listeners
+        self._using = threading.Lock()
+        """Held during a sync or a reopening, for as long as the disk takes."""
+        self._doubtful = False
+        self._backoff = RetryTimer()
+
+    @property
+    def as_replica(self) -> Follower:
+        """Its state in the protocol after a start."""
+        journal = self.journal
+        held = journal.held
+        return Follower(
+            journal.replica.id,
+            journal.replica.lineage,
+            held,
+            journal.term,
+            min(journal.replica.checkpoint, held.safe),
+        )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the content of the disk is unknown until it is reopened."""
+        return self._doubtful or not self.journal.sound
+
+    def sync(self) -> None:
+        with self._using:
+            self.journal.sync()
+
+    def lead(self, term: int, lineage: str, *, closes: bool) -> None:
+        """Makes it the primary's replica, on disk. Raises as ``sync``."""
+        with self._using:
+            self.journal.sync()
+            self.journal.fence(term)
+            self.journal.adopt(lineage)
+            if closes:
+                self.journal.close_for_appends()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """After an OSError it is unknown what was written."""
+        try:
+            yield
+        except (FlumengError, OSError) as error:
+            self._doubtful = isinstance(error, OSError)
+            raise
+
+    def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
+        """Appends missing frames. Raises HeldError without room, CorruptError for other frames than
+        announced, OSError."""
+        for frame in frames:
+            if self.journal.lacks(frame):
+                self.journal.append_frame(frame)
+        if self.journal.next_seq != action.end:
+            raise CorruptError(
+                f"journal {self.journal.id}: frames up to seq {self.journal.next_seq} came where "
+                f"{action.end} was said"
+            )
+
+    def wrote(self) -> None:
+        self._backoff.succeeded()
+
+    def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> None:
+        with self._using:
+            self._replace(self.journal.restart(floor, lineage, state))
+
+    def cut(self, end: int) -> int:
+        """Removes events from ``end`` on; returns how many. Raises CorruptError when the rest is
+        damaged, JournalFailedError, OSError."""
+        gone = max(0, self.journal.next_seq - end)
+        if gone:
+            log.warning("journal %s: %d events go that were not answered", self.journal.id, gone)
+            with self._using:
+                try:
+                    self._replace(self.journal.cut(end))
+                except JournalFailedError:
+                    raise
+                except CorruptError as error:
+                    self.damaged = str(error)
+                    raise
+        return gone
+
+    def reopen(self, now: float) -> bool:
+        """Whether it is usable again after a failure of its disk. Unsynced writes count as lost:
+        the kernel may hold them for clean."""
+        if not self._backoff.is_due(now):
+            return False
+        self._backoff.begin(now)
+        name = self.journal.id
+        with self._using:
+            try:
+                self._replace(self.journal.reopened())
+            except CorruptError as error:
+                self.damaged = str(error)
+                log.error("the replica of journal %s here is to be made anew: %s", name, error)
+                return False
+            except (FlumengError, OSError) as error:
+                log.warning("the replica of journal %s here cannot be used yet: %s", name, error)
+                return False
+        self._doubtful = False
+        log.warning("the replica of journal %s here goes on at seq %d", name, self.journal.next_seq)
+        return True
+
+    def close(self) -> None:
+        with self._using:
+            self.journal.close()
+
+    def remove(self) -> None:
+        with self._using:
+            self.journal.remove()
+
+    def set_aside(self) -> Path:
+        """Keeps a damaged replica as evidence; returns where. Raises OSError."""
+        with self._using:
+            return self.journal.set_aside()
+
+    def _replace(self, journal: ReplicaJournal) -> None:
+        journal.listeners = self._listeners
+        journal.room = self.journal.room
+        self.journal = journal

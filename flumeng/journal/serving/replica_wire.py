@@ -1,0 +1,79 @@
+"""Wire format of the messages between the primary and the replicas of a journal.
+
+Each is JSON in the metadata of a chunk of a Flight exchange; frames are the chunk's rows as they
+lie on disk. ``state``: the source state where a log begins; ``key``: a reference to its encryption
+key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+import pyarrow as pa
+from msgspec import MsgspecError
+
+from flumeng.journal.log.journal_cipher import KeyReference
+from flumeng.journal.replication.messages import ToFollower, ToPrimary
+from flumeng.platform.errors import CorruptError
+
+PING = b"ping"
+"""Sent when there is nothing else, and answered with the same."""
+REPLICA = "replica"
+"""The name of the exchange, and of the permission."""
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MsgspecError)
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (*get_args(ToFollower), *get_args(ToPrimary))
+}
+
+
+class Envelope(NamedTuple):
+    """A message about one journal; ``state`` and ``key`` come with ``Begin`` and ``Reset``."""
+
+    journal: str
+    message: ToFollower | ToPrimary
+    state: Mapping[str, object] | None = None
+    key: KeyReference | None = None
+
+
+def encode(envelope: Envelope) -> bytes:
+    message = envelope.message
+    said = {
+        "kind": type(message).__name__,
+        "journal": envelope.journal,
+        "fields": list(message),
+        "state": envelope.state,
+        "key": envelope.key.document if envelope.key else None,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def buffer(envelope: Envelope) -> pa.Buffer:
+    return pa.py_buffer(encode(envelope))
+
+
+def decode(data: bytes) -> Envelope:
+    """Raises CorruptError."""
+    try:
+        said = json.loads(data)
+        kind = _KINDS[said["kind"]]
+        message = msgspec.convert(said["fields"], kind)
+        _require_numbers(said["fields"])
+        state, key = said.get("state"), said.get("key")
+        if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
+            raise CorruptError("a message about a replica names no journal")
+        reference = None if key is None else KeyReference.parse(key)
+        return Envelope(said["journal"], message, state, reference)
+    except _UNREADABLE as error:
+        raise CorruptError(f"a message about a replica cannot be read: {error}") from error
+
+
+def _require_numbers(value: object) -> None:
+    """Raises ValueError for a number that is neither a term nor a seq."""
+    if isinstance(value, list):
+        for one in value:
+            _require_numbers(one)
+    elif isinstance(value, int) and not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} where a message has a number")

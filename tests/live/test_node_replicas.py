@@ -1,0 +1,110 @@
+"""Of a node and a copy of its data directory one works, and the other says why it does not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flumeng.control.zookeeper import Store, tree
+from flumeng.control.zookeeper.kazoo_store import connect
+from tests.testkit.store import RealZooKeeper
+from zkschema import paths
+
+SESSION_SECONDS = 2.0
+
+
+class Host:
+    """Starts nodes of one name on any data directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.zookeeper = RealZooKeeper(folder / "zookeeper")
+        self.zookeeper.start()
+        self.hosts = f"{self.zookeeper.address}/copies"
+        self.store: Store = connect(self.hosts)
+        tree.init(self.store)
+        self.nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, data: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "flumeng.agent.node", "--zk", self.hosts, "--name", "n1"]
+        command += ["--data", str(self.folder / data), "--session-seconds", str(SESSION_SECONDS)]
+        with (self.folder / f"{data}.log").open("ab") as log:
+            self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log))
+        return self.nodes[-1]
+
+    def live(self) -> int | None:
+        """The process that serves under the node's name."""
+        found = self.store.read(paths.live_node("n1"))
+        return found.value.pid if found and all(found.value.addresses) else None
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.terminate()
+            node.wait(timeout=30)
+        self.store.close()
+        self.zookeeper.kill()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.close()
+
+
+def eventually(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_of_a_node_and_its_replica_one_works_and_the_other_says_why_not(
+    host: Host, tmp_path: Path
+) -> None:
+    original = host.start("original")
+    eventually(lambda: host.live() == original.pid, "the node does not come up")
+    shutil.copytree(tmp_path / "original", tmp_path / "replica")
+
+    replica = host.start("replica")
+    assert replica.wait(timeout=60) != 0
+    said = (tmp_path / "replica.log").read_text()
+    assert f"node n1 is live as process {original.pid} of this host, and goes on" in said
+    assert "ingest.0 started" not in said, "the replica took events into its journals"
+    assert (host.live(), original.poll()) == (original.pid, None)
+
+    original.kill()
+    original.wait()
+    began = time.monotonic()
+    again = host.start("original")
+    eventually(lambda: host.live() == again.pid, "the node does not come back")
+    print(f"back after {time.monotonic() - began:.1f} s")
+    again.kill()
+    again.wait()
+
+    replica = host.start("replica")
+    assert replica.wait(timeout=60) != 0
+    said = (tmp_path / "replica.log").read_text()
+    assert "a replica, or older than the one in use since then" in said
+    assert "Traceback" not in said
+
+
+def test_a_node_that_was_supplanted_while_it_was_cut_off_stops(host: Host, tmp_path: Path) -> None:
+    """Its replica came to life when its session was over."""
+    original = host.start("original")
+    eventually(lambda: host.live() == original.pid, "the node does not come up")
+    shutil.copytree(tmp_path / "original", tmp_path / "replica")
+    original.send_signal(19)
+    eventually(lambda: host.live() is None, "its session does not end")
+    replica = host.start("replica")
+    eventually(lambda: host.live() == replica.pid, "the replica does not come up")
+    original.send_signal(18)
+    assert original.wait(timeout=60) != 0
+    assert "from a copy of this data directory" in (tmp_path / "original.log").read_text()
+    assert (host.live(), replica.poll()) == (replica.pid, None)

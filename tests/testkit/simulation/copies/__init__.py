@@ -1,2 +1,0 @@
-"""A seeded world of hosts that hold copies of one journal: the protocol's own steps, over disks,
-wires and a ZooKeeper that do what real ones do at their worst."""

@@ -1,0 +1,1 @@
+"""Every order of what may happen to three replicas of a journal, for a few events."""

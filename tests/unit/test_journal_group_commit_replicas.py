@@ -1,0 +1,230 @@
+"""Group commit over a journal with replicas: what it calls durable is durable elsewhere too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from flumeng.journal.log import group_commit
+from flumeng.journal.log.errors import HeldError, JournalFailedError
+from flumeng.journal.log.group_commit import GroupCommit
+from flumeng.platform.errors import UnavailableError
+
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Event:
+    number: int
+    nbytes: int = 100
+
+
+class CopiedJournal:
+    """Its own disk has all at once; replicas elsewhere have what lies below ``everywhere``."""
+
+    id = "web.n1.0.00000000"
+    state: Mapping[str, object] = {}
+    restless = False
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.synced = self.everywhere = 0
+        self.lost = self.held = False
+        self._wake: Callable[[], None] = lambda: None
+
+    def encode(self, batch: object, state: object = None) -> Event:
+        raise NotImplementedError
+
+    def append_encoded(self, payload: Event) -> int:
+        if self.held:
+            raise HeldError("too few replicas", "too few replicas")
+        self.events.append(payload)
+        return len(self.events) - 1
+
+    def sync(self) -> int:
+        self.synced = len(self.events)
+        return self.synced
+
+    def confirms(self, end: int) -> bool:
+        if self.lost:
+            raise JournalFailedError("another replica is the primary")
+        return end <= self.everywhere
+
+    def on_confirmed(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def reach(self, everywhere: int) -> None:
+        self.everywhere = everywhere
+        self._wake()
+
+    def lose(self) -> None:
+        self.lost = True
+        self._wake()
+
+    def tend(self) -> None: ...
+    def trim(self, ack: int) -> None: ...
+
+
+@pytest.fixture
+def journal() -> CopiedJournal:
+    return CopiedJournal()
+
+
+class Commits:
+    """A group commit, one event a group, and what it has told."""
+
+    def __init__(self, journal: CopiedJournal, max_bytes: int = 10_000) -> None:
+        self.durable: list[tuple[list[int], int]] = []
+        self.pressure: list[bool] = []
+        self.failed: list[Exception] = []
+        self.journal = journal
+
+        def build(items: list[Event]) -> Iterable[Event]:
+            return items
+
+        self.commit: GroupCommit[Event] = GroupCommit(
+            journal,
+            build,
+            on_durable=lambda items, end: self.durable.append(([i.number for i in items], end)),
+            on_pressure=self.pressure.append,
+            on_failed=self.failed.append,
+            group_bytes=100,
+            max_bytes=max_bytes,
+        )
+
+    def submit(self, *numbers: int) -> None:
+        """Each comes to the journal's own disk."""
+        for number in numbers:
+            self.commit.submit(Event(number))
+            self.await_synced(number + 1)
+
+    def await_synced(self, count: int) -> None:
+        wait_until(lambda: self.journal.synced == len(self.journal.events) >= count)
+
+
+@pytest.fixture
+def commits(journal: CopiedJournal) -> Iterator[Commits]:
+    commits = Commits(journal)
+    yield commits
+    journal.reach(1000)
+    commits.commit.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.005)
+
+
+def test_groups_are_settled_in_order_when_all_replicas_have_them(
+    journal: CopiedJournal, commits: Commits
+) -> None:
+    """Several may be on their way."""
+    commits.submit(0, 1, 2)
+    assert commits.durable == []
+    assert commits.commit.pending_bytes == 300
+    settled: list[str] = []
+    commits.commit.when_settled(lambda: settled.append("three"))
+    commits.submit(3)
+    journal.reach(2)
+    wait_until(lambda: len(commits.durable) == 2)
+    assert commits.durable == [([0], 1), ([1], 2)]
+    assert (commits.commit.pending_bytes, settled) == (200, [])
+    journal.reach(4)
+    wait_until(lambda: len(commits.durable) == 4)
+    assert commits.durable[2:] == [([2], 3), ([3], 4)]
+    wait_until(lambda: settled == ["three"])
+    assert commits.pressure == []
+
+
+def test_what_replicas_do_not_have_for_long_is_told_as_pressure(
+    journal: CopiedJournal, commits: Commits
+) -> None:
+    commits.submit(0)
+    assert commits.commit.held_by == ""
+    wait_until(lambda: commits.pressure == [True])
+    assert commits.commit.held_by == "other replicas do not have it yet"
+    commits.submit(1)
+    time.sleep(0.1)
+    assert commits.pressure == [True], "that one's own disk has it changes nothing"
+    journal.reach(2)
+    wait_until(lambda: commits.pressure == [True, False])
+    wait_until(lambda: commits.durable == [([0], 1), ([1], 2)])
+    assert commits.commit.held_by == ""
+
+
+def test_what_waits_for_replicas_counts_as_pending(journal: CopiedJournal) -> None:
+    """So that no more than that is in memory, however long they are away."""
+    commits = Commits(journal, max_bytes=250)
+    commits.submit(0, 1, 2)
+    assert commits.pressure == [True]
+    journal.reach(2)
+    wait_until(lambda: commits.pressure == [True, False])
+    journal.reach(3)
+    commits.commit.stop()
+
+
+def test_stopping_gives_up_after_a_while_and_settles_nothing_that_is_not_confirmed(
+    journal: CopiedJournal,
+) -> None:
+    commits = Commits(journal)
+    commits.submit(0, 1)
+    journal.reach(1)
+    wait_until(lambda: len(commits.durable) == 1)
+    began = time.monotonic()
+    commits.commit.stop()
+    assert time.monotonic() - began < group_commit.STOP_SECONDS + TIMEOUT_SECONDS
+    assert commits.durable == [([0], 1)]
+    assert commits.failed == []
+    with pytest.raises(UnavailableError, match="100 bytes are not on disk"):
+        commits.commit.drain()
+
+
+def test_stopping_waits_for_what_replicas_are_about_to_have(journal: CopiedJournal) -> None:
+    commits = Commits(journal)
+    commits.submit(0)
+    ended: list[bool] = []
+    commits.commit.end(lambda: ended.append(True))
+    time.sleep(0.3)
+    assert ended == []
+    journal.reach(1)
+    wait_until(lambda: ended == [True])
+    assert commits.durable == [([0], 1)]
+
+
+def test_when_another_replica_leads_nothing_more_is_settled(
+    journal: CopiedJournal,
+) -> None:
+    commits = Commits(journal)
+    commits.submit(0, 1)
+    journal.everywhere = 2
+    journal.lose()
+    wait_until(lambda: bool(commits.failed))
+    assert commits.durable == []
+    with pytest.raises(JournalFailedError, match="another replica is the primary"):
+        commits.commit.submit(Event(2))
+    with pytest.raises(JournalFailedError):
+        commits.commit.drain()
+    commits.commit.stop()
+    assert len(commits.failed) == 1
+
+
+def test_what_was_taken_settles_while_the_journal_takes_nothing_more(
+    journal: CopiedJournal, commits: Commits
+) -> None:
+    commits.submit(0)
+    journal.held = True
+    commits.commit.submit(Event(1))
+    wait_until(lambda: commits.commit.held_by == "too few replicas")
+    assert commits.pressure == [True]
+    journal.reach(1)
+    wait_until(lambda: commits.durable == [([0], 1)])
+    assert (commits.pressure, commits.commit.held_by) == ([True], "too few replicas")
+    journal.held = False
+    journal.reach(2)
+    wait_until(lambda: commits.durable == [([0], 1), ([1], 2)])
+    wait_until(lambda: commits.pressure == [True, False])
