@@ -316,6 +316,28 @@ def test_an_export_of_the_unreleased_version_is_imported(store: FakeStore) -> No
         import_cluster(Operator(FakeStore(), *SIGN), exported)
 
 
+def test_fields_of_the_unreleased_version_get_their_names_of_today(store: FakeStore) -> None:
+    node = records.Node(uuid="u", roles=("ingest", records.REPLICA), down_since=5.0)
+    journal = records.Journal(
+        flow="web", node="n8", primary="n8", term=1, in_sync=("n8/a",), replicas=("n8", "n9")
+    )
+    store.write(paths.node("n8"), node, ANY)
+    store.write(paths.journal("web.n8.0.0000000a"), journal, ANY)
+    exported = export_cluster(store)
+    exported["schema"] = exported["znodes"]["/schema"]["version"] = table.UNRELEASED
+    document = exported["znodes"]["/nodes/n8"]
+    document["roles"] = ["ingest", "copy"]
+    document["away_since"] = document.pop("down_since")
+    document = exported["znodes"]["/journals/web.n8.0.0000000a"]
+    document["copies"] = document.pop("replicas")
+    other = FakeStore()
+    import_cluster(Operator(other, *SIGN), exported)
+    for path, expected in ((paths.node("n8"), node), (paths.journal("web.n8.0.0000000a"), journal)):
+        found = other.read(path)
+        assert found is not None
+        assert found.value == expected
+
+
 def test_a_cluster_of_the_unreleased_version_is_exported_and_not_used(store: FakeStore) -> None:
     unreleased = codec.encode(records.Schema(version=table.UNRELEASED))
     store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=unreleased)

@@ -33,7 +33,7 @@ from flumeng.platform.errors import ConflictError, CorruptError, UserError
 from zkschema import codec, migrations, paths, records, repair, table
 from zkschema.immutable import dataclass
 from zkschema.migrations import Delete, Migration, Set
-from zkschema.records import Record, Schema
+from zkschema.records import REPLICA, Record, Schema
 from zkschema.repair import Repair
 from zkschema.table import Row, ZPath
 from zkschema.verify import Problem, verify
@@ -74,6 +74,7 @@ def import_cluster(operator: Operator, exported: object) -> int:
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     schema_document = wanted.get(SCHEMA)
     if schema_document and schema_document.get("version") == table.UNRELEASED:
+        wanted = {path: _renamed(path, document) for path, document in wanted.items()}
         wanted[SCHEMA] = {**schema_document, "version": table.VERSION}
     problems = verify({path: encoded(doc) for path, doc in wanted.items()})
     if problems:
@@ -96,6 +97,17 @@ def import_cluster(operator: Operator, exported: object) -> int:
     begun = replace(schema, generation=max(schema.generation + 1, int(operator.now)))
     operator.commit([Put(paths.schema(), begun, ABSENT)], "schema import")
     return len(wanted)
+
+
+def _renamed(path: str, document: Any) -> Any:
+    """A document of the last version that was never released, with the fields of version 1."""
+    if document is None or not (table.journal.matches(path) or table.node.matches(path)):
+        return document
+    new = {"copies": "replicas", "away_since": "down_since"}
+    renamed = {new.get(name, name): value for name, value in document.items()}
+    if "roles" in renamed:
+        renamed["roles"] = [REPLICA if role == "copy" else role for role in renamed["roles"]]
+    return renamed
 
 
 def verify_cluster(store: Store) -> list[Problem]:
