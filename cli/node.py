@@ -256,7 +256,7 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     type=click.Choice(["ingest", "collect", "replica"]),
     default=("ingest", "collect", "replica"),
     show_default=True,
-    help="What may run here, or be kept for other nodes (copy); may be given again.",
+    help="What may run here, or be kept for other nodes (replica); may be given again.",
 )
 @click.option(
     "--workers",

@@ -25,8 +25,8 @@ class Replicas:
         default=2,
     )
     spread: Literal["zone", "host"] = option(
-        doc="Keep the copies in other zones than the first while there are nodes in such, or only "
-        "on other hosts.",
+        doc="Keep the replicas in other zones than the first while there are nodes in such, or "
+        "only on other hosts.",
         default="zone",
     )
 
@@ -34,6 +34,6 @@ class Replicas:
         if self.min_in_sync > self.copies:
             yield (
                 "min_in_sync",
-                f"expected at most {self.copies}, which is `copies`: with fewer copies no event is "
-                "ever taken; say `min_in_sync` as well, or more `copies`",
+                f"expected at most {self.copies}, which is `copies`: with fewer replicas no event "
+                "is ever taken; say `min_in_sync` as well, or more `copies`",
             )

@@ -107,8 +107,8 @@ FAULTS: dict[str, list[Fault]] = {
             "Membership.promoted",
             {
                 IN_SYNC: "if False:",
-                "known == replica)": "known == replica) + (() if replica in self.in_sync else "
-                "(replica,))",
+                "known == replica\n    )": "known == replica\n    ) + "
+                "(() if replica in self.in_sync else (replica,))",
             },
         ),
         Fault(

@@ -93,7 +93,7 @@ def test_the_drawing_of_a_batch_names_a_file_for_each_step() -> None:
         for line in drawing.splitlines()
         if line.strip("│▼ ")
     }
-    assert list(steps) == ["claim", "ranges", "slot", "job", "stages", "written", "commit", "ack"]
+    assert list(steps) == ["claim", "ranges", "slot", "job", "stages", "outcome", "commit", "ack"]
     assert [files[0] for files in steps.values()] == [f"{step}.py" for step in steps]
     collector = TOP / "flumeng" / "agent" / "collector"
     assert [f for files in steps.values() for f in files if not (collector / f).exists()] == []
