@@ -310,9 +310,7 @@ def test_replay_waits_for_damaged_letters(tmp_path: Path, begin: Begin) -> None:
     listed = ListedFile(file.name, len(content), 9, 9)
     found = replay_lists.ReplayList.of("replay-1", Choice(), [listed])
     replay_lists.write(DeadLetterDirectory(str(root)), "other", found)
-    source = (
-        f'sources: [dead letters: {{path: "{root}", of: other, replay: replay-1, rows: [9]}}]\n'
-    )
+    source = f'sources: [letters: {{path: "{root}", of: other, replay: replay-1, rows: [9]}}]\n'
     file.write_bytes(content[:-7])
     flow = begin(text_of(tmp_path, source))
     flow.start()
