@@ -1,7 +1,5 @@
-"""The flow language: from the text of a flow file to a checked ``FlowSpec``.
-
-Pure: no files, no network, no imports that only workers need.
-"""
+"""The flow language: from the text of a flow file to a checked ``FlowSpec``. Pure: no files, no
+network, no imports that only workers need."""
 
 from __future__ import annotations
 
@@ -46,13 +44,13 @@ __all__ = [
 
 
 def parse_flow(text: str) -> FlowSpec:
-    """The flow as its own tasks run it, without isolated parts (see ``parts_of``). Cached. Raises
-    ``SpecError`` with every problem but those of expressions: see ``check_flow``."""
+    """The flow without isolated parts (see ``parts_of``). Cached. Raises ``SpecError`` with every
+    problem but those of expressions: see ``check_flow``."""
     return _read(text)[1]
 
 
 def parse_written(text: str) -> FlowSpec:
-    """As ``parse_flow``, with all that its author wrote."""
+    """As ``parse_flow``, with isolated parts."""
     return _read(text)[0]
 
 
@@ -62,9 +60,9 @@ def parts_of(text: str) -> dict[str, str]:
 
 
 def check_flow(text: str) -> FlowSpec:
-    """As ``parse_flow`` for a new flow: also checks expressions, the columns that filters and sinks
-    need, and whether senders wait long enough. Columns from another flow are checked in the
-    composed flow: see ``flumeng.config.chain``. Raises ``SpecError`` with all problems."""
+    """As ``parse_flow`` for a new flow: also checks expressions, columns of filters and sinks, and
+    the time-outs of senders. Raises ``SpecError`` with all problems. Columns from another flow are
+    checked in the composed flow: see ``flumeng.config.chain``."""
     try:
         written, spec, lines, parts = _read(text)
     except SpecError as error:
@@ -88,13 +86,12 @@ def check_flow(text: str) -> FlowSpec:
 
 
 def _of_columns(written: FlowSpec, lines: Mapping[str, int]) -> list[Problem]:
-    """Problems of expressions and columns."""
     behind_others = any(
         part.options.upstream and part.options.upstream.filters for part in written.sources
     )
     if behind_others or not (written.filters or written.branches):
         return []
-    from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot, which nobody else needs
+    from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot
 
     return [Problem(_line(lines, path), path, message) for path, message in columns.check(written)]
 
@@ -126,7 +123,6 @@ def _read(
 
 
 def _decoded(root: yaml.Node) -> tuple[Decoder, FlowSpec | None]:
-    """A decoder that has read the document, and the flow when it is valid."""
     decoder = Decoder()
     written = decoder.mapping(FlowSpec, root, "")
     assert written is INVALID or isinstance(written, FlowSpec)

@@ -1,7 +1,4 @@
-"""Branches: where a flow parts behind its filters, with conditions, filters and sinks.
-
-A flow is a tree: the flow itself is its root, and each branch may part again.
-"""
+"""Branches: a flow is a tree that splits after its filters; each branch may split again."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ class Segment(Protocol):
 class Branch:
     """A way for events behind the filters of the flow, or of the branch that it is in. Each event
     goes into every branch whose condition is true for it; a branch without one takes all events.
-    What is read and filtered before is read and filtered once, and all branches are written in one
-    commit: an event is acked when all of its sinks have it."""
+    Sources and filters before the branches run once, and all branches are written in one commit: an
+    event is acked when all of its sinks have it."""
 
     needs_one_of: ClassVar[tuple[str, ...]] = SOMEWHERE
 
@@ -80,7 +77,6 @@ class Branch:
 
 
 def problems(segment: Segment) -> Iterator[tuple[str, str]]:
-    """Problems of the branches of a segment, by their places in it."""
     names: set[str] = set()
     for number, branch in enumerate(segment.branches):
         if branch.name in names:
@@ -98,9 +94,9 @@ def problems(segment: Segment) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Located:
-    """A segment of a flow. ``path``: its place in the file (``branches[0].``); ``place``: the same
-    with names (``branches[errors].``), which is stable; both are empty for the flow. ``name``: of
-    the branch, behind those that it is in."""
+    """A segment of a flow. ``path``: its place in the file (``branches[0].``); ``place``: the
+    stable one, by names (``branches[errors].``); both are empty for the flow. ``name``: of the
+    branch, after the names of its enclosing branches."""
 
     segment: Segment
     path: str = ""
@@ -108,7 +104,6 @@ class Located:
     name: str = ""
 
     def parts(self) -> Iterator[Located]:
-        """Its branches."""
         for number, branch in enumerate(self.segment.branches):
             yield Located(
                 branch,
@@ -118,7 +113,6 @@ class Located:
             )
 
     def walk(self) -> Iterator[Located]:
-        """Itself and all below it, depth first."""
         yield self
         for part in self.parts():
             yield from part.walk()

@@ -1,14 +1,13 @@
-"""Chains of flows: a flow reads another one, its *upstream*, which may read another one in turn.
+"""Chains of flows: a flow reads another one, its *upstream*, which may read a third, and so on.
 
 The last flow of a chain, its *origin*, has sources of its own. All flows of a chain read the
 journals of the origin, each under its own cursor. A flow runs a text *composed* of the filters of
-its chain and its own text, with the origin as its source, so nothing is looked up while it runs.
+its chain and its own text, with the origin as its source. So it looks nothing up at run time.
 
-Rules
 1. A flow that is read ``after: filters`` adds its ``multiline`` and filters, not its branches.
 2. It writes the dead letters of its filters itself: a composed text drops those events.
-3. Filters that an upstream got from its own chain are added too, whether it is read after its
-   sources or after its filters.
+3. Filters that an upstream gets from its own chain are added in both cases, after its sources or
+   after its filters.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def upstream_of(spec: FlowSpec) -> Upstream | None:
 
 
 def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream, ...]:
-    """The upstream, its upstream, and so on; the last is the origin, or has no text. Raises
-    ``CycleError``, ``SpecError``."""
+    """The upstreams in order; the last is the origin, or lacks a text. Raises ``CycleError``,
+    ``SpecError``."""
     names = [flow]
     chain: list[Upstream] = []
     while (text := text_of(names[-1])) is not None:
@@ -54,8 +53,8 @@ def chain_of(flow: str, text_of: Callable[[str], str | None]) -> tuple[Upstream,
 
 
 def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
-    """The text that the flow runs, empty if its own; ``texts`` are those of its chain. Raises
-    ``SpecError``."""
+    """The composed text of the flow, or empty if it runs its own; ``texts`` are those of its chain.
+    Raises ``SpecError``."""
     if not chain or (len(chain) == 1 and not chain[0].filters):
         return ""
     read = [(one.flow, its) for one, its in zip(chain, texts, strict=True) if one.filters]

@@ -1,7 +1,4 @@
-"""Checks the columns of a flow's events behind each filter.
-
-Otherwise the collector would find such problems when the flow already runs.
-"""
+"""Checks the columns of a flow's events after each filter, before the flow runs."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class _Events:
-    """Events at a place of a flow. ``certain``: False behind a wrong filter, where columns are
-    unknown."""
+    """Events at a place of a flow. ``certain``: False after a wrong filter: columns are unknown."""
 
     columns: Columns
     certain: bool = True
@@ -44,8 +40,7 @@ class _Events:
 
 
 def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for all problems; behind a wrong or ``Unreadable`` filter only
-    those that do not depend on columns."""
+    """Yield ``(path, message)``; after a wrong filter only problems independent of columns."""
     readable = not any(isinstance(part.options, Unreadable) for part in spec.sources)
     yield from _of_segment(spec, Located(spec), _Events(read(spec), readable), ())
     if spec.delivery == "exactly-once":
@@ -56,7 +51,6 @@ def check(spec: FlowSpec) -> Iterator[tuple[str, str]]:
 def _of_segment(
     spec: FlowSpec, where: Located, events: _Events, before: tuple[Component[FilterOptions], ...]
 ) -> Iterator[tuple[str, str]]:
-    """``before``: the filters in front of the segment."""
     filters = (*before, *where.segment.filters)
     for number, part in enumerate(where.segment.filters):
         place = f"{where.path}filters[{number}]"
@@ -90,7 +84,6 @@ def _of_segment(
 def _through(
     part: Component[FilterOptions], place: str, events: _Events
 ) -> tuple[_Events, list[tuple[str, ValueError]]]:
-    """The events behind a filter, and its errors with paths."""
     if isinstance(part.options, Unreadable):
         return _Events(events.columns, certain=False), []
     errors: list[tuple[str, ValueError]] = []
@@ -173,7 +166,6 @@ def _multiplied(
 def _of_sinks(
     path: str, sink: Component[SinkOptions], columns: Columns
 ) -> Iterator[tuple[str, str]]:
-    """Of a sink and its members."""
     yield from ((path, problem) for problem in sink.options.misfits(columns))
     for number, member in enumerate(sink.options.members):
         for problem in member.options.misfits(columns):
@@ -183,12 +175,10 @@ def _of_sinks(
 def unsteady_places(
     where: Located, columns: Columns, looked_up: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Component[SinkOptions], str]]:
-    """Yield ``(path, sink, column)`` for sinks whose place of an event may differ in a repeat.
-
-    A lookup table may be read again before a batch is repeated; a sink that finds an event's place
-    from such a column would have it twice. ``columns`` are in front of the segment, ``looked_up``
-    those from a table. Ends at a filter that does not fit.
-    """
+    """Yield ``(path, sink, column)`` for sinks that place an event by a column from a lookup table.
+    A table may be read again before a batch is repeated, and then the sink keeps a duplicate.
+    ``columns`` are in front of the segment, ``looked_up`` those from a table. Stops at a filter
+    that does not fit."""
     for part in where.segment.filters:
         if isinstance(part.options, Unreadable):
             return
@@ -211,7 +201,7 @@ def unsteady_places(
 def _looked_up_behind(
     part: Component[FilterOptions], before: Columns, after: Columns, known: frozenset[str]
 ) -> frozenset[str]:
-    """The looked up columns behind a filter; unclear ones count."""
+    """The looked up columns after a filter; unclear ones count."""
     options: FilterOptions = part.options
     reads = options.reads_any or mentions(f"{options!r} {part.when}", known)
     if not (options.looks_up or (known and reads)):

@@ -1,8 +1,6 @@
-"""Components of flows: what their option classes declare.
-
-Each source, filter and sink has a frozen dataclass of ``option`` fields that extends a class here.
-These import nothing that only workers need, so that control processes can check flows.
-"""
+"""Declarations of components: each source, filter and sink has a frozen dataclass of ``option``
+fields that extends a class here. None imports modules that only workers need, so that control
+processes can check flows."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ KEEP: OnError = "keep"
 DROP: OnError = "drop"
 DEAD_LETTER: OnError = "dead-letter"
 ExactlyOnce = Literal["staged", "by event", "by batch"]
-"""*staged*: written aside and shown by renames. *by event*: the same event twice leaves one. *by
-batch*: the target remembers the number of the last batch."""
+"""*staged*: written to a staging place and shown by renames. *by event*: writing an event twice
+keeps one. *by batch*: the target stores the number of the last batch."""
 Placing = Literal["pinned", "partitioned"]
 """*pinned*: runs in ingest workers, on every node of the place. *partitioned*: a discovery task
 finds partitions, and collect tasks read them, without a journal."""
 Guarantee = Literal["acknowledging", "replayable"]
-"""``acknowledging``: answers senders once events are journaled. ``replayable``: can read again what
-was lost before it was journaled. For sinks see ``SinkOptions.exactly_once``."""
+"""``acknowledging``: answers senders once events are journaled. ``replayable``: can read events
+again that were lost before the journal. For sinks see ``SinkOptions.exactly_once``."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class OffsetBounds:
-    """Names of options that bound a source by partition and offset; ``replaced`` ones are removed
-    then."""
+    """Options that bound a source by partition and offset, and the options they replace."""
 
     start: str
     end: str
@@ -54,8 +51,7 @@ class OffsetBounds:
 
 @dataclass(frozen=True)
 class TimeBounds:
-    """Names of options that bound a source by write time, and of its paths; ``replaced`` ones are
-    removed then."""
+    """Options that bound a source by path and write time, and the options they replace."""
 
     paths: str
     start: str
@@ -64,18 +60,16 @@ class TimeBounds:
 
 
 class Declared:
-    """The base of all option classes.
-
-    ``implementation``: the class that runs the component, ``"module:Class"``, imported when used.
-    ``bare``: the option that a plain value in place of options sets.
-    """
+    """The base of all option classes. ``implementation``: the class that runs the component,
+    ``"module:Class"``, imported when used. ``bare``: the option that a plain value in place of
+    options sets."""
 
     implementation: ClassVar[str]
     bare: ClassVar[str | None] = None
 
     @property
     def local_path(self) -> str:
-        """Its files on the disk of the host that runs it; else empty."""
+        """The path of its files on the disk of the host that runs it, or ""."""
         return ""
 
     @property
@@ -84,21 +78,21 @@ class Declared:
         return bool(self.local_path)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield an option's name, or an empty one, and what is wrong with the options together."""
+        """Yield (option or "", message) for options that contradict each other."""
         return iter(())
 
     def needs(self) -> Iterator[Need]:
         return iter(())
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """Yield an option's name and what only one component of a flow may have."""
+        """Yield (option, resource) for resources that only one component of a flow may have."""
         return iter(())
 
 
 class SourceOptions(Declared):
     """``implementation``: a ``Source`` if pinned, else a ``Finder``, unless ``finder`` names that.
-    ``poll``: what a source polls at due times. ``alone``: what to do instead of a second source of
-    the kind in a flow; empty if allowed."""
+    ``poll``: the class that polls at due times. ``alone``: the alternative to a second source of
+    the kind in a flow; empty if that is allowed."""
 
     finder: ClassVar[str] = ""
     poll: ClassVar[str] = ""
@@ -106,7 +100,7 @@ class SourceOptions(Declared):
     alone: ClassVar[str] = ""
 
     def arrival(self) -> str:
-        """What may happen to an event before it is accepted, as the end of a sentence."""
+        """The fate of an event before it is accepted, as the end of a sentence."""
         raise NotImplementedError
 
     @property
@@ -115,22 +109,22 @@ class SourceOptions(Declared):
 
     @property
     def discovery_seconds(self) -> float:
-        """How often partitions are listed."""
+        """Period of the listing of partitions."""
         return 10.0
 
     @property
     def queued(self) -> bool:
-        """Whether it has a work queue, of which a flow has one."""
+        """Whether it has a work queue; a flow has at most one."""
         return False
 
     @property
     def replay_list(self) -> str:
-        """The list of dead letters that it reads, else empty."""
+        """The list of dead letters that it reads, or ""."""
         return ""
 
     @property
     def read_columns(self) -> Columns:
-        """Of its events as they are read."""
+        """The columns of its events as they are read."""
         return EVENT
 
     @property
@@ -139,7 +133,7 @@ class SourceOptions(Declared):
 
     @property
     def bounds(self) -> OffsetBounds | TimeBounds | None:
-        """How a backfill reads a part of it; None: it cannot."""
+        """The options that bound a backfill; None: no backfill."""
         return None
 
     @property
@@ -149,7 +143,7 @@ class SourceOptions(Declared):
 
     @property
     def delivered_within_seconds(self) -> float | None:
-        """How long its senders wait until their events are in the sinks; None: they do not."""
+        """Time that its senders wait for delivery; None: they do not."""
         return None
 
     @property
@@ -159,7 +153,7 @@ class SourceOptions(Declared):
 
 
 class InputOptions(SourceOptions):
-    """Of a source whose partitions are read in ranges, without a journal."""
+    """Options of a source whose partitions are read in ranges, without a journal."""
 
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
@@ -177,7 +171,7 @@ def mentions(text: str, names: frozenset[str]) -> bool:
 
 
 def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str]:
-    """Yield a sentence for each of ``names``, in an option of a sink, that is no column."""
+    """Yield a message for each of ``names``, in an option of a sink, that is not a column."""
     for name in names:
         if name not in columns:
             yield f"{option}: no column {name}; {nearest(name, list(columns))}"
@@ -185,16 +179,15 @@ def missing(option: str, names: Iterable[str], columns: Columns) -> Iterator[str
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideJournal(Declared):
-    """Of a journal in another system."""
+    """Options of a journal in another system."""
 
     @property
     def place(self) -> str:
-        """Where it is, in a few words."""
+        """Its location, in a few words."""
         raise NotImplementedError
 
     @property
     def source(self) -> SourceOptions:
-        """The options of the source that reads it."""
         raise NotImplementedError
 
 
@@ -230,11 +223,11 @@ def for_entries(entries: Iterable[EntryT], take: Callable[[EntryT], None]) -> No
 
 
 class FilterOptions(Declared):
-    """``reads_any``: it may read columns that its options do not name. ``unconditional``: why it
-    takes no ``when``. ``multiplies``: several rows of an event leave it. ``regroups``: its rows
-    depend on where batches are cut. ``keeps_columns``: the same columns behind it.
-    ``notes_errors``: it reports failures in ``attrs.parse_error``, so that it takes ``on_error``;
-    it must keep unknown columns."""
+    """``reads_any``: may read columns that its options do not name. ``unconditional``: why it takes
+    no ``when``. ``multiplies``: makes several rows of an event. ``regroups``: its rows depend on
+    batch boundaries. ``keeps_columns``: does not change the columns. ``notes_errors``: reports
+    failures in ``attrs.parse_error``, so that it takes ``on_error``; it must keep unknown
+    columns."""
 
     unconditional: ClassVar[str | None] = None
     multiplies: ClassVar[bool] = False
@@ -244,12 +237,11 @@ class FilterOptions(Declared):
     reads_any: ClassVar[bool] = False
 
     def behind(self, columns: Columns) -> Columns:
-        """The columns behind it. Raises ValueError, and ``EntriesError`` for entries of a list."""
+        """The columns after it. Raises ValueError, and ``EntriesError`` for entries of a list."""
         raise NotImplementedError
 
     def makes(self) -> Columns:
-        """Columns that it adds; under a condition an earlier filter may have added them too. Raises
-        ValueError."""
+        """Columns that it adds, or an earlier filter under a condition. Raises ValueError."""
         return {}
 
     def made_again(self) -> frozenset[str]:
@@ -257,7 +249,7 @@ class FilterOptions(Declared):
         return frozenset(self.makes().keys() - EVENT.keys())
 
     def columns_behind(self, columns: Columns, *, conditional: bool = False) -> Columns:
-        """As ``behind``; if ``conditional``, with the columns of events that pass it by."""
+        """As ``behind``; if ``conditional``, with the columns of events that bypass it."""
         if not conditional:
             return self.behind(columns)
         again = self.made_again()
@@ -266,22 +258,21 @@ class FilterOptions(Declared):
 
     @property
     def reshapes(self) -> bool:
-        """Whether rows behind it are not events one by one."""
+        """Whether its output rows are not single events."""
         return self.multiplies or self.regroups
 
     def looked_up(self, before: Columns, after: Columns, _known: frozenset[str], /) -> set[str]:
-        """The columns behind it that come from a table, besides those of the third argument that it
-        leaves as they are. Unclear ones count."""
+        """Output columns that come from a table, or may; without unchanged ones in the last
+        argument."""
         return set(after.keys() - before.keys())
 
     @property
     def looks_up(self) -> bool:
-        """Whether it uses lookup tables."""
         return False
 
     @property
     def unsteady(self) -> str | None:
-        """What in it may choose other events when a batch is repeated; None: nothing."""
+        """The part of it that may choose other events when a batch is repeated; None: no part."""
         return None
 
     @property
@@ -296,9 +287,8 @@ class FilterOptions(Declared):
 
 
 class SinkOptions(Declared):
-    """``numbered``: it gets the number of each batch, however its flow delivers.
-    ``cut_by_content``: what it sends under one number depends on the events. ``in_driver``: the
-    driver writes too."""
+    """``numbered``: gets the number of each batch with any delivery. ``cut_by_content``: the data
+    sent under one number depends on the events. ``in_driver``: the driver writes too."""
 
     numbered: ClassVar[bool] = False
     cut_by_content: ClassVar[bool] = False
@@ -324,7 +314,7 @@ class SinkOptions(Declared):
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        """The columns that decide where the target keeps an event."""
+        """The columns by which the target places an event."""
         return ()
 
     @property
@@ -334,16 +324,16 @@ class SinkOptions(Declared):
 
     @property
     def dead_letter_files(self) -> InStore | None:
-        """Where its dead letters lie as files; None: they are no files."""
+        """The place of its dead letters if they are files, else None."""
         return None
 
     @property
     def unreadable_form(self) -> str | None:
-        """The form of its files when dead letters in them cannot be read back."""
+        """The format of its files if dead letters in them cannot be read back, else None."""
         return None
 
     def misfits(self, _columns: Columns, /) -> Iterator[str]:
-        """Yield why events with these columns cannot be written."""
+        """Yield reasons why events with these columns cannot be written."""
         return iter(())
 
 
@@ -368,10 +358,9 @@ OptionsT_co = TypeVar("OptionsT_co", bound=Declared, covariant=True)
 
 @dataclass(frozen=True)
 class Component(Generic[OptionsT_co]):
-    """``options``: of the class registered for ``kind`` and ``name``. ``when``: of a filter, the
-    condition of its events. ``on_error``: of a filter, for events that it cannot process.
-    ``isolated``: of a sink, written at its own pace. ``keep``: of the sink for dead letters, how
-    many are kept."""
+    """``options``: of the class registered for ``kind`` and ``name``. Of a filter: ``when``, the
+    condition of its events, and ``on_error``. Of a sink: ``isolated``, written at its own pace;
+    ``keep``, the retention of dead letters."""
 
     kind: Kind
     name: str

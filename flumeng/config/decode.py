@@ -1,8 +1,6 @@
-"""Decodes nodes to option classes, driven by the types of fields.
-
-Never stops at the first problem: what is invalid is reported and becomes ``INVALID``. A dataclass
-is built only when all of it is valid.
-"""
+"""Decodes nodes to option classes, driven by the types of fields. Continues after a problem: an
+invalid value is reported and becomes ``INVALID``. A dataclass is built only when all of its options
+are valid."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
     "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
     "dead_letters": {"keep": (Keep, Option(doc="How many dead letters are kept."))},
 }
-"""Options beside a component, fields of its ``Component``, by where it stands."""
+"""Options beside a component, fields of its ``Component``, by list."""
 _KINDS: Mapping[str, Kind] = {
     "sources": "source",
     "filters": "filter",
@@ -73,12 +71,10 @@ def decode(cls: type[OptionsT], root: yaml.Node) -> OptionsT:
 
 
 class Decoder:
-    """Collects ``problems``, and what the checks of a whole flow need.
-
-    ``parts``: path such as ``sinks[0].files`` -> what was decoded there; ``lines``: path -> line,
-    also of parts with problems. ``values`` and ``entries``: the options of each mapping and entries
-    of each list by path, ``INVALID`` where there is a problem.
-    """
+    """Collects ``problems``, and the input for checks of a whole flow. ``parts``: path such as
+    ``sinks[0].files`` -> decoded value; ``lines``: path -> line, also of parts with problems.
+    ``values`` and ``entries``: the options of each mapping and entries of each list by path,
+    ``INVALID`` where there is a problem."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -120,7 +116,7 @@ class Decoder:
         return self._whole(cls(**values), path)
 
     def _whole(self, instance: Any, path: str) -> Any:
-        """The instance, or ``INVALID`` when its options do not go together."""
+        """The instance, or ``INVALID`` when its options contradict each other."""
         before = len(self.problems)
         if hasattr(instance, "problems"):
             for name, message in instance.problems():
@@ -158,7 +154,7 @@ class Decoder:
         origin = get_origin(hint)
         if option.registered is not None:
             return self.mapping(_registered(option, path), node, path)
-        if hint is yaml.Node:  # of no fixed form: whoever knows more reads it
+        if hint is yaml.Node:  # of no fixed form: decoded later
             return node
         if origin in (Union, types.UnionType):
             return self._decoded(_alternative(hint, node), node, path, option)
@@ -349,7 +345,6 @@ def _registered(option: Option, path: str) -> type[Any]:
 
 
 def _kind(path: str) -> Kind:
-    """Of the components at a path such as ``branches[0].sinks``."""
     return _KINDS[path.rpartition(".")[2]]
 
 
@@ -361,8 +356,7 @@ def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
 
 
 def _alternative(hint: Any, node: yaml.Node) -> Any:
-    """The type of a union for the node: a mapping as an option class, a sequence as a list, else
-    another type if there is one."""
+    """The member of a union that fits the node: an option class, a list, or another type."""
     wanted = [arg for arg in get_args(hint) if arg is not type(None)]
     listed = [arg for arg in wanted if get_origin(arg) is tuple]
     if listed and isinstance(node, yaml.SequenceNode):
@@ -402,7 +396,7 @@ def _check_bounds(value: float, option: Option) -> None:
 
 
 def _hints(cls: Any) -> Mapping[str, Any]:
-    """Cached: they take longer than all else of a small flow."""
+    """Cached: type hints take longer than the rest of a small flow."""
     if cls not in _HINTS:
         _HINTS[cls] = get_type_hints(cls)
     return _HINTS[cls]

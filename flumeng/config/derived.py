@@ -1,4 +1,4 @@
-"""The texts of backfills and replays: their flow's text with other sources, which end."""
+"""The texts of backfills and replays: their flow's text with other, bounded sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flumeng.platform.options.locations import InStore
 
 SOURCE, FILES = "letters", "files"
 OF_SOURCES = ("journal", "multiline")
-"""Options about sources: a dead letter is a whole event."""
+"""Options about sources, removed since a dead letter is a whole event."""
 REACHED = ("path", "shared", "credentials")
 """Options of the sink for dead letters that the source shares."""
 
@@ -44,9 +44,8 @@ def require_files(flow: str, spec: FlowSpec) -> InStore:
 
 
 def replay_text(flow: str, current: str, name: str, replay: str, rows: Sequence[int]) -> str:
-    """The flow as ``name``, with a source that reads the list ``replay`` of its dead letters, whose
-    parts have so many ``rows``. Nothing in it is isolated. Comments are lost. Raises ``SpecError``,
-    ``UserError``."""
+    """The flow as ``name``, reading the list ``replay`` of its dead letters, whose parts have so
+    many ``rows``. Removes isolation and comments. Raises ``SpecError``, ``UserError``."""
     spec = parse_flow(current)
     require_files(flow, spec)
     root = isolation.together(document.compose(current))
@@ -86,9 +85,9 @@ def require_offsets(flow: str, spec: FlowSpec) -> None:
 
 
 def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) -> str:
-    """The flow as ``name``, with only its sources that are bounded by offsets. ``bounds``: for
-    partitions such as ``orders.3`` the first offset, and the one before which it ends. Comments are
-    lost. Raises ``SpecError``."""
+    """The flow as ``name``, with only its sources that are bounded by offsets. ``bounds``:
+    partition such as ``orders.3`` -> first offset and end. Comments are lost. Raises
+    ``SpecError``."""
     root, sources = _with_sources(text, name, OffsetBounds)
     for known, options in sources:
         _remove(options, (known.start, known.end, *known.replaced))
@@ -102,9 +101,8 @@ def offsets_text(text: str, name: str, bounds: Mapping[str, tuple[int, int]]) ->
 
 
 def times_text(text: str, name: str, paths: Collection[str], start: str, end: str) -> str:
-    """The flow as ``name``, with only its sources that are bounded by time, which read what was
-    written in [``start``, ``end``) and leave it; an empty ``start`` is always. ``paths``: other
-    paths, if any. Raises as above."""
+    """As ``offsets_text``, for sources bounded by write time in [``start``, ``end``), which they
+    leave unchanged; an empty ``start`` is open. ``paths`` replace theirs, if any."""
     root, sources = _with_sources(text, name, TimeBounds)
     for known, options in sources:
         _remove(options, known.replaced)
@@ -119,7 +117,6 @@ def times_text(text: str, name: str, paths: Collection[str], start: str, end: st
 def _with_sources(
     text: str, name: str, kind: type[BoundsT]
 ) -> tuple[yaml.Node, list[tuple[BoundsT, yaml.Node]]]:
-    """The flow as ``name``, and the bounds and options of the sources that it keeps."""
     sources = parse_flow(text).sources
     root = document.compose(text)
     document.put(root, "flow", document.scalar(name))

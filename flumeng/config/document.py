@@ -1,8 +1,6 @@
-"""YAML to a tree of nodes that know their lines, within bounds.
-
-Tags construct nothing, and types are not guessed: a scalar stays its text (``no`` is not ``False``)
-until the decoder knows the type of the option.
-"""
+"""Parses YAML to a tree of nodes with lines, within size limits. Tags construct nothing, and types
+are not guessed: a scalar stays its text (``no`` is not ``False``) until the decoder knows the type
+of the option."""
 
 from __future__ import annotations
 
@@ -78,13 +76,12 @@ class _File(io.StringIO):
 
 
 def _source(text: str, file: str) -> str | _File:
-    """PyYAML takes the name of a file only from here."""
+    """PyYAML takes the name of a file only from a stream."""
     return _File(text, file) if file else text
 
 
 def _compose_fast(text: str, file: str) -> yaml.Node | None:
-    """With libyaml, several times faster; None without it, or for a fault, which the slow parser
-    explains better."""
+    """Uses libyaml, several times faster. None without it or on a fault, for a better message."""
     if _FastLoader is None:
         return None
     try:
@@ -95,8 +92,6 @@ def _compose_fast(text: str, file: str) -> yaml.Node | None:
 
 
 class _BoundedComposer(yaml.composer.Composer):
-    """Bounds the depth of recursion."""
-
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -147,7 +142,6 @@ def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
 
 
 def scalar(value: str | int) -> yaml.ScalarNode:
-    """A node of a text, a whole number or ``True``."""
     kind = type(value).__name__
     return yaml.ScalarNode(f"{_TAGS}{kind}", "true" if value is True else str(value))
 

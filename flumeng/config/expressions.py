@@ -1,6 +1,6 @@
 """Checks expressions in Spark SQL from their text, without Spark.
 
-An expression may have existing columns, constants, operators, casts and the functions of
+Allowed are existing columns, constants, operators, casts and the functions of
 ``flumeng.config.functions``, over kinds of values that Spark takes there. Everything else is
 refused: queries, aggregates, windows, lambdas. The collector checks with Spark's own parser that it
 reads nothing else.
@@ -58,7 +58,7 @@ _INTO: Mapping[str, frozenset[str]] = {
 
 
 def check_condition(text: str, columns: Columns) -> None:
-    """Raises ValueError when ``text`` is no condition over ``columns``."""
+    """Raises ValueError unless ``text`` is a condition over ``columns``."""
     found = Reader(columns).kind(sql_text.parse(text))
     if found.name != BOOLEAN:
         raise ValueError(f"expected a condition, and this is a {found.name}")
@@ -219,7 +219,7 @@ class Reader:
             raise ValueError(f"expected a {wanted}, and {shown(node)} is a {found.name}")
 
     def _value(self, node: Any, depth: int) -> Kind:
-        """An operand of something that binds more tightly than NOT, AND and comparisons."""
+        """An operand that has to bind more tightly than NOT, AND and comparisons."""
         if isinstance(node, _PREDICATES):
             raise ValueError(f"put this in parentheses: {shown(node)}")
         return self.kind(node, depth)

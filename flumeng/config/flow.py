@@ -26,12 +26,12 @@ from flumeng.platform.options.option import option
 @dataclass(frozen=True, kw_only=True)
 class JournalEncryption:
     """Events are encrypted in the files of the flow's journals (AES-256-GCM), and decrypted where a
-    node sends them to those who read them. A key is 32 random bytes as hexadecimal digits or
-    base64, as `openssl rand -hex 32` prints them.
+    node sends them to their readers. A key is 32 random bytes as hexadecimal digits or base64, as
+    `openssl rand -hex 32` prints them.
 
     A flow with another `key` goes on in new journals; the old key has to be one of `previous_keys`
-    until they are read, or the flow's sources stop. What is kept beside events, such as how far
-    each file is read, is not encrypted.
+    until they are read, or the flow's sources stop. Data kept beside events, such as how far each
+    file is read, is not encrypted.
 
     With `durability: replicated` events travel to their replicas encrypted. A node needs the
     secrets in order to receive events of the flow, or to lead a journal in the place of a node that
@@ -50,7 +50,7 @@ class JournalEncryption:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """References to the secrets, each once, the first for new events."""
+        """Unique references to the secrets, the one for new events first."""
         return tuple(dict.fromkeys((self.key, *self.previous_keys)))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -62,9 +62,9 @@ Durability = Literal["memory", "spill", "disk", "replicated"]
 Delivery = Literal["at-most-once", "at-least-once", "exactly-once"]
 
 FILES_SECONDS, OTHER_SECONDS = 60.0, 1.0
-"""How long a small batch gathers events by default: each makes files."""
+"""Default age of a small batch, for sinks with a file per batch and for others."""
 AMPLE_JOURNAL_BYTES = 2**30
-"""A journal of this size holds a minute; a smaller one would block its senders."""
+"""A journal of this size holds a minute of events; a smaller one would block its senders."""
 
 
 @dataclass(frozen=True)
@@ -367,12 +367,10 @@ class FlowSpec:
 
     @property
     def all_filters(self) -> tuple[Component[FilterOptions], ...]:
-        """With those of all branches."""
         return tuple(stage.part for stage in self.stages if isinstance(stage, FilterStage))
 
     @cached_property
     def stages(self) -> tuple[FlowStage, ...]:
-        """Its filters, branches and sinks as one list."""
         return stages_of(self)
 
     @cached_property
@@ -393,7 +391,6 @@ class FlowSpec:
 
     @property
     def pinned(self) -> tuple[Component[SourceOptions], ...]:
-        """The sources that run in ingest workers."""
         return tuple(part for part in self.sources if part.options.placing == "pinned")
 
     @property
@@ -403,7 +400,7 @@ class FlowSpec:
 
     @property
     def partitioned(self) -> tuple[Component[SourceOptions], ...]:
-        """The sources whose partitions a discovery task finds, with the journal in Kafka."""
+        """The sources with partitions found by discovery, and the journal in Kafka."""
         found = tuple(part for part in self.sources if part.options.placing == "partitioned")
         if self.journal.kafka is None:
             return found
@@ -411,19 +408,16 @@ class FlowSpec:
 
     @property
     def pollers(self) -> tuple[Component[Any], ...]:
-        """The partitioned sources that poll at due times."""
         known = (part for part in self.partitioned if part.options.poll)
         return tuple(known)
 
     @property
     def by_batch(self) -> bool:
-        """Whether its tasks decide each batch before a target that knows batches by number is
-        written."""
+        """Whether its tasks decide each batch before writing: a target knows batches by number."""
         return any(sink.options.decided(self.delivery) for sink in self.all_sinks)
 
     @property
     def batch_seconds(self) -> float:
-        """The age at which a small batch is written."""
         if self.batch.seconds is not None:
             return self.batch.seconds
         size = self.journal.max_bytes

@@ -35,7 +35,7 @@ class FlowFilesError(UserError):
 
 
 def flow_files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those of directories, by name: .yaml or .yml, not .test.yaml. Raises
+    """The files, and those in directories (.yaml or .yml, not .test.yaml), sorted. Raises
     ``UserError`` for a directory without any."""
     found: list[Path] = []
     for path in paths:
@@ -54,8 +54,7 @@ def flow_files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
-    """Read every file, or ``STANDARD_INPUT``; no two may hold the same flow. Raises
-    ``FlowFilesError``."""
+    """Read all files (or ``STANDARD_INPUT``) of distinct flows. Raises ``FlowFilesError``."""
     read: list[FlowFile] = []
     problems: list[tuple[Path, Problem]] = []
     first: dict[str, Path] = {}
@@ -86,13 +85,12 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     return read
 
 
-class Unfit(Exception):  # noqa: N818  told as a problem
+class Unfit(Exception):  # noqa: N818  reported as a problem
     """The file is not read."""
 
 
 def content_of(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a regular file or standard input; other files are not opened for reading, so
-    that nothing blocks. Raises ``OSError``, ``Unfit``."""
+    """Read a regular file or standard input, without blocking. Raises ``OSError``, ``Unfit``."""
     if path == STANDARD_INPUT:
         return _at_most(sys.stdin.buffer.read(most_bytes + 1), most_bytes)
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once

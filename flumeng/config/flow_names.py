@@ -1,5 +1,4 @@
-"""Names of flows. An isolated part has the name of its flow in front: ``web~errors``,
-``web~errors~http``."""
+"""Names of flows. An isolated part is prefixed with its flow: ``web~errors~http``."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ MOST_CHARACTERS = 200
 
 
 def check_flow_name(text: str) -> None:
-    """Of a flow or an isolated part."""
     for word in text.split(PART):
         check_name(word)
     if len(text) > MOST_CHARACTERS:
@@ -20,7 +18,7 @@ def check_flow_name(text: str) -> None:
 
 
 def part_name(flow: str, *words: str) -> str:
-    """The part that these names of branches, and the kind of a sink, lead to."""
+    """The part named by these branches, and the kind of a sink."""
     return PART.join((flow, *(word.replace("_", "-") for word in words)))
 
 

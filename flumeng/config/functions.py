@@ -1,11 +1,8 @@
-"""The functions of Spark SQL that a flow may call: pure, bounded in time and space.
-
-Everything else is refused, so a function of a newer Spark is refused until reviewed. A listed
-function is deterministic, reads nothing but its arguments, does not raise for any event, and grows
-them at most by ``growth``. Those over many rows hold a bounded state for each group: no
-``collect_list``, ``listagg`` or ``percentile``, and no ``first``, which depends on an order that is
-not there. Sums of fractions may differ in their last digits.
-"""
+"""The allowed functions of Spark SQL: pure, bounded in time and space. Everything else is refused,
+so a function of a newer Spark is refused until reviewed. A listed function is deterministic, reads
+only its arguments, does not raise for any event, and grows them at most by ``growth``. Aggregates
+hold a bounded state for each group. So there is no ``collect_list``, ``listagg`` or ``percentile``,
+and no ``first``, since rows have no order. Sums of fractions may differ in their last digits."""
 
 from __future__ import annotations
 
@@ -50,8 +47,8 @@ _ACCEPTED: Mapping[str, frozenset[str]] = {
     "R": frozenset({TEXT}),
     "C": frozenset({INTEGER}),
 }
-"""What a letter of a signature takes. ``X`` takes anything, each ``E`` of a call the same. ``K``,
-``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
+"""The kinds accepted by a letter of a signature. ``X`` takes anything, each ``E`` of a call the
+same. ``K``, ``R`` and ``C`` are constants: a text, a regular expression, a whole number."""
 
 _SIGNATURES = """
 upper lower ucase lcase initcap trim ltrim rtrim make_valid_utf8: S -> string
@@ -118,8 +115,8 @@ map_keys map_values: M -> array
 
 @dataclass(frozen=True)
 class Function:
-    """``parameters`` are letters of ``_ACCEPTED``; the last may repeat. ``result`` is a kind, or
-    ``=`` for that of the equal arguments."""
+    """``parameters``: letters of ``_ACCEPTED``; the last may repeat. ``result``: a kind, or ``=``
+    for that of the equal arguments."""
 
     name: str
     parameters: tuple[str, ...]
@@ -157,7 +154,7 @@ class Function:
         return common([k for k, letter in zip(kinds, letters, strict=True) if letter == "E"])
 
     def growth(self, of_arguments: Sequence[int], literals: Sequence[Literal]) -> int:
-        """How many times the size of an event the result may have, given that of the arguments."""
+        """Upper bound of the result's size, in sizes of an event, from those of the arguments."""
         total = sum(of_arguments)
         if self.result not in (TEXT, BINARY, "array", "="):
             return 0
@@ -191,7 +188,6 @@ def find(name: str) -> Function | None:
 
 
 def read(signatures: str) -> dict[str, Function]:
-    """Functions by name, from signatures."""
     found = {}
     for line in signatures.strip().splitlines():
         names, _, rest = line.partition(":")
@@ -305,14 +301,13 @@ first_value last_value: E -> =
 """
 AGGREGATES: Mapping[str, Function] = read(_AGGREGATES)
 WINDOWS: Mapping[str, Function] = read(_WINDOWS)
-"""Only with OVER, which others take too."""
+"""Only with OVER, which aggregates take too."""
 
 BY_ORDER = (
     "row_number", "ntile", "lag", "lead", "first_value", "last_value", "max_by", "min_by",
     "percentile_approx", "approx_percentile", "rows",
 )  # fmt: skip
-"""Their result depends on the order of rows that are equal in what they are ordered by. ``rows``:
-windows of ROWS."""
+"""Their result depends on the order of rows with equal sort keys. ``rows``: windows of ROWS."""
 
 
 def frame_allowed(kind: str, start: str, end: str) -> bool:

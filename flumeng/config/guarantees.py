@@ -1,4 +1,4 @@
-"""The promises of a flow: those that its parts cannot keep are refused."""
+"""The guarantees of a flow; combinations of options that break them are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
 
 
 def _kept(spec: FlowSpec) -> Iterator[str]:
-    """Accepted events, until they are in the sinks."""
     if spec.journal.kafka is not None:
         yield (
             f"An accepted event is in all replicas in sync of {spec.journal.kafka.place}, and is "
@@ -60,7 +59,6 @@ def _kept(spec: FlowSpec) -> Iterator[str]:
 
 
 def _unprocessed(spec: FlowSpec) -> Iterator[str]:
-    """Events that a filter cannot process."""
     for part in spec.all_filters:
         if part.on_error == DROP:
             yield f"An event that {part.name} cannot process is dropped, and counted."
@@ -69,7 +67,6 @@ def _unprocessed(spec: FlowSpec) -> Iterator[str]:
 
 
 def _parting(spec: FlowSpec) -> Iterator[str]:
-    """Events that no branch takes."""
     for one in spec.segments:
         branches = one.segment.branches
         if not branches or any(branch.when is None for branch in branches):
@@ -84,7 +81,6 @@ def _parting(spec: FlowSpec) -> Iterator[str]:
 
 
 def _apart(spec: FlowSpec) -> Iterator[str]:
-    """Isolated sinks and branches."""
     for part in isolation.parts(spec):
         yield (
             f"{part.path} is isolated, as the flow {part.flow}: nobody waits for it, until a "
@@ -93,7 +89,7 @@ def _apart(spec: FlowSpec) -> Iterator[str]:
 
 
 def local_paths(spec: FlowSpec) -> list[str]:
-    """Where its sinks write on the disk of the collecting host."""
+    """The paths of its sinks on the disk of the collecting host."""
     return [s.options.local_path for s in spec.targets if s.options.local]
 
 
@@ -112,11 +108,10 @@ ONCE = {
     "by event": "an event that is written again replaces itself",
     "by batch": "it remembers the last batch that it took",
 }
-"""Why a sink can deliver exactly once."""
+"""Reasons why a sink can deliver exactly once."""
 
 
 def _of_sinks(spec: FlowSpec) -> Iterator[str]:
-    """Promises of single sinks."""
     how = {sink.name: sink.options.exactly_once for sink in spec.all_sinks}
     whole = spec.delivery == "exactly-once"
     unsteady = _unsteady(spec)
@@ -143,7 +138,6 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
 
 
 def _unsteady(spec: FlowSpec) -> dict[str, str]:
-    """Sinks whose place of an event comes from a table, with the column."""
     if not any(part.options.looks_up for part in spec.all_filters):
         return {}
     from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot
@@ -161,7 +155,6 @@ def _into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
-    """How many files the sinks make under constant load."""
     seconds, given = spec.batch_seconds, spec.place.collect.tasks
     tasks = None if isinstance(given, TaskRange) else given
     whose = "each task" if tasks is None else "its task" if tasks == 1 else f"its {tasks} tasks"
@@ -176,11 +169,7 @@ def _files_a_day(spec: FlowSpec, sinks: int) -> str:
 
 
 def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for what the parts cannot promise together.
-
-    ``parts``: path -> value, without invalid parts, so that these problems are reported with all
-    others.
-    """
+    """Yield ``(path, message)`` for conflicts. ``parts``: path -> value, without invalid parts."""
     components = [(path, part) for path, part in parts.items() if isinstance(part, Component)]
     durability = parts.get("durability", "disk")
     if parts.get("delivery") == "exactly-once" and durability in LOSES:
@@ -240,7 +229,6 @@ def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[s
 
 
 KAFKA = "kafka"
-"""The source that reads a journal in Kafka."""
 
 
 def _of_kafka(
@@ -249,7 +237,6 @@ def _of_kafka(
     durability: str,
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
-    """With Kafka as source or journal."""
     in_kafka = journal is not None and journal.kafka is not None
     first: dict[str, str] = {}
     for path, part in components:
@@ -281,7 +268,6 @@ def _of_kafka(
 def _of_flow_source(
     parts: Mapping[str, Any], components: list[tuple[str, Component[Any]]]
 ) -> Iterator[tuple[str, str]]:
-    """With another flow as source."""
     readers = [path for path, part in components if part.kind == "source" and part.options.upstream]
     if readers and len(parts.get("sources", ())) > 1:
         yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
@@ -291,8 +277,7 @@ def _of_flow_source(
 
 
 def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Yield ``(path, message)`` for sources whose senders give up before a small batch is written.
-    ``spec`` is without isolated parts, for which nobody waits."""
+    """Yield ``(path, message)`` for sources whose senders time out before a batch is written."""
     for number, source in enumerate(spec.sources):
         seconds = source.options.delivered_within_seconds
         if seconds is not None and seconds <= spec.batch_seconds:
@@ -309,7 +294,6 @@ def _of_delivered(
     components: list[tuple[str, Component[Any]]],
     journal: JournalOptions | None,
 ) -> Iterator[tuple[str, str]]:
-    """With answers after delivery."""
     for path, part in components:
         if part.kind != "source" or part.options.delivered_within_seconds is None:
             continue
@@ -328,7 +312,6 @@ def _of_delivered(
 
 
 def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
-    """Whether no source has discovered partitions."""
     placings = {part.options.placing for part in parts.get("sources", ())}
     journal = parts.get("journal")
     return placings == {"pinned"} and (journal is None or journal.kafka is None)
@@ -337,7 +320,6 @@ def _has_no_discovery(parts: Mapping[str, Any]) -> bool:
 def _delivery_problem(
     parts: Mapping[str, Any], where: str, sink: Component[SinkOptions]
 ) -> str | None:
-    """Why such a flow cannot deliver to the sink."""
     delivery, options = parts.get("delivery"), sink.options
     if delivery == "at-most-once" and options.decided(delivery):
         return (
@@ -370,6 +352,5 @@ def _delivery_problem(
 
 
 def _is_before(path: str, sink: str) -> bool:
-    """Whether a sink's events have been in the filter at ``path``; dead letters come from
-    everywhere."""
+    """Whether the sink's events pass the filter at ``path``; dead letters come from all filters."""
     return sink.startswith(("dead_letters", path.rpartition("filters[")[0]))

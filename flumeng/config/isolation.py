@@ -1,13 +1,12 @@
 """Isolated sinks and branches: each runs as a flow of its own, derived from the text of its flow.
 
-That flow, its *part*, reads what its flow reads under its own cursor, through the filters on the
-way, and has only that way of the tree. The flow itself runs the tree without its parts.
+That flow, the *part*, reads the same input under its own cursor, and has only the path of the tree
+to it, with the filters on that path. The flow itself runs the tree without its parts.
 
-Rules
-1. An event goes where it would go if nothing were isolated: a branch ``otherwise`` whose siblings
-   are left out gets their negated conditions.
-2. A filter on the way also runs in what the part is taken from, which writes its dead letters; the
-   part drops those events. So nothing is left empty.
+1. An event goes to the same sinks as without isolation: a branch ``otherwise`` without its siblings
+   gets their negated conditions.
+2. A filter on the path runs in the flow too, which writes its dead letters; the part drops those
+   events. So no segment is left empty.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ ISOLATED = "isolated"
 
 @dataclass(frozen=True)
 class Part:
-    """An isolated sink or branch. ``flow``: the name of its flow; ``steps``: numbers of the
-    branches to it, its own last; ``sink``: the number of a sink."""
+    """An isolated sink or branch. ``steps``: numbers of the branches to it; ``sink``: of a sink."""
 
     flow: str
     steps: tuple[int, ...] = ()
@@ -37,7 +35,6 @@ class Part:
 
     @property
     def path(self) -> str:
-        """Its place in the text."""
         way = ".".join(f"branches[{number}]" for number in self.steps)
         if self.sink is None:
             return way
@@ -45,7 +42,7 @@ class Part:
 
 
 def parts(spec: FlowSpec) -> tuple[Part, ...]:
-    """Of a flow as it is written, depth first."""
+    """The parts of a flow as written, depth first."""
     return tuple(_parts(spec, (spec.flow,), ()))
 
 
@@ -61,7 +58,6 @@ def _parts(segment: Segment, words: tuple[str, ...], steps: tuple[int, ...]) -> 
 
 
 def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    """Problems of isolated parts, by their places in the text."""
     found = parts(spec)
     if not found:
         return
@@ -120,7 +116,6 @@ def kept_text(root: yaml.Node, spec: FlowSpec) -> str:
 
 
 def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
-    """The text of a part; ``spec`` as above."""
     tree = _way(root, spec, part.steps, part.sink)
     replaced: dict[str, yaml.Node] = {"flow": document.scalar(part.flow)}
     if not any(source.options.upstream for source in spec.sources):
@@ -146,7 +141,7 @@ def together(node: yaml.Node) -> yaml.Node:
 
 
 def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | None) -> yaml.Node:
-    """A segment with only the way to the part, and the part."""
+    """A segment reduced to the path to the part, and the part."""
     if not steps and sink is None:
         return _kept(node, segment)
     if not steps:
@@ -169,7 +164,6 @@ def _way(node: yaml.Node, segment: Segment, steps: Sequence[int], sink: int | No
 
 
 def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
-    """A segment without isolated parts."""
     sinks = [number for number, sink in enumerate(segment.sinks) if not sink.isolated]
     stay = [branch for branch in segment.branches if not branch.isolated]
     branches = [
@@ -191,7 +185,7 @@ def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
 def _alone(
     node: yaml.Node, branch: Branch, siblings: Sequence[Branch], stay: Sequence[Branch]
 ) -> yaml.Node:
-    """A branch of whose siblings only some ``stay``."""
+    """A branch with only those siblings that ``stay``."""
     if not branch.otherwise or len(stay) == len(siblings):
         return node
     others = [one.when for one in siblings if one.when is not None]
@@ -201,8 +195,7 @@ def _alone(
 
 
 def none_of(conditions: Sequence[str]) -> str:
-    """A condition that is true where none of these is true. Arrow computes it where it computes
-    these."""
+    """The negation of all conditions, true also for null, in terms that Arrow computes too."""
     return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
 
 
@@ -230,8 +223,7 @@ def _some(
 
 
 def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.Node:
-    """A copy of the mapping with other values, in place or last; None removes. A name alone is
-    unchanged."""
+    """A copy with other values, in place or last; None removes. A name alone is unchanged."""
     if not isinstance(mapping, yaml.MappingNode):
         return mapping
     known = {str(key.value): (key, value) for key, value in mapping.value}

@@ -13,8 +13,8 @@ from flumeng.platform.options.problems import nearest
 @dataclass(frozen=True)
 class Kind:
     """``name``: of ``flumeng.config.functions``, or map, array or struct; ``inner``: fields of a
-    struct, or contents of a map or array; ``growth``: how many times the size of an event a value
-    may have."""
+    struct, or contents of a map or array; ``growth``: largest size of a value, in sizes of an
+    event."""
 
     name: str
     inner: tuple[tuple[str, Kind], ...] = ()
@@ -44,7 +44,7 @@ MESSAGE: Columns = {
 """Further columns of events from ``kafka``."""
 
 IN_KEYS = frozenset({TEXT, BINARY, INTEGER, BOOLEAN, DATE, TIMESTAMP})
-"""Kinds whose equality is the same everywhere."""
+"""Kinds whose equality is the same in all systems."""
 _COLUMN = re.compile(r"(?!__|_flumeng)[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 
 
@@ -73,8 +73,8 @@ def require_column(columns: Columns, name: str) -> Kind:
 
 
 def either(passing: Columns, through: Columns) -> Columns:
-    """The columns of events of which some pass a filter by: those of both, null where missing.
-    Raises ValueError."""
+    """The columns after a filter that some events bypass: those of both, null where missing. Raises
+    ValueError."""
     require_new(passing, [name for name in through if name not in passing])
     found = {**passing, **through}
     for name in passing.keys() & through.keys():

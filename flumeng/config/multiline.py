@@ -1,4 +1,4 @@
-"""Which lines of a source make one event."""
+"""Options for joining lines of a source to one event."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Preset = Literal["java", "python", "go", "dotnet", "ruby", "rust"]
 Container = Literal["cri", "docker", "auto"]
 
 PIECE_SECONDS = 60.0
-"""How long the rest of a container's message is awaited: longer than a restart."""
+"""Time limit for the rest of a container's message: longer than a restart."""
 
 KEY = ("host", "source", "path", "peer", "command")
-"""Attributes by which streams of lines are told apart."""
+"""Attributes that identify a stream of lines."""
 
 
 def check_names(text: str) -> None:
@@ -119,8 +119,7 @@ class Multiline:
 
     @property
     def pattern(self) -> tuple[str, bool]:
-        """The pattern for each line, and whether a matching line continues an event. Presets have
-        ``TRACES`` instead."""
+        """The pattern, and whether a matching line continues an event; presets use ``TRACES``."""
         if self.starts is not None or self.messages_alone:
             return self.starts or "", False
         return self.continues or "", True

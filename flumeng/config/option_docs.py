@@ -1,5 +1,4 @@
-"""The documentation of option classes as rows, for the reference page and ``flumeng
-components``."""
+"""Documentation of option classes as rows, for the reference page and ``flumeng components``."""
 
 from __future__ import annotations
 
@@ -38,7 +37,6 @@ class OptionRow:
 
 
 def option_rows(cls: type[Any]) -> Iterator[OptionRow]:
-    """In the order of declaration."""
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         option = described(field)

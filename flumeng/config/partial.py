@@ -1,8 +1,5 @@
-"""A flow with problems, as far as it can be read, so that all of its problems are found.
-
-An unreadable component becomes one with the options ``Unreadable``, so that others keep their
-numbers.
-"""
+"""A flow with problems, as far as it is readable, so that all of its problems are found. An
+unreadable component gets the options ``Unreadable``, so that others keep their numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from flumeng.platform.options.option import is_required
 
 
 class Unreadable(SourceOptions, FilterOptions, SinkOptions):
-    """Of a component with a problem."""
+    """Options of a component with a problem."""
 
 
 def readable_flow(decoder: Decoder) -> FlowSpec:

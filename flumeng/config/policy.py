@@ -1,7 +1,5 @@
-"""The policy of a node: a file on its disk that says what flows may do there.
-
-What a flow asks for beyond that fails on that node with the reason, and nothing else does.
-"""
+"""The policy of a node: a file on its disk that limits flows there. A flow that exceeds it fails on
+that node with the reason; other flows run."""
 
 from __future__ import annotations
 
@@ -92,7 +90,6 @@ def check_tapped(text: str) -> None:
 
 
 def check_subscribed(text: str) -> None:
-    """A subscriber or a flow."""
     if text != _ANYWHERE and not NAME.fullmatch(text):
         raise ValueError("expected the name of a flow, or * for all, of a subscriber's certificate")
 
@@ -109,9 +106,9 @@ def check_conf_bound(text: str) -> None:
 
 @dataclass(frozen=True)
 class SparkBounds:
-    """What the cluster's settings of Spark may do on this node: its collector runs what they name.
-    An entry that ends in `*` stands for all that begin so, with the symlinks of directories
-    resolved; a path with `..` begins with none."""
+    """Limits of the cluster's settings of Spark on this node: its collector runs the programs that
+    they name. An entry that ends in `*` stands for all that begin so, with the symlinks of
+    directories resolved; a path with `..` begins with none."""
 
     masters: tuple[str, ...] = option(
         doc="The masters that may be used, besides those of the node's own host.",
@@ -161,7 +158,7 @@ class SparkBounds:
     )
 
     def require(self, options: SparkOptions) -> None:
-        """Raises UserError for the first thing that is not allowed."""
+        """Raises UserError for the first forbidden option."""
         if not options.local:
             self._require("masters", (options.master,))
         if options.python is not None:
@@ -181,7 +178,8 @@ class SparkBounds:
 
 @dataclass(frozen=True)
 class Policy:
-    """What flows may do on this node. What is left out stays as it is without a file."""
+    """The limits of flows on this node. An option that is left out stays as it is without a
+    file."""
 
     sources: tuple[str, ...] = option(
         doc="The sources that may run.",
@@ -319,12 +317,11 @@ class Policy:
             )
 
     def require_output(self, uri: str) -> None:
-        """Raises UserError when a sink may not write where ``uri`` leads now."""
+        """Raises UserError when sinks may not write to ``uri``, with symlinks as of now."""
         if not _is_in(self.outputs, uri):
             raise UserError(f"this node's policy file does not allow to write to {place_of(uri)}")
 
     def may_tap(self, flow: str) -> bool:
-        """Whether people may look at the flow's events here."""
         return flow in self.tap or _ANYWHERE in self.tap
 
     def granted(self, subscriber: str) -> frozenset[str]:
@@ -332,7 +329,7 @@ class Policy:
         return frozenset(self.subscribers.get(subscriber, ()))
 
     def allows_file(self, path: str) -> bool:
-        """Whether what ``path`` leads to now may be read."""
+        """Whether the target of ``path``, with symlinks as of now, may be read."""
         real = os.path.realpath(path)
         return any(_is_below(real, os.path.realpath(root)) for root in self.paths)
 
@@ -346,8 +343,8 @@ def find(given: Path | None) -> Path | None:
 
 
 def load(path: Path | None) -> Policy:
-    """Without a file, all is allowed but commands, functions of Python and foreign formats of
-    Spark. Raises UserError."""
+    """Without a file, all is allowed but commands, Python functions and foreign formats of Spark.
+    Raises UserError."""
     if path is None:
         return UNRESTRICTED
     try:
@@ -388,7 +385,6 @@ def _is_in(entries: Sequence[str], uri: str) -> bool:
 
 
 def _holds(entry: str, uri: str) -> bool:
-    """Whether ``uri`` is ``entry`` or below it."""
     (root, root_query), (place, query) = split_query(entry), split_query(uri)
     if ".." in place.split("/"):
         return False
@@ -402,7 +398,6 @@ def _holds(entry: str, uri: str) -> bool:
 
 
 def _fixed_part(pattern: str) -> str:
-    """The path before the first part with a wildcard."""
     return "/".join(_until_wildcard(pattern.split("/"))) or "/"
 
 
@@ -428,8 +423,7 @@ def _begins(entry: str, text: str) -> bool:
 
 
 def _resolved(text: str) -> str:
-    """A path with the symlinks of its directory resolved: the file is its owner's choice, such as
-    the Python of a virtual environment. Other texts as they are."""
+    """Resolves symlinks of a path's directory, not of the file; other texts are unchanged."""
     path = text.removeprefix("file://")
     if not path.startswith("/"):
         return text

@@ -1,9 +1,6 @@
-"""The installed sources, filters and sinks, found by entry points.
-
-An entry point names an option class of ``flumeng.config.component``, which names the
-implementation. Both are imported when used, so that control processes need no pyarrow or pyspark. A
-broken plug-in affects only its users.
-"""
+"""The installed sources, filters and sinks, found by entry points. An entry point names an option
+class of ``flumeng.config.component``, which names the implementation. Both are imported when used,
+so that control processes need no pyarrow or pyspark. A broken plug-in affects only its users."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ _BASES: Mapping[Kind, type[Declared]] = {
     "journal": OutsideJournal,
 }
 OWN = "flumeng"
-"""This distribution."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +63,16 @@ class Entry:
         return self._loaded(self.options_class().implementation)
 
     def finder_class(self) -> type[Any]:
-        """Of a partitioned source. Raises as above."""
+        """Of a partitioned source. Raises as ``implementation_class``."""
         cls = self.options_class()
         return self._loaded(cls.finder or cls.implementation)
 
     def poll_class(self) -> type[Any]:
-        """Of a polling source. Raises as above."""
+        """Of a polling source. Raises as ``implementation_class``."""
         return self._loaded(self.options_class().poll)
 
     def fault(self) -> str:
-        """Why it cannot be used, else empty. A missing package of our own components is no
-        fault."""
+        """Why it is unusable, or "". A missing package of flumeng's own components is no fault."""
         try:
             self.options_class()
             if self.distribution != OWN:
@@ -91,7 +86,7 @@ class Entry:
             return _imported(place)
         except ImportError:
             raise
-        except Exception as error:  # whatever a plug-in does when it is imported
+        except Exception as error:  # a plug-in may raise anything
             raise UserError(self.unloadable(f"{type(error).__name__}: {error}")) from error
 
     def unloadable(self, reason: str) -> str:
@@ -102,12 +97,10 @@ class Entry:
 
 
 def entries(kind: Kind) -> tuple[Entry, ...]:
-    """By name."""
     return tuple(entry for entry in all_entries() if entry.kind == kind)
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """Sources, filters, sinks."""
     return tuple(_installed().values())
 
 
@@ -133,7 +126,7 @@ def _installed() -> Mapping[tuple[Kind, str], Entry]:
 
 
 def read(points: Iterable[EntryPoint]) -> Mapping[tuple[Kind, str], Entry]:
-    """Of a name in two packages neither is usable."""
+    """A name in two packages is unusable in both."""
     found: dict[tuple[Kind, str], Entry] = {}
     for entry in sorted(_entries(points), key=lambda one: (_ORDER[one.kind], one.name)):
         key = entry.kind, entry.name
@@ -159,7 +152,7 @@ def _entries(points: Iterable[EntryPoint]) -> Iterator[Entry]:
 def _options_class(entry: Entry) -> type[Any]:
     try:
         found = _imported(entry.options)
-    except Exception as error:  # whatever a plug-in does when it is imported
+    except Exception as error:  # a plug-in may raise anything
         reason = f"{type(error).__name__}: {error}"
     else:
         if issubclass(found, _BASES[entry.kind]) and hasattr(found, "implementation"):

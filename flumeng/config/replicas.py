@@ -1,4 +1,4 @@
-"""On how many nodes the events of a flow are, and which nodes those may be."""
+"""Options for the number and placement of replicas."""
 
 from __future__ import annotations
 

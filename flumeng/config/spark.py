@@ -1,7 +1,4 @@
-"""The settings of Spark: where the batches of a node run.
-
-They are texts by key in ZooKeeper, of the cluster and of nodes, which take precedence.
-"""
+"""Settings of Spark: texts by key in ZooKeeper, of the cluster and, with precedence, of nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ FREE_SQL = (
     "spark.sql.autoBroadcastJoinThreshold",
     CATALOG,
 )
-"""How SQL computes, and the catalogs of sinks. What SQL means cannot be set: flows would differ."""
+"""SQL execution settings and catalogs. SQL semantics are fixed: results of flows would differ."""
 _MEMORY = re.compile("[1-9][0-9]{0,6}[mg]", re.ASCII)
 _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
@@ -181,7 +178,6 @@ class SparkOptions:
 
     @property
     def local(self) -> bool:
-        """Whether executors run in the driver's process."""
         return LOCAL.fullmatch(self.master) is not None
 
     @property
@@ -219,7 +215,7 @@ def default(key: str) -> str | None:
 
 
 def effective(cluster: Mapping[str, str], node: Mapping[str, str]) -> Mapping[str, str]:
-    """For a node: its own settings over those of the cluster."""
+    """A node's settings, which override those of the cluster."""
     return {**cluster, **node}
 
 

@@ -1,9 +1,5 @@
-"""Regular expressions inside SQL, which Java matches by backtracking: none that can take
-exponential time.
-
-A repeat of something that matches in several ways, ``(a+)+`` or ``(a|aa)*``, is refused, and what
-Java and Python understand differently.
-"""
+"""Checks regular expressions inside SQL, which Java matches by backtracking. Refuses ambiguous
+repeats, like ``(a+)+``, and patterns that Java and Python interpret differently."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ def check(text: str) -> None:
 
 
 def groups(text: str) -> int:
-    """How many groups a checked expression has."""
     return re.compile(text).groups
 
 
@@ -50,8 +45,7 @@ def check_replacement(text: str, groups: int) -> None:
 
 
 class _Pattern:
-    """Counts in how many ways each part can match; a repeat must not contain an unbounded
-    repeat."""
+    """Counts the ways in which each part matches; refuses an unbounded repeat inside a repeat."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -133,7 +127,6 @@ class _Pattern:
 
 
 def _bounds(repeat: str) -> tuple[int, int | None]:
-    """Least and most repetitions; None: unbounded."""
     if repeat[0] != "{":
         return {"*": (0, None), "+": (1, None), "?": (0, 1)}[repeat[0]]
     least, comma, most = repeat.rstrip("?")[1:-1].partition(",")

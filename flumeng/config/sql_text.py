@@ -1,8 +1,6 @@
-"""Parses expressions in Spark SQL to trees of sqlglot.
-
-sqlglot reads more than Spark. Where the two differ, and for comments, hints and second statements,
-the text is refused here; ``flumeng.config.expressions`` checks the tree.
-"""
+"""Parses expressions in Spark SQL to trees of sqlglot. sqlglot accepts more than Spark. Texts that
+the two interpret differently, comments, hints and second statements are refused here;
+``flumeng.config.expressions`` checks the tree."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ MAX_DEPTH = 40
 TYPES = (
     "string binary boolean tinyint smallint int integer bigint float double date timestamp decimal"
 )
-"""Spark's plain types."""
 
 _SYMBOLS = "( ) [ ] , . - + * / % < > <= >= = == <> != <=>"
 _NOT_HERE = ("ISNULL", "NOTNULL")
@@ -39,11 +36,11 @@ _DIALECT = Spark()
 
 
 class TextError(ValueError):
-    """The text is wrong whatever columns there are."""
+    """The text is wrong for any columns."""
 
 
 class _Parser(SparkParser):
-    """Takes every call for an unknown function, so that it keeps its name."""
+    """Parses every call as an unknown function, so that it keeps its name."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -108,7 +105,6 @@ def parse_columns(text: str) -> exp.DataType:
 
 
 def _tokens(text: str) -> list[Token]:
-    """Raises ValueError."""
     if len(text) > MAX_CHARACTERS:
         raise TextError(f"expected at most {MAX_CHARACTERS} characters, not {len(text)}")
     if "${" in text:
@@ -124,7 +120,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _check_tokens(tokens: list[Token], also: Collection[str] = ()) -> None:
-    """What Spark reads differently, or not at all."""
+    """Refuses tokens that Spark reads differently, or not at all."""
     depth = 0
     for token in tokens:
         kind, text = token.token_type, token.text

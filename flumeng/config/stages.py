@@ -1,7 +1,4 @@
-"""The stages of a flow: filters, branches and sinks as one list, in the order of its text.
-
-All that runs, tries or draws a flow uses this list.
-"""
+"""The stages of a flow: filters, branches and sinks as one list, in the order of its text."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from flumeng.config.component import DEAD_LETTER, Component, FilterOptions, Sink
 
 @dataclass(frozen=True)
 class Stage:
-    """``behind``: the number of the stage before it; None: it gets what the flow reads. ``path``:
-    its place in the file; ``place``: the same with names of branches, for messages and metrics.
-    ``branch``: the name of its branch with those around it; empty in the flow itself."""
+    """``behind``: the number of the previous stage; None: it gets the events as read. ``path``: its
+    place in the file; ``place``: the same by names of branches, for messages and metrics.
+    ``branch``: the full name of its branch; empty in the flow itself."""
 
     number: int
     path: str
@@ -30,7 +27,7 @@ class FilterStage(Stage):
 
     @property
     def makes_dead_letters(self) -> bool:
-        """Whether failed events become dead letters: events part behind it."""
+        """Whether failed events become dead letters, which leave the flow there."""
         return self.part.on_error == DEAD_LETTER
 
 
@@ -43,8 +40,6 @@ class BranchStage(Stage):
 
 @dataclass(frozen=True)
 class SinkStage(Stage):
-    """``sink``: its number among the sinks."""
-
     part: Component[SinkOptions]
     sink: int
 
@@ -60,12 +55,12 @@ def stages_of(flow: Segment) -> tuple[FlowStage, ...]:
 
 
 def following(stages: tuple[FlowStage, ...], number: int | None) -> list[FlowStage]:
-    """The stages behind one; of None those that get what is read."""
+    """The stages directly after ``number``; None: the first ones."""
     return [stage for stage in stages if stage.behind == number]
 
 
 def leading_to(stages: tuple[FlowStage, ...], last: FlowStage) -> list[FlowStage]:
-    """The stages on the way to one, and itself."""
+    """The stages on the way to ``last``, and itself."""
     way = [last]
     while (before := way[-1].behind) is not None:
         way.append(stages[before])

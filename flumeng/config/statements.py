@@ -1,11 +1,8 @@
 """Checks whole statements in Spark SQL over the events of a batch and further tables, without
-Spark.
-
-Allowed are SELECT over the tables of the filter, WITH, joins that compare both sides, independent
-subqueries, aggregates, windows of bounded work, UNION, INTERSECT and EXCEPT, with the expressions
-of ``flumeng.config.expressions``. The collector checks with Spark's own parser that it reads
-nothing else.
-"""
+Spark. Allowed are SELECT over the tables of the filter, WITH, joins that compare both sides,
+independent subqueries, aggregates, windows of bounded work, UNION, INTERSECT and EXCEPT, with the
+expressions of ``flumeng.config.expressions``. The collector checks with Spark's own parser that it
+reads nothing else."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from flumeng.platform.options.problems import nearest
 
 EVENTS = "events"
 IDENTITY: Columns = {"__journal": Kind(TEXT), "__seq": Kind(INTEGER), "__split": Kind(INTEGER)}
-"""Columns of events when a sink asks for them; a star includes them. Nothing else may have these
-names."""
+"""Reserved columns of events when a sink asks for them; a star includes them."""
 MOST_LIMIT = 2**31 - 1
 MOST_READS = 64
 """Of tables, each use of a part of WITH counted: Spark's plan repeats it each time."""
@@ -40,7 +36,7 @@ _JOINS = ("", "INNER", "OUTER", "SEMI", "ANTI")
 
 @dataclass(frozen=True)
 class Relation:
-    """``all``: columns in order, with IDENTITY. ``reads``: of how many tables it is made."""
+    """``all``: columns in order, with IDENTITY. ``reads``: the number of tables it reads."""
 
     all: Columns
     reads: int = 1
@@ -60,7 +56,7 @@ Relations = Mapping[str, Relation]
 
 
 def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str, Kind]:
-    """The columns that the statement gives. Raises ValueError."""
+    """The result columns of the statement. Raises ValueError."""
     known = {name.lower(): Relation(columns) for name, columns in tables.items()}
     for columns in (events, *tables.values()):
         for name in columns:
@@ -74,8 +70,8 @@ def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str
 
 
 def unsteady(text: str) -> str | None:
-    """What in a valid statement depends on the order of events; None: nothing. An order by IDENTITY
-    is total."""
+    """The part of a valid statement that depends on the order of events, or None. An order by
+    IDENTITY is total."""
     for node in sql_text.parse_query(text).walk():
         if isinstance(node, exp.Limit | exp.Offset):
             query: Any = node.parent
@@ -246,7 +242,6 @@ class _Statement:
         return scope
 
     def _relation(self, node: Any, known: Relations, depth: int) -> tuple[str, Relation]:
-        """What follows FROM or JOIN, and its name."""
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             _only(node, {"this", "alias"})
             name = node.name.lower()
@@ -345,7 +340,7 @@ class _Scope:
         return {name for name in names if self.relations[name].identity}
 
     def star(self, node: Any) -> Relation | None:
-        """What a star stands for; None for anything else."""
+        """The columns of a star; None for anything else."""
         if isinstance(node, exp.Star):
             _only(node, set())
             columns: dict[str, Kind] = dict(self.merged)
@@ -379,7 +374,7 @@ class _Reading(Reader):
         self._aggregating = aggregating
 
     def key(self, node: Any, depth: int) -> None:
-        """What is grouped or ordered by; a number is the place of a column."""
+        """A key of GROUP BY or ORDER BY; a number is the place of a column."""
         if not isinstance(constant(node), int) and self.kind(node, depth).name not in ATOMIC:
             raise ValueError(f"expected a plain value, not {shown(node)}")
 
@@ -482,7 +477,6 @@ def _conjuncts(node: Any) -> Iterator[Any]:
 
 
 def _compares(node: Any, before: _Scope, both: _Scope) -> bool:
-    """Whether it equates something of the joined table with something of the others."""
     if not isinstance(node, exp.EQ):
         return False
     sides = [
@@ -545,8 +539,7 @@ def _only(node: Any, allowed: set[str]) -> None:
 
 
 def taken_over(query: str, events: Columns) -> set[str]:
-    """The columns of ``events`` that a statement keeps as they are; none unless it is a plain
-    SELECT over the events."""
+    """Unchanged ``events`` columns of a plain SELECT over the events; else none."""
     tree = sql_text.parse_query(query)
     source = tree.args.get("from_") if isinstance(tree, exp.Select) else None
     table = source.this if source is not None else None

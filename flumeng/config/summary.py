@@ -1,4 +1,4 @@
-"""A component of a flow in a few words."""
+"""A one-line summary of a component of a flow."""
 
 from __future__ import annotations
 

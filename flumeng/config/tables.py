@@ -26,7 +26,7 @@ DRIVERS: Mapping[str, str] = {
     "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
     "db2": "com.ibm.db2.jcc.DB2Driver",
 }
-"""Classes for Spark, which does not find those of packages."""
+"""Driver classes for Spark, which does not find those of packages."""
 SILENT_SECONDS = 90
 SILENT: Mapping[str, tuple[str, int]] = {
     "postgresql": ("socketTimeout", 1),
@@ -35,8 +35,7 @@ SILENT: Mapping[str, tuple[str, int]] = {
     "sqlserver": ("socketTimeout", 1000),
     "db2": ("blockingReadConnectionTimeout", 1),
 }
-"""The property for the read time-out of a driver, and its units a second; by default most wait for
-ever."""
+"""Read time-out property of a driver, and its units per second; most drivers default to none."""
 _JDBC = re.compile(
     rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
@@ -47,7 +46,7 @@ PROPERTIES = (
     "connectTimeout", "encrypt", "hostNameInCertificate", "loginTimeout", "requireSSL",
     "socketTimeout", "ssl", "sslMode", "sslmode", "sslrootcert", "trustServerCertificate", "useSSL",
 )  # fmt: skip
-"""None of them makes a driver load a class or read other data."""
+"""Safe properties: none makes a driver load a class or read other data."""
 
 
 def check_jdbc(text: str) -> None:
@@ -101,11 +100,9 @@ class Jdbc:
 
     @property
     def all_properties(self) -> dict[str, str]:
-        """With defaults."""
         return self.properties_within(SILENT_SECONDS)
 
     def properties_within(self, seconds: int) -> dict[str, str]:
-        """With a read time-out of so long."""
         cursor = {"useCursorFetch": "true"} if self.kind == "mysql" else {}
         name, units = SILENT[self.kind]
         return {**cursor, name: str(seconds * units), **self.properties}
@@ -133,7 +130,6 @@ class Jdbc:
 
     @property
     def server(self) -> str:
-        """Without the database."""
         return "/".join(self.place.split("/")[:3])
 
 
@@ -194,7 +190,6 @@ class LookupTable:
 
     @property
     def place(self) -> str:
-        """For people."""
         if self.jdbc is not None:
             return f"{self.jdbc.table} of {self.jdbc.place}"
         return self.path or ""

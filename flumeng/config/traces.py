@@ -1,8 +1,8 @@
 """Stack traces of each language as a state machine over kinds of lines. Data only.
 
 A move names the next state, with ``+`` in front where the line starts an event; a kind without a
-move continues the event in the same state. A reader may begin at any line, in ``unknown``, and has
-to find the same events as one that read from the beginning. So tables keep three rules, which
+move continues the event in the same state. A reader may begin at any line, in ``unknown``, and must
+find the same events as a reader from the beginning. So tables keep three rules, which
 ``tests/unit/test_lines_presets.py`` checks:
 
 1. After a line that starts an event the state depends on the kind of this line alone.
@@ -53,8 +53,7 @@ ISO_LOG_LINE = r"^\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d
 
 @dataclass(frozen=True)
 class Traces:
-    """``kinds``: patterns (RE2), the first that is found decides. A line that begins with white
-    space is INDENTED at the latest."""
+    """``kinds``: patterns (RE2), the first match decides. White space is INDENTED at the latest."""
 
     kinds: Kinds
     moves: Moves
@@ -71,8 +70,7 @@ class Traces:
 
 
 def _frames(*, head: Mapping[str, str] | None = None, lead_in_frames: str = "+plain") -> Moves:
-    """A log line, an exception with its message, frames, causes with frames. ``head``: moves behind
-    a HEAD, if different."""
+    """Moves for a log line, an exception with frames, and causes. ``head``: moves after a HEAD."""
     after = "open" if head is None else "head"
     starts = {LOG: "+open", HEAD: f"+{after}", LEAD: "+plain", OTHER: "+plain"}
     goes_on = {FRAME: "frames", CAUSE: "open", ERROR: "open"}
@@ -184,7 +182,7 @@ TRACES: Mapping[str, Traces] = {
             (HEAD, r"^thread '.*' (?:\(\d+\) )?(?:panicked at |has overflowed its stack)"),
             (LOG, LOG_LINE),
         ),
-        # The line behind a head is the message, whatever it is.
+        # The line after a head is always the message.
         _frames(head={LEAD: "open", OTHER: "open"}),
     ),
 }

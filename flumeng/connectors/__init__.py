@@ -1,1 +1,1 @@
-"""A folder for each system that events come from or go to, over the contract in ``api``."""
+"""One folder per connected system, built on the contract in ``api``."""

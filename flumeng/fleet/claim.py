@@ -1,6 +1,5 @@
-"""The claim on a site's ``/push``: one push at a time, without a session. It is written before and
-removed after a push. The claim of an ended process of this host does not count; that of another
-host only an operator can take over."""
+"""The claim on a site's ``/push``: one push at a time, without a session. It exists during a push.
+A claim of an ended process of this host does not count; an operator can take over others."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def is_held_by(push: Push, claim: PushClaim) -> bool:
 
 
 def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over: bool) -> str:
-    """Who else pushes now; empty when nobody does, or with ``take_over``."""
+    """A sentence about the other push; empty without one, or with ``take_over``."""
     held = push.claim
     if held is None or take_over or is_held_by(push, claim) or has_ended(held.boot, held.pid):
         return ""
@@ -46,10 +45,10 @@ def take(
     *,
     take_over: bool,
 ) -> None:
-    """Write the claim into a site whose ``/push`` was ``seen`` at a version (None: any). Safe to
-    repeat. Raises ``ConflictError`` when somebody else pushes, or has pushed since."""
+    """Write the claim into a site whose ``/push`` was ``seen`` at a version (None: any).
+    Idempotent. Raises ``ConflictError`` when another push has the claim, or ran since."""
     if seen is not None and not why_refused(seen[0], claim, has_ended, take_over=take_over):
-        with contextlib.suppress(ConflictError):  # it is looked at below
+        with contextlib.suppress(ConflictError):  # the re-read below decides
             store.write(paths.push(), replace(seen[0], claim=claim), seen[1])
             return
     found = store.read(paths.push())
@@ -65,8 +64,7 @@ def take(
 
 
 def let_go(store: Store, claim: PushClaim) -> None:
-    """Remove the claim if it is still there."""
     found = store.read(paths.push())
     if found is not None and is_held_by(found.value, claim):
-        with contextlib.suppress(ConflictError):  # somebody took over
+        with contextlib.suppress(ConflictError):  # another push took over
             store.write(paths.push(), replace(found.value, claim=None), found.version)

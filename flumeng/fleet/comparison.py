@@ -1,6 +1,5 @@
-"""Compares what a site should hold with what it holds and what the last push left there. Pure. A
-value that is not what the push left was changed by hand: that is *drift*. What no push made or
-adopted is never changed."""
+"""Compares a site's wanted resources with the present and the last pushed ones. Pure. A difference
+of the latter two is *drift*: a change by hand. Only resources that pushes own are ever changed."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from flumeng.fleet.resources import CHOKE, FLOW, Resources, digest, kind_of, nam
 from flumeng.fleet.site_state import SiteState
 
 Verb = Literal["make", "change", "delete", "take", "confirm", "forget"]
-"""``take``: it is there as wanted and becomes owned by pushes. ``confirm``: a flow that went back
-to what is wanted no longer counts as failed. ``forget``: no longer owned. None of these changes the
-resource."""
+"""``take``: a resource is already as wanted and becomes owned by pushes. ``confirm``: a flow that
+went back to the wanted revision no longer counts as failed. ``forget``: no longer owned."""
 DriftPolicy = Literal["refuse", "keep", "overwrite"]
 BEING_DELETED = "the flow of that name is being deleted: push again when it is gone"
 
@@ -42,8 +40,8 @@ class Drift:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``conflicts``: key -> why; any conflict stops the push to the site. ``waiting``: key -> what
-    it waits for. ``left``: owned keys that the inventory lacks; ``prune`` deletes them."""
+    """``conflicts``: key -> reason; any conflict stops the push to the site. ``waiting``: key ->
+    the node it waits for. ``left``: owned keys that the inventory lacks; ``prune`` deletes them."""
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Drift, ...] = ()
@@ -56,7 +54,7 @@ class Comparison:
 def compare(
     wanted: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
 ) -> Comparison:
-    """What brings the site to ``wanted``; ``prune`` deletes owned resources that it lacks."""
+    """The changes that bring the site to ``wanted``; ``prune`` deletes other owned resources."""
     return _Comparing(state, policy).compare(wanted, prune=prune)
 
 
@@ -66,7 +64,7 @@ def restore(
     *,
     policy: DriftPolicy = "refuse",
 ) -> Comparison:
-    """What restores the values and digests of ``before``."""
+    """The changes that restore the values and digests of ``before``."""
     comparing = _Comparing(state, policy)
     for key, (value, owned) in sorted(before.items()):
         comparing.bring(key, value, owned)
@@ -101,7 +99,6 @@ class _Comparing:
         return self.result()
 
     def bring(self, key: str, value: str | None, owned: str | None) -> None:
-        """To this value, and this digest for pushes."""
         why = self._why_not(key, value)
         if why:
             self._conflicts[key] = why
@@ -144,19 +141,19 @@ class _Comparing:
         return ""
 
     def _tell_drift(self, key: str, value: str | None) -> bool:
-        """Whether the value differs from what the last push left; ``value`` is the wanted one."""
+        """Record drift: whether the present value differs from that of the last push."""
         there, known = self._state.resources.get(key), self._state.owned.get(key)
         drifted = known is not None and (there is None or digest(there) != known)
         if key in self._state.went_back:
-            return False  # not by hand
+            return False  # the flow went back by itself
         if value is None and there is None:
-            return False  # removed by hand, as it is to be
+            return False  # removed by hand, as wanted
         if drifted:
             self._drift.append(Drift(key, value, there))
         return drifted
 
     def _chokes_of(self, flow: str) -> Iterable[Change]:
-        """They go with their flow, whoever set them."""
+        """A deleted flow's chokes go with it, even those set by hand."""
         for key, there in self._state.resources.items():
             if kind_of(key) == CHOKE and name_of(key).partition("@")[0] == flow:
                 yield Change(key, "delete", there, None, self._state.owned.get(key), None)

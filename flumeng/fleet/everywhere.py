@@ -1,4 +1,4 @@
-"""Runs the same work in many sites at once, each with a time limit of its own. No thread is ended:
+"""Runs the same work in many sites at once, each with its own time limit. Threads are never killed:
 late work goes on in a daemon thread, and its result is ignored."""
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ R = TypeVar("R")
 
 AT_MOST = 64
 PLACE_SECONDS = 1.0
-"""Work that takes longer leaves its place to the next site."""
+"""Work that takes longer frees its place for the next site."""
 
 
 def limit_seconds(site: Site) -> float:
-    """The time limit of one read or change of a site."""
     return site.connect_seconds + site.turn_seconds
 
 
 def in_sites(
     sites: Iterable[Site], work: Callable[[Site], R], at_most: int = AT_MOST
 ) -> dict[str, R | FlumengError]:
-    """Site -> result or error, in the order of ``sites``. Work runs in a thread for each site,
-    ``at_most`` at once; slow work leaves its place, so that frozen sites do not block others. After
-    ``limit_seconds`` a site has ``UnavailableError``: writing work must end sooner by itself. Other
-    errors than ``FlumengError`` are raised."""
+    """Site -> result or error, in the order of ``sites``, ``at_most`` at once; slow work frees its
+    place, so that frozen sites do not block others. After ``limit_seconds`` a site has
+    ``UnavailableError``: writing work must end sooner by itself. Errors other than ``FlumengError``
+    are raised."""
     order = list(sites)
     waiting = deque(order)
     begun: dict[str, tuple[Site, float]] = {}
@@ -55,7 +54,7 @@ def in_sites(
         except queue.Empty:
             continue
         if name not in begun:
-            continue  # it was given up before
+            continue  # it was late
         del begun[name]
         if isinstance(outcome, Exception) and not isinstance(outcome, FlumengError):
             raise outcome
@@ -73,7 +72,7 @@ def _work(
 
 
 def _seconds_left(begun: dict[str, tuple[Site, float]], now: float, *, more: bool) -> float:
-    """Until a site is late or, when ``more`` wait, a place is free."""
+    """Seconds until a site is late or, when ``more`` wait, a place is free."""
     moments = [since + limit_seconds(site) for site, since in begun.values()]
     if more:
         moments += [since + PLACE_SECONDS for _, since in begun.values()]

@@ -1,5 +1,5 @@
-"""Carries out a push: claims, and a thread for each site's turn; ``Waves`` decides. A push that is
-killed leaves its progress in the sites, and the next one with the same inventory goes on."""
+"""Carries out a push: claims the sites and runs their turns in threads; ``Waves`` decides. A killed
+push leaves its progress in the sites, and the next one with the same inventory continues it."""
 
 from __future__ import annotations
 
@@ -44,16 +44,14 @@ from flumeng.platform.errors import ConflictError, FlumengError
 from zkschema.records import PushClaim, PushSource
 
 WINDOW_SECONDS = 30.0
-"""Between checks of windows while they are waited for."""
+"""Interval between checks of windows."""
 STOP_SECONDS = 0.2
 GONE_SECONDS = 2.0
-"""Between checks for flows that are being deleted."""
+"""Interval between checks for flows that are being deleted."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A site's progress, in a sentence."""
-
     site: str
     text: str
 
@@ -73,7 +71,7 @@ Report = Callable[[Instruction | Note], None]
 
 @dataclass(frozen=True)
 class Manner:
-    """``verb`` as in ``PushEntry``; ``back`` is the push that a revert makes, under another id."""
+    """``verb`` as in ``PushEntry``; ``back``: the source of a revert, with its own push id."""
 
     verb: str
     source: PushSource
@@ -100,12 +98,11 @@ class Execution:
     _links: dict[str, Link] = field(default_factory=dict)
 
     def stop(self) -> None:
-        """No further site is begun; those under way complete."""
+        """Begin no further site; sites under way complete."""
         self._events.put(StopAsked())
 
     def run(self) -> Outcome:
-        """Raises ``ConflictError``, before any change, when somebody else pushes to one of the
-        sites."""
+        """Raises ``ConflictError``, before any change, when another push holds a site."""
         todo = [name for name, site in self.plan.sites.items() if site.has_work or site.error]
         machine = Waves(
             self.waves,
@@ -141,7 +138,7 @@ class Execution:
     def _next(self, patience_seconds: float | None) -> Event:
         waited = 0.0
         while True:
-            try:  # in short waits, so that a signal is heard
+            try:  # in short waits, so that signals are handled
                 found = self._events.get(timeout=STOP_SECONDS)
             except Empty:
                 waited += STOP_SECONDS
@@ -177,7 +174,7 @@ class Execution:
                     self._ended.add(name)
             finally:
                 self._events.put(Failed(name, str(error), touched=turn.touched))
-        except Exception as error:  # a fault of ours must not leave the others waiting for ever
+        except Exception as error:  # a bug must not leave the others waiting for ever
             self._events.put(Failed(name, f"{type(error).__name__}: {error}", touched=True))
             raise
         finally:
@@ -186,7 +183,7 @@ class Execution:
     def _take_back(self, name: str) -> None:
         site = self.inventory.sites[name]
         link = Link(site, self.world.connect, self.world.clocks)
-        self._ended.discard(name)  # it is claimed once more
+        self._ended.discard(name)  # it is claimed again
         try:
             wave = next(wave for wave in self.waves if name in wave.sites)
             planned = self._planned_back(name, link, wave.settle_seconds)
@@ -206,8 +203,7 @@ class Execution:
             link.close()
 
     def _planned_back(self, name: str, link: Link, patience_seconds: float) -> SitePlan:
-        """Plans the revert once flows that this push deleted are gone and can be created again.
-        Raises ``ConflictError``."""
+        """Plans the revert once flows deleted by this push are gone. Raises ``ConflictError``."""
         deadline = self.world.clocks.monotonic() + patience_seconds
         while True:
             planned = link.do(lambda store: self._going_back(name, store))
@@ -258,8 +254,7 @@ class Execution:
         )
 
     def _claim(self, names: list[str]) -> list[str]:
-        """The claimed sites. The first is claimed alone, so that one of two concurrent pushes gets
-        it."""
+        """Claim the sites; return the claimed. The first goes alone: one of two pushes gets it."""
         ordered = sorted(names)
         outcomes: dict[str, FlumengError | None] = {}
         for part in (ordered[:1], ordered[1:]):
@@ -287,7 +282,7 @@ class Execution:
         )
 
     def _keep_links(self, todo: Sequence[str]) -> None:
-        """Only those of sites whose turn is next; no session is held longer."""
+        """Close all connections but those of sites whose turn is next."""
         wave = next((wave for wave in self.waves if {*wave.sites} & {*todo}), None)
         first = [name for name in wave.sites if name in todo] if wave else []
         kept = first[: wave.parallel or len(first)] if wave else []
@@ -306,7 +301,7 @@ class Execution:
             claims.let_go(store, self.manner.claim)
 
     def _is_touched(self, planned: SitePlan) -> bool:
-        """Whether an earlier run of this push wrote something there."""
+        """Whether an earlier run of this push wrote to the site."""
         source = planned.push.source
         return source is not None and source.push == self.manner.source.push
 

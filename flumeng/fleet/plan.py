@@ -27,7 +27,7 @@ NOTHING, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
 
 @dataclass(frozen=True)
 class Seen:
-    """Saves the next reader a full read: the version of ``/push``, and which znodes there are."""
+    """The version of ``/push`` and the site's znodes: they save the next reader a full read."""
 
     push_version: Expected
     shape: Shape
@@ -36,8 +36,7 @@ class Seen:
 @dataclass(frozen=True)
 class SitePlan:
     """``error``: why the site cannot be planned. ``recomposed``: flow -> why it gets a revision
-    with another flow. ``moves``: of tasks, by masters. ``unproven``: why the last push there is not
-    done. ``push``: the site's record."""
+    too. ``moves``: of tasks, by masters. ``unproven``: why the last push is not done."""
 
     site: str
     comparison: Comparison = field(default_factory=Comparison)
@@ -66,7 +65,6 @@ class PushPlan:
 
     @property
     def exit_code(self) -> int:
-        """The worst result of all sites."""
         found = self.sites.values()
         if any(site.error for site in found):
             return FAILED
@@ -79,7 +77,6 @@ class PushPlan:
 def plan_site(
     site: str, wanted: Resources, copy: SiteCopy, *, prune: bool, policy: DriftPolicy
 ) -> SitePlan:
-    """What brings the site to what it should hold."""
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
@@ -90,7 +87,7 @@ def plan_site(
 def plan_undo(
     site: str, entries: Sequence[PushEntry], copy: SiteCopy, *, policy: DriftPolicy
 ) -> SitePlan:
-    """What restores the site to before these entries, its newest ones."""
+    """Plan to restore the site to before these entries, its newest ones."""
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
@@ -99,7 +96,7 @@ def plan_undo(
 
 
 def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
-    """Complete the plan of a site, or say why it cannot be done."""
+    """Complete a site's plan with task moves; an ``error`` when it cannot be done now."""
     push = site_state.push_of(copy)
     refused = writes.refused_flows(copy, comparison.changes)
     comparison = replace(
@@ -129,7 +126,7 @@ def unproven(push: records.Push) -> str:
 
 
 def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
-    """What differs from the plan, a line each."""
+    """Differences from the plan, a line each."""
     lines = []
     for name, old in before.sites.items():
         new = now.sites.get(name)

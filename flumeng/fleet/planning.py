@@ -30,8 +30,8 @@ Connect = Callable[[Site], Store]
 
 
 def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
-    """Sites by name, group or label (``tier=one``); all without names. Raises ``UserError`` for an
-    unknown one."""
+    """Sites by name, group or label (``tier=one``), or all. Raises ``UserError`` for unknown
+    names."""
     names: set[str] = set()
     known = {name for site in inventory.sites.values() for name in _names(site)}
     for name in only:
@@ -49,7 +49,6 @@ def _names(site: Site) -> tuple[str, ...]:
 
 
 def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
-    """The inventory's waves with these sites only."""
     wanted = set(sites)
     waves = (
         replace(wave, sites=tuple(name for name in wave.sites if name in wanted))
@@ -61,7 +60,7 @@ def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
 def look(
     sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
 ) -> dict[str, R | FlumengError]:
-    """What ``work`` returns for each site, or why the site cannot be read."""
+    """Run ``work`` on a copy of each site: its results, or the site's errors."""
 
     def one(site: Site) -> R:
         with closing(connect(site)) as store:
@@ -79,8 +78,7 @@ def plan_push(
     prune: bool = False,
     policy: DriftPolicy = "refuse",
 ) -> PushPlan:
-    """What brings the sites to the inventory. Raises ``UserError`` for an unknown name in
-    ``only``."""
+    """The plan to bring the sites to the inventory. Raises ``UserError`` for unknown names."""
     sites = chosen(inventory, only)
     found = look(
         sites,
@@ -100,8 +98,8 @@ def plan_push(
 
 
 def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
-    """The source of a new push. Ids sort by time: with a slow clock, the new one is a second after
-    the newest that the sites know."""
+    """The source of a new push. Ids sort by time: a slow clock's id is one second after the
+    newest."""
     known = (site.push.source.push for site in plan.sites.values() if site.push.source)
     later = [moment + 1 for moment in map(_time_of, known) if moment is not None]
     moment = datetime.fromtimestamp(max([now, *later]), UTC)
@@ -146,7 +144,6 @@ def _lacks(site: SitePlan | None, source: PushSource) -> bool:
 
 
 def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
-    """Each site's plan, or one with the error."""
     return {
         name: one if isinstance(one, SitePlan) else SitePlan(name, error=str(one))
         for name, one in found.items()
@@ -160,8 +157,8 @@ def adopt(
     claim: PushClaim,
     has_ended: HasEnded,
 ) -> list[str]:
-    """The adopted keys: ``keys``, or all flows that no push made; drift is adopted as it is. Raises
-    ``UserError`` for an unknown key, ``ConflictError`` while somebody pushes."""
+    """The adopted keys: ``keys``, or all flows that no push made; drift is adopted too. Raises
+    ``UserError`` for an unknown key, ``ConflictError`` during another push."""
     adopted: list[str] = []
     while True:
         copy = copy_site(store)
@@ -199,8 +196,8 @@ def _changes(copy: SiteCopy, keys: Collection[str]) -> list[Change]:
 
 @dataclass(frozen=True)
 class Rollback:
-    """``undoes``: the undone push, or the one to go back to. ``begun``: the id of an unfinished
-    rollback that is continued, or empty."""
+    """``undoes``: the undone push, or the one to return to. ``begun``: id of the continued
+    rollback."""
 
     undoes: str
     begun: str
@@ -225,9 +222,9 @@ def plan_rollback(
     only: Collection[str] = (),
     policy: DriftPolicy = "refuse",
 ) -> Rollback:
-    """Restore each site to right after push ``to``, or to before the newest push of any site; sites
-    without that push stay as they are. An unfinished rollback is continued. Raises ``UserError``
-    when there is nothing to undo, and for an unknown ``to``."""
+    """Restore each site to right after push ``to``, or to before the newest push; sites without
+    that push stay unchanged. An unfinished rollback is continued. Raises ``UserError`` when there
+    is nothing to undo, and for an unknown ``to``."""
     sites = chosen(inventory, only)
     found = look(
         sites,

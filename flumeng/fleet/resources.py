@@ -1,4 +1,4 @@
-"""Keys and values of what a push manages. Pure. A key is ``KIND/NAME``: ``flow/web``,
+"""Keys and values of resources. Pure. A key is ``KIND/NAME``: ``flow/web``,
 ``setting/grace_seconds``, ``choke/web``, ``choke/web@n1``, ``label/n1/role``,
 ``capacity/n1/slots``. A value is a flow's text, or the shortest text of a number."""
 
@@ -11,7 +11,6 @@ FLOW, SETTING, CHOKE, LABEL, CAPACITY = "flow", "setting", "choke", "label", "ca
 KINDS = (FLOW, SETTING, CHOKE, LABEL, CAPACITY)
 
 Resources = Mapping[str, str]
-"""Key -> value."""
 
 
 def kind_of(key: str) -> str:

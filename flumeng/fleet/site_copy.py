@@ -1,6 +1,6 @@
-"""A consistent copy of a site in a few round trips. What operators may change is read again with
-the last of three levels; if it differs, all is read again. Acks and statuses are of some point in
-between. A known shape is read in one round trip, each znode at some point of it."""
+"""A consistent copy of a site in a few round trips. Znodes that operators may change are read again
+with the last of three levels; a difference repeats all. Acks and statuses are of some moment in
+between. A known shape takes one round trip, each znode at some moment of it."""
 
 from __future__ import annotations
 
@@ -32,22 +32,18 @@ FOLDERS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The znodes and folders of a site."""
-
     znodes: tuple[Path, ...]
     folders: tuple[Path, ...]
 
 
 class SiteCopy(ClusterCopy):
-    """All that belongs to a site."""
-
     def __init__(self, scale: Scale, shape: Shape) -> None:
         super().__init__(scale)
         self.shape = shape
 
 
 def copy_site(store: Store) -> SiteCopy:
-    """Raises ``ConflictError`` when the site changes again and again."""
+    """Raises ``ConflictError`` when the site changes during each of ATTEMPTS reads."""
     for _ in range(ATTEMPTS):
         reading = _Reading(store)
         if reading.read_at_once():
@@ -63,7 +59,7 @@ def look_again(store: Store, shape: Shape) -> SiteCopy:
 
 
 class _Reading:
-    """``_wanted`` and ``_listed``: what belongs to the site."""
+    """``_wanted`` and ``_listed``: znodes and folders of the site."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -72,7 +68,7 @@ class _Reading:
         self._listed: dict[str, Path] = {}
 
     def read_at_once(self) -> bool:
-        """Whether nothing was changed meanwhile."""
+        """Whether the copy is consistent: nothing changed meanwhile."""
         self._look_for(TOPS, FOLDERS)
         heads = self._heads()
         self._look_for(*self._second_level())
@@ -93,7 +89,6 @@ class _Reading:
         self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
 
     def copy(self) -> SiteCopy:
-        """Without what no longer belongs to the site."""
         shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
         copy = SiteCopy(self._store.scale, shape)
         for path in shape.znodes:
@@ -104,7 +99,7 @@ class _Reading:
     def _look_for(
         self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
-        """Read what was not read before, and some of it ``again``."""
+        """Read znodes and folders that were not read yet, and ``again`` once more."""
         self._wanted |= {str(path): path for path in wanted}
         self._listed |= {str(path): path for path in folders}
         missing = [path for path in wanted if str(path) not in self._seen.znodes]

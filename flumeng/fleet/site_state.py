@@ -30,9 +30,9 @@ DELETED = "deleted"
 @dataclass(frozen=True)
 class SiteState:
     """``resources``: without settings at their default, unless owned. ``owned``: key -> digest of
-    the pushed or adopted value. ``ending``: flows being deleted. ``unreadable``: key, or beginning
-    of keys -> why. ``returned``: keys of flows whose rollout was given up; ``went_back``: by
-    itself."""
+    the pushed or adopted value. ``ending``: flows being deleted. ``unreadable``: key or its
+    beginning -> why. ``returned``: flows with an abandoned rollout; ``went_back``: those not
+    aborted by hand."""
 
     resources: Resources
     owned: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class SiteState:
         return next((self.unreadable[start] for start in starts if start in self.unreadable), "")
 
     def why_waits(self, key: str) -> str:
-        """Which node has to register first; empty for none."""
+        """The node that has to register first, in a sentence; empty for none."""
         kind = kind_of(key)
         if kind in (LABEL, CAPACITY):
             node = of_node(key)[0]
@@ -91,7 +91,6 @@ def why_not_now(copy: SiteCopy) -> str:
 
 
 def state_of(copy: SiteCopy) -> SiteState:
-    """Of a site that can be pushed to."""
     owned = push_of(copy).resources
     unreadable: dict[str, str] = {}
     resources = {

@@ -1,4 +1,4 @@
-"""Compares each site with the inventory: who pushed it, its drift and health."""
+"""Compares each site with the inventory: its last push, drift and health."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OK, DEGRADED = "ok", "degraded"
 
 @dataclass(frozen=True)
 class FlowCell:
-    """``revision`` is None for an absent flow; ``marks``: ``differs``, ``drift``, ``foreign`` (no
-    push made it)."""
+    """``revision``: None for an absent flow; ``marks``: ``differs``, ``drift``, ``foreign`` (not
+    owned)."""
 
     revision: int | None
     state: str
@@ -71,7 +71,7 @@ def site_status(
     live = [paths.live_node(name) for name in copy.children(paths.live_nodes())]
     versions = {node.value.version for node in copy.read_many(live) if node}
     source, claim = push.source, push.claim
-    pushes = claim is not None and not has_ended(claim.boot, claim.pid)  # a killed one leaves it
+    pushes = claim is not None and not has_ended(claim.boot, claim.pid)  # else it is stale
     return SiteStatus(
         site,
         push=source.push if source else "",

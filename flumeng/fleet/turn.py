@@ -1,6 +1,6 @@
-"""One site's turn in a push: write the changes, watch that the site is well, release it. Each step
-checks what is done, so it can be repeated after a lost connection or by another process. A resource
-is written only while it is as planned."""
+"""One site's turn in a push: write the changes, watch until the site is well, release the claim.
+Each step checks which work is done, so it can be repeated after a lost connection or by another
+process. A resource is written only while its present value is the planned one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Clocks:
 
 
 class Link:
-    """``connect`` raises ``UnavailableError`` when the site does not answer in its time."""
+    """A reconnecting connection. ``connect`` raises ``UnavailableError`` after its time limit."""
 
     def __init__(self, site: Site, connect: Callable[[Site], Store], clocks: Clocks) -> None:
         self._site = site
@@ -53,8 +53,8 @@ class Link:
         self._store: Store | None = None
 
     def do(self, step: Callable[[Store], R]) -> R:
-        """The step's result. It is repeated when the connection breaks, so it must check what is
-        done already. Raises ``UnavailableError`` after the site's time limit."""
+        """The step's result. It is repeated when the connection breaks, so it must be idempotent.
+        Raises ``UnavailableError`` after the site's time limit."""
         deadline = self._clocks.monotonic() + self._site.turn_seconds
         while True:
             try:
@@ -88,7 +88,7 @@ class Task:
 
 
 class Turn:
-    """``touched``: whether something of the push is in the site, or may be."""
+    """``touched``: whether the site has, or may have, writes of this push."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Turn:
         self._seen: Versioned[Push] | None = None
 
     def write(self) -> None:
-        """Raises ``ConflictError`` for what is not as planned."""
+        """Write all changes. Raises ``ConflictError`` when a resource differs from the plan."""
         refused = 0
         while True:
             try:
@@ -123,8 +123,8 @@ class Turn:
                 self._clocks.sleep(LOOKS_SECONDS[0])
 
     def watch(self, settled: Callable[[], None]) -> None:
-        """Until the site was well for its soak time; ``settled`` is called when it is first well.
-        Raises ``FlumengError`` after the time limit."""
+        """Wait until the site was well for its soak time; ``settled`` is called when it is first
+        well. Raises ``FlumengError`` after the time limit."""
         task = self._task
         deadline = self._clocks.monotonic() + task.settle_seconds + task.soak_seconds
         well_since: float | None = None
@@ -200,7 +200,7 @@ class Turn:
         return copy
 
     def _own_push(self, copy: SiteCopy) -> Push:
-        """Raises ``ConflictError`` when somebody took over."""
+        """Raises ``ConflictError`` when another push took over."""
         why = site_state.why_not_pushed(copy)
         if why:
             raise ConflictError(why)
@@ -211,7 +211,7 @@ class Turn:
         return push
 
     def _begin(self, copy: SiteCopy, push: Push) -> None:
-        """An unfinished push leaves the problems before it: the site is compared with those."""
+        """Set the baseline of problems; an unfinished push keeps the one before its first write."""
         if push.source is not None and push.source.push == self._task.source.push:
             self.touched = True
         if push.state == "applied":
@@ -238,7 +238,7 @@ class Turn:
         return list(dict.fromkeys(lines))
 
     def _end(self, store: Store, why: str) -> None:
-        """Nothing to do when somebody took over."""
+        """Does nothing when another push took over."""
         found, self._seen = self._seen or store.read(paths.push()), None
         if found is None or not claims.is_held_by(found.value, self._task.claim):
             return
@@ -254,12 +254,11 @@ class Turn:
 
 
 class _Lost(ConflictError):  # noqa: N818  a compare-and-set, to be looked at again
-    """Somebody else wrote first."""
+    """A compare-and-set failed: another writer was first."""
 
 
 def remaining(changes: Sequence[Change], copy: SiteCopy) -> list[Change]:
-    """Changes that are not done yet. Raises ``ConflictError`` when neither the value before nor the
-    one after is there."""
+    """Changes not done yet. Raises ``ConflictError`` if a resource has neither of their values."""
     state = site_state.state_of(copy)
     left = []
     for change in changes:

@@ -1,4 +1,4 @@
-"""Selects the entries of pushes to undo, and what was there before them."""
+"""Selects the push entries to undo, and the values before them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry],
 
 
 def before(entries: Iterable[PushEntry]) -> Before:
-    """What was there before the first of these ordered entries."""
+    """The values before the first of these ordered entries."""
     found: dict[str, tuple[str | None, str | None]] = {}
     for entry in entries:
         for key, change in entry.changes.items():
@@ -43,7 +43,7 @@ def before(entries: Iterable[PushEntry]) -> Before:
 
 
 def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
-    """The entries of these pushes if nothing came after them."""
+    """The newest entries, as far as they are all of these pushes."""
     count = 0
     for entry in reversed(entries):
         if entry.source.push not in pushes:
@@ -55,7 +55,7 @@ def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence
 def expect_readable(
     copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
 ) -> None:
-    """Raises ``UserError`` when the first entry to undo may be among those that cannot be read."""
+    """Raises ``UserError`` when the first entry to undo may be among unreadable ones."""
     if len(taken) == len(entries) < len(copy.children(paths.push())):
         raise UserError(
             f"what its pushes changed cannot be told: an entry below {paths.push()} is damaged, or "

@@ -1,16 +1,16 @@
-"""Push waves: their limits, and how a push goes through them. Pure: events in, instructions out.
+"""Push waves: their limits and order. Pure: events in, instructions out.
 
 Rules
 1. Waves run in order; the next begins when the one before has ended without failing. A wave has at
-   most ``parallel`` sites under way, in its order; 0: all.
+ most ``parallel`` sites under way, in its order; 0: all.
 2. Sites with nothing to do are skipped, and a wave of only such sites is not reported.
 3. A wave has failed once more than ``max_failures`` of its sites have. No further site is begun;
-   those under way complete, then the push ends.
+ those under way complete, then the push ends.
 4. With ``rollback`` all sites that this push has touched are then reverted, newest wave first,
-   ``parallel`` at once, whatever their windows. One that cannot be reverted does not stop others.
-5. When asked to stop, no further site is begun or reverted; those under way complete.
-6. A site whose window is shut is not begun; others of its wave go first. When nothing else of the
-   wave can go on, the push ends there, or waits if told to.
+ ``parallel`` at once, regardless of windows. One failed revert does not stop the others.
+5. After a stop request no further site is begun or reverted; those under way complete.
+6. A site whose window is shut is not begun; others of its wave go first. When only shut sites are
+ left, the push ends there, or waits with ``wait_for_windows``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from flumeng.fleet.windows import Window
 
 @dataclass(frozen=True)
 class Wave:
-    """Sites that are changed together, ``parallel`` at once. The wave has failed when more than
-    ``max_failures`` have. A site has ``settle_seconds`` to run what it got and must then be no
-    worse than before for ``soak_seconds``. It is begun only within a window in its time zone, if
-    there are any."""
+    """Sites changed together, ``parallel`` at once. The wave fails when more than ``max_failures``
+    fail. A site must run its changes within ``settle_seconds``, then be no worse than before for
+    ``soak_seconds``. It is begun only within a window in its time zone, if there are any."""
 
     name: str
     sites: tuple[str, ...]
@@ -51,7 +50,7 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class SiteEvent:
-    """What became of a site's turn."""
+    """An event of a site's turn."""
 
     site: str
 
@@ -61,7 +60,7 @@ class Applied(SiteEvent):
 
 
 class Settled(SiteEvent):
-    """The site runs what it got, and is no worse than before."""
+    """The site runs its changes, and is no worse than before."""
 
 
 class Done(SiteEvent):
@@ -70,14 +69,14 @@ class Done(SiteEvent):
 
 @dataclass(frozen=True)
 class Failed(SiteEvent):
-    """``touched``: something of this push is in the site, or may be."""
+    """``touched``: the site has, or may have, writes of this push."""
 
     why: str
     touched: bool
 
 
 class Reverted(SiteEvent):
-    """The site has again what it had before this push."""
+    """The site is restored to before this push."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,6 @@ class State(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a wave, or the push, ended."""
-
     DONE = "done"
     DONE_WITH_FAILURES = "done with failures"
     FAILED = "failed"
@@ -114,8 +111,6 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One event of a site, and the states before and after it."""
-
     number: int
     site: str
     event: str
@@ -182,15 +177,11 @@ class WaveEnds:
 
 @dataclass(frozen=True)
 class Tell:
-    """A site has changed its state."""
-
     step: Step
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The push is over."""
-
     outcome: Outcome
 
 
@@ -207,7 +198,7 @@ TRANSITIONS: dict[tuple[State, type[SiteEvent]], State] = {
     (State.REVERTING, Reverted): State.REVERTED,
     (State.REVERTING, RevertFailed): State.NOT_REVERTED,
 }
-"""A pair that is not here is a fault of the caller."""
+"""Any other pair is a fault of the caller."""
 
 UNDER_WAY = (State.WRITING, State.SETTLING, State.SOAKING)
 GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
@@ -215,8 +206,7 @@ GONE_BACK = (State.REVERTING, State.REVERTED, State.NOT_REVERTED)
 
 @dataclass
 class _Site:
-    """``touched``: something of this push is in it, or may be. ``failed`` and ``not_reverted``:
-    why."""
+    """``touched``: the site has, or may have, writes of this push. The last two are reasons."""
 
     name: str
     state: State
@@ -226,9 +216,9 @@ class _Site:
 
 
 class Waves:
-    """One run of a push; not thread-safe. ``todo``: the sites to change; ``touched``: those that an
-    earlier run of the same push has changed. ``is_open``: whether a site may be begun now. ``log``:
-    at most six steps for each site."""
+    """One run of a push; not thread-safe. ``todo``: the sites to change; ``touched``: those changed
+    by an earlier run. ``is_open``: whether a site may begin now. ``log``: at most six steps a
+    site."""
 
     def __init__(
         self,
@@ -260,8 +250,7 @@ class Waves:
         self.log: list[Step] = []
 
     def handle(self, event: Event) -> list[Instruction]:
-        """The first event is a ``Tick``. Raises AssertionError for an event that the site cannot
-        have now."""
+        """Begins with a ``Tick``. Raises AssertionError for an event not in TRANSITIONS."""
         self._out = []
         if isinstance(event, StopAsked):
             self._stopping = True
@@ -279,11 +268,9 @@ class Waves:
 
     @property
     def states(self) -> dict[str, State]:
-        """By site, in the order of the waves."""
         return {site.name: site.state for site in self._sites.values()}
 
     def check(self) -> None:
-        """The invariants of this structure."""
         for number, wave in enumerate(self._waves):
             sites = self._of(wave)
             busy = [site for site in sites if site.state in (*UNDER_WAY, State.REVERTING)]

@@ -27,8 +27,7 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """``mon-fri 09:00-16:00``, ``sat,sun 22:00-06:00`` or ``daily 00:00-24:00``. Raises
-    ``ValueError``."""
+    """For example ``mon-fri 09:00-16:00`` or ``daily 00:00-24:00``. Raises ``ValueError``."""
     form = _FORM.fullmatch(text.strip().lower())
     if form is None:
         raise ValueError(

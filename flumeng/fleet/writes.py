@@ -1,6 +1,5 @@
-"""Turns changes into one transaction on the site copy they were compared with. Pure. Every write
-expects the version in the copy, so that of two concurrent changes one is refused. It includes an
-entry of what was there before, and an audit entry."""
+"""Turns changes into one transaction, with a push and an audit entry. Pure. Writes expect the
+versions of the site copy that was compared, so one of two concurrent changes is refused."""
 
 from __future__ import annotations
 
@@ -111,7 +110,6 @@ def transaction(
 
 
 def entry_name(number: int) -> str:
-    """Names sort by number."""
     return f"{number:010d}"
 
 
@@ -168,7 +166,7 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
-    """Settings and chokes, with checks that what a choke is for stays there."""
+    """Settings and chokes, with checks that flows and nodes of chokes stay unchanged."""
     found = copy.read(paths.cluster())
     own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
     if found is None:
@@ -243,7 +241,7 @@ def _with(before: Mapping[str, V], name: str, value: V | None) -> dict[str, V]:
 
 
 def _real(changes: Iterable[Change]) -> list[Change]:
-    """Those that change the resource itself."""
+    """Changes of the resource itself."""
     return [change for change in changes if change.verb in ("make", "change", "delete")]
 
 
@@ -254,6 +252,5 @@ def _old(copy: SiteCopy) -> Iterable[Write]:
 
 
 def version_of(copy: SiteCopy, path: Path) -> Expected:
-    """The version that a write expects."""
     found = copy.znodes[str(path)]
     return found.version if found else ABSENT

@@ -18,7 +18,6 @@ class Backoff:
         self._next = first_seconds
 
     def next(self) -> float:
-        """The seconds to wait before the next attempt."""
         seconds = self._next
         self._next = min(2 * seconds, self._most)
         return seconds
@@ -27,14 +26,14 @@ class Backoff:
         self._next = self._first
 
     async def wait(self, wake: asyncio.Event) -> None:
-        """Waits, or until ``wake`` is set."""
+        """Sleep until the next attempt is due or ``wake`` is set."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(wake.wait(), self.next())
 
 
 class RetryTimer:
-    """When a failed disk is tried again. Starts over when nothing failed for ``MOST_SECONDS``;
-    ``now`` is in seconds that only grow."""
+    """The time of the next attempt on a failed disk. Starts over after ``MOST_SECONDS`` without a
+    failure; ``now`` is monotonic seconds."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(FIRST_SECONDS, MOST_SECONDS)

@@ -1,4 +1,4 @@
-"""When a file was made, by ``statx``: no tool can set it, and a changed mode does not change it."""
+"""A file's birth time, by ``statx``: no tool can set it, and a changed mode does not change it."""
 
 from __future__ import annotations
 

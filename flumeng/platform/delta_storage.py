@@ -1,4 +1,4 @@
-"""How the library deltalake reaches the store of a table."""
+"""Storage options of the library deltalake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STORAGE = {
 
 
 def of(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
-    """The table's URI and its storage options, from a location as pyarrow takes it."""
+    """The table's URI and its storage options, from a location in pyarrow's form."""
     place, query = split_query(location)
     if not (store := store_of(place)):
         return place.removeprefix("file://"), {}

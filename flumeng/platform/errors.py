@@ -1,5 +1,4 @@
-"""The error tree, split by who must act. Every error that leaves an adapter is one of these; the
-command line maps them to exit codes 2, 3, 4 and 1."""
+"""The error tree, split by the remedy; adapters raise only these. Exit codes: 2, 3, 4 and 1."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class NotAllowedError(UserError):
 
 
 class ConflictError(FlumengError):
-    """Someone else won a compare-and-set: read again, then decide again."""
+    """Another writer won a compare-and-set: read again, then decide again."""
 
 
 class UnavailableError(FlumengError):
@@ -25,9 +24,9 @@ class UnavailableError(FlumengError):
 
 
 class ForbiddenError(UnavailableError):
-    """ZooKeeper does not allow it to this identity. Nothing was written, and a retry is in vain
-    until an administrator changes the access."""
+    """ZooKeeper denies this identity the access. Nothing was written, and a retry is in vain until
+    an administrator changes the access."""
 
 
 class CorruptError(FlumengError):
-    """Stored data is not what was written: stop, and keep the evidence."""
+    """Stored data is damaged: stop, and keep the evidence."""

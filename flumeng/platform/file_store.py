@@ -1,8 +1,6 @@
-"""Durable directories: of the local disk, or of any file system of pyarrow.
-
-A location is a URI or an absolute path; the query of a URI says how its store is reached. A local
-file or directory counts once it is synced. A rename may be repeated: it takes effect once.
-"""
+"""Durable directories, local or in a file system of pyarrow. A location is an absolute path, or a
+URI with connection parameters in its query. Local entries count once synced. Renames are
+repeatable."""
 
 from __future__ import annotations
 
@@ -21,19 +19,19 @@ from flumeng.platform.options.patterns import split_query
 from flumeng.platform.remote_store import Resolve, is_marker, open_remote
 
 LASTING = 10_000
-"""The most directories that are remembered."""
+"""Most directories remembered as synced."""
 
 
 class FileStore(Protocol):
-    """Paths are without scheme, see ``open_store``. Behind a network UserError means that a person
-    has to act (no such bucket, access denied), UnavailableError that a retry may help."""
+    """Paths lack a scheme, see ``open_store``. Remote stores raise UserError when a person has to
+    act (no such bucket, access denied), UnavailableError when a retry may help."""
 
     @property
     def files(self) -> fs.FileSystem:
         """The file system of pyarrow, for reading."""
 
     def make_directory(self, path: str) -> None:
-        """Create it durably, with its parents; nothing happens when it is there."""
+        """Create it durably, with its parents; does nothing when it exists."""
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A new file; its content counts after ``close`` and then ``sync``."""
@@ -42,20 +40,19 @@ class FileStore(Protocol):
         """Make a closed file's content, or a directory's entries, durable."""
 
     def rename(self, moves: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Carry out all moves durably, markers (names with an underscore) last; gives those whose
-        source and target are both missing. A move without a source but with its target was done
-        before."""
+        """Carry out all moves durably, markers (names with an underscore) last; return those whose
+        source and target are both missing. A move with only its target was done before."""
 
     def exists(self, path: str) -> bool: ...
 
     def directories(self, path: str) -> list[str]:
-        """Names of the directories in ``path``; none when it is not there."""
+        """Names of the directories in ``path``; empty when it is missing."""
 
     def remove_tree(self, path: str) -> None:
-        """Nothing happens when it is not there."""
+        """Does nothing when it is missing."""
 
     def explained(self, error: OSError) -> Exception:
-        """What to raise for an error of a file from ``open_output``."""
+        """The error to raise for an error of a file from ``open_output``."""
 
 
 def exists(uri: str) -> bool:
@@ -80,18 +77,17 @@ def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSys
 
 
 def below(uri: str, *names: str) -> str:
-    """The location ``names`` below ``uri``."""
     place, query = split_query(uri)
     return "/".join((place.rstrip("/"), *names)) + query
 
 
 class LocalFileStore:
-    """What it creates is durable when the call returns, files after ``sync``."""
+    """The local disk. Created entries are durable when the call returns, files after ``sync``."""
 
     def __init__(self) -> None:
         self.files = fs.LocalFileSystem()
         self._lasting: dict[Path, tuple[int, int]] = {}
-        """Directories that this process has synced, with all above them, and their identities."""
+        """Directories that this process has synced with all their parents -> their identities."""
 
     def make_directory(self, path: str) -> None:
         directory = Path(path)
@@ -137,7 +133,7 @@ class LocalFileStore:
         return error
 
     def _make_last(self, directories: Iterable[Path]) -> None:
-        """Sync those that are not known to last, with all above them."""
+        """Sync directories that were not synced before, with all their parents."""
         fresh = []
         for directory in directories:
             found = directory.stat()

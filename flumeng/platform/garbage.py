@@ -1,4 +1,4 @@
-"""When Python does not look for cyclic garbage."""
+"""Pauses Python's cyclic garbage collection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """For making very many objects that stay: a plan, modules."""
+    """For creating very many objects that stay: a plan, modules."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,5 +1,4 @@
-"""How a user's command is started: under a guard, which ends it with the process that started
-it."""
+"""Starts users' commands under a guard, which ends them with the process that started them."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ import sys
 from pathlib import Path
 
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
-"""Goes before the words of the command."""
+"""Prefix of a command."""
 STOP_SECONDS = 4.0
-"""A guard that runs so long after the end of its input hangs."""
+"""A guard that runs for longer after the end of its input hangs."""
 ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
 """Other variables of our process may hold secrets."""
 

@@ -1,4 +1,4 @@
-"""Idle connections of an executor: opening one costs more than a small batch."""
+"""A pool of idle connections of an executor: opening one costs more than a small batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ KEEP_SECONDS = 60.0
 
 
 class IdleClients(Generic[K, C]):
-    """A few for each recently used server, for any thread. ``clock`` gives seconds that only
-    grow."""
+    """Up to EACH clients for each recently used server. Thread-safe. ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

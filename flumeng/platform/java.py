@@ -1,4 +1,4 @@
-"""Finds a Java that Spark and the ZooKeeper server run on."""
+"""Finds a Java for Spark and the ZooKeeper server."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-r"""JSON as RFC 8259 has it, for msgspec, which refuses unpaired surrogates (``"\\ud83d"``).
-
-With every such escape as ``\\ufffd``, a text is JSON exactly if it was, and its values keep their
-lengths.
-"""
+r"""Replaces unpaired surrogates (``"\\ud83d"``), valid in RFC 8259 but refused by msgspec, by
+``\\ufffd``. The result is valid JSON exactly if the text was, and values keep their lengths."""
 
 from __future__ import annotations
 

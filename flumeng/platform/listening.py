@@ -49,8 +49,8 @@ def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
 
 
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:
-    """Whether a connection uses one of the last descriptors of this process, which are reserved for
-    the journals and their readers. (A new descriptor is the lowest free one.)"""
+    """Whether a connection uses one of this process's last descriptors, reserved for the journals
+    and their readers. (A new descriptor is the lowest free one.)"""
     return is_reserved(transport.get_extra_info("socket").fileno())
 
 

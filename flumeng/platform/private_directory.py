@@ -1,8 +1,5 @@
-"""The data directory of a process: only its user enters it, whatever the umask and its maker.
-
-Older files are closed to others when the process starts; beside the directory only named parts, so
-never the output of a flow that writes into it.
-"""
+"""The data directory of a process: only its user can enter it, whichever umask or creator it has.
+Older files are closed to others at the start, but only below named parts: never a flow's output."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 
 
 def make_private(directory: Path, names: Iterable[str]) -> None:
-    """Make the directory if necessary, and close it and everything below ``names`` in it to others.
-    Raises UserError when it belongs to another user or cannot be written."""
+    """Create the directory if necessary, and close it and all below ``names`` to others. Raises
+    UserError when it belongs to another user or cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
         owner = directory.stat().st_uid
@@ -70,7 +67,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> bool:
-    """Whether others had access to it. Links and missing files are left alone."""
+    """Whether others had access to it. Links and missing files stay unchanged."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & OTHERS:

@@ -1,4 +1,4 @@
-"""Processes of this host: how they start, end and leave nothing behind (Linux)."""
+"""Processes of this host: start, end and clean-up (Linux)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def die_with_parent() -> None:
 
 
 def go_on_without_parent() -> None:
-    """Let the kernel continue this process if it is stopped when its parent dies: then it reads the
-    end of its input."""
+    """Let the kernel continue this process, if stopped, when its parent dies: it then reads the end
+    of its input."""
     _on_death_of_parent(signal.SIGCONT)
 
 
@@ -51,8 +51,7 @@ def _on_death_of_parent(number: signal.Signals) -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Keep secrets and events in memory off the disk after a crash of this process or a child: the
-    limit is inherited, as ``PR_SET_DUMPABLE`` is not. Only the soft one: a user's command may raise
-    it."""
+    """Keep secrets and events in memory off the disk after a crash. The limit is inherited, unlike
+    ``PR_SET_DUMPABLE``. Only the soft one: a user's command may raise it."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -1,5 +1,5 @@
-"""A token bucket that may be overdrawn, since received bytes have to be taken. The overdraft is
-waited for, so the rate holds over any longer time. Pure."""
+"""A token bucket that may be overdrawn, since received bytes have to be taken. Callers wait for the
+overdraft, so the rate holds over any longer time. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ BURST_SECONDS = 0.1
 
 
 class RateLimit:
-    """``rate`` in bytes per second, above 0; ``now`` in seconds that only grow."""
+    """``rate`` in bytes per second, above 0; ``now`` in monotonic seconds."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
@@ -15,7 +15,7 @@ class RateLimit:
         self._at = now
 
     def take(self, nbytes: int, now: float) -> float:
-        """Count received bytes; gives the seconds to wait before receiving more."""
+        """Count received bytes; return the seconds to wait before receiving more."""
         saved = self._balance + (now - self._at) * self.rate
         self._balance = min(saved, self.rate * BURST_SECONDS) - nbytes
         self._at = now

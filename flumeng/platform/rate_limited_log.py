@@ -9,7 +9,7 @@ SECONDS = 60.0
 
 
 class RateLimitedLog:
-    """Logs one kind of warning at most once a minute. Threads at once may both log it."""
+    """Logs one kind of warning at most once a minute. Concurrent threads may both log it."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -1,8 +1,5 @@
-"""File stores behind a network: any file system of pyarrow, with time-outs and credentials.
-
-An object store has no rename: a file is shown by a copy, which appears at once and may be repeated
-until its source goes with its staging directory.
-"""
+"""Remote file stores: any file system of pyarrow, with time-outs and credentials. Object stores
+have no rename: a copy shows a file at once, and may be repeated while its staged source exists."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _TO_BE_MENDED = {
 _WORTH_WAITING = {408, 425, 429}
 
 Resolve = Callable[[str], str]
-"""Gives the secret behind a reference, or raises UserError."""
+"""Returns the secret behind a reference, or raises UserError."""
 
 
 def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
@@ -101,7 +98,7 @@ def _s3(bucket: str, given: Mapping[str, str]) -> fs.S3FileSystem:
         connect_timeout=CONNECT_SECONDS,
         request_timeout=SILENT_SECONDS,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        allow_delayed_open=True,  # a small file is one request then, and not three
+        allow_delayed_open=True,  # a small file then takes one request, not three
     )
 
 
@@ -116,7 +113,7 @@ def _azure(host: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
 
 
 class RemoteFileStore:
-    """See ``file_store.FileStore``. ``name``: what comes before the path in messages."""
+    """See ``file_store.FileStore``. ``name``: prefix of the path in messages."""
 
     def __init__(self, filesystem: fs.FileSystem, name: str = "") -> None:
         self.files = filesystem

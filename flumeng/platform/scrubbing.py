@@ -1,8 +1,5 @@
-"""Keeps secrets in memory out of whatever leaves a process.
-
-A process remembers each secret that it has had; ``scrub`` removes it from logs, statuses and errors
-of executors: as a whole, in each line of a longer one, and as URLs, JSON, HTML and base64 write it.
-"""
+"""Removes secrets from all texts that leave a process: logs, statuses, errors of executors. It
+knows the secrets a process had, their long lines, and forms in URLs, JSON, HTML and base64."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ _known: dict[str, re.Pattern[str]] = {}
 
 
 class Secret(str):
-    """A text that ``repr`` does not show, and that each process which makes or unpickles it scrubs
-    from then on."""
+    """A text that ``repr`` hides, and that is scrubbed once a process creates or unpickles it."""
 
     __slots__ = ()
 
@@ -48,15 +44,12 @@ class Secret(str):
 
 
 class Formatter(logging.Formatter):
-    """Log lines and traces without secrets."""
-
     def format(self, record: logging.LogRecord) -> str:
         return scrub(super().format(record))
 
 
 def scrub(text: str) -> str:
-    """``text`` without any secret of this process. Scrub a text before cutting it: a part of a
-    secret is not recognised."""
+    """Remove all secrets of this process. Scrub before cutting: half a secret is not recognised."""
     for pattern in list(_known.values()):
         text = pattern.sub(SHOWN, text)
     return text
@@ -68,7 +61,7 @@ def excerpt(text: str, characters: int) -> str:
 
 
 def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
-    """The same ``items``, whose errors, causes and log lines of libraries tell no secret."""
+    """The same ``items``; errors, their causes and log lines of libraries contain no secret."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Formatter())
     try:
@@ -101,7 +94,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(content: bytes) -> Iterator[str]:
-    """What the base64 of any text with ``content`` in it has in common, for the three offsets."""
+    """The common part of the base64 of all texts with ``content``, for each of three offsets."""
     if len(content) < BASE64_BYTES:
         return
     for before, first in enumerate((0, 2, 3)):

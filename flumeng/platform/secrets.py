@@ -1,6 +1,6 @@
 """Secrets, to which inventories and flows refer: ``${secret:NAME}``.
 
-Looked up on the host that uses it: where the node's policy file says, else in the variable
+Looked up on the host that uses them: by the node's policy file, else in the variable
 ``FLUMENG_SECRET_<NAME>`` (capitals, underscores for dashes), else in the file NAME of the directory
 ``FLUMENG_SECRETS``. No message here shows one.
 """
@@ -30,7 +30,7 @@ PREFIX = "FLUMENG_SECRET_"
 MAX_BYTES = 64 * 1024
 COMMAND_SECONDS = 10.0
 KEEP_SECONDS = 30.0
-"""A command's output is reused for so long, so that many tasks that begin at once run it once."""
+"""How long a command's output is reused: many tasks that begin at once run it once."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ _backends: dict[str, SecretBackend] = {}
 
 
 def use(backends: Mapping[str, SecretBackend]) -> None:
-    """Look these up where the policy file of this process's node says."""
+    """Look these secrets up by the policy file of this process's node."""
     _backends.clear()
     _backends.update(backends)
 
@@ -129,7 +129,7 @@ def _from_backend(name: str, backend: SecretBackend) -> Secret:
 
 def _content(path: Path) -> str | None:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  at once
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  non-blocking
             state = os.fstat(file.fileno())
             content = file.read(MAX_BYTES + 1) if stat.S_ISREG(state.st_mode) else b""
     except FileNotFoundError:

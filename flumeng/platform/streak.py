@@ -8,7 +8,7 @@ HEALTHY, UNHEALTHY, UNREACHABLE = "", "unhealthy", "unreachable"
 
 
 class Streak:
-    """``health`` is ``unreachable`` when the failures were that nothing answered."""
+    """``health`` is ``unreachable`` when the last failures were missing answers."""
 
     def __init__(self) -> None:
         self.health = HEALTHY

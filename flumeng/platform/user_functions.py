@@ -1,4 +1,4 @@
-"""Users' functions that flows name: how they are found, and how their errors are reported."""
+"""Imports users' functions that flows name, and reports their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UserFunction = Callable[..., Any]
 
 
 class FunctionError(FlumengError):
-    """A user's function raised, or returned what it may not."""
+    """A user's function raised, or returned an invalid value."""
 
 
 def imported(place: str) -> UserFunction:
@@ -39,8 +39,7 @@ def imported(place: str) -> UserFunction:
 
 
 def last_line(error: Exception, module: str) -> str:
-    """The error, and the deepest line in the package of ``module``; without one, the deepest of
-    all."""
+    """The error, with the deepest line in the package of ``module``, else the deepest of all."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)

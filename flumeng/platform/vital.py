@@ -1,5 +1,5 @@
-"""Threads that a process cannot do without: when one raises, the process ends, and the node starts
-it again, since without it the process would report that it is alive and do nothing."""
+"""Vital threads: when one raises, the process ends and the node restarts it. Otherwise the process
+would report that it is alive and do nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ EXIT_CODE = 70
 
 @contextmanager
 def vital() -> Iterator[None]:
-    """Ends this process when its body raises."""
     try:
         yield
     except BaseException:
@@ -38,7 +37,7 @@ def start(name: str, run: Callable[[], None]) -> threading.Thread:
 
 
 def every(seconds: float, act: Callable[[], None], name: str) -> None:
-    """Call ``act`` again and again in a vital thread, after so many ``seconds`` each time."""
+    """Call ``act`` repeatedly in a vital thread, after ``seconds`` each time."""
 
     def run() -> None:
         while True:

@@ -1,9 +1,6 @@
-"""Ends a daemon whose main loop hangs, and reports each turn of the loop to systemd.
-
-A client thread keeps the ZooKeeper session alive, which proves nothing about the loop. A loop
-without a turn within its limit ends its process. Time in which the whole process was stopped
-(SIGSTOP) does not count; systemd restarts such a one by ``WatchdogSec``, see ``sd_notify(3)``.
-"""
+"""Ends a daemon whose main loop hangs, and reports each turn of the loop to systemd. (A ZooKeeper
+session lives on in another thread.) Time in which the whole process was stopped (SIGSTOP) does not
+count; systemd restarts such a process by ``WatchdogSec``, see ``sd_notify(3)``."""
 
 from __future__ import annotations
 
@@ -25,15 +22,14 @@ EXIT_CODE = 75
 """Only of daemons ended by their watchdog."""
 CHECK_SECONDS = 1.0
 LATE_SECONDS = 1.0
-"""A check that is so late: the process was stopped."""
+"""A check that is later than this: the process was stopped."""
 REPORT_SECONDS = 1.0
 LOG_SECONDS = 2.0
-"""The hung thread may hold what logging needs; then the process ends without a log entry."""
+"""The hung thread may hold a lock of logging; then the process ends without a log entry."""
 
 
 class ServiceManager:
-    """systemd for a unit with ``Type=notify``. The address is removed from ``environ``, so that
-    children do not get it; without one nothing is sent."""
+    """systemd's ``Type=notify``. Removes the address from ``environ``, out of children's reach."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
@@ -52,7 +48,7 @@ class ServiceManager:
 
 class Watchdog:
     """Watches the daemon ``name``, whose loop runs in the creating thread and reports turns to
-    ``health``. ``clock`` gives seconds that only grow."""
+    ``health``. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -73,8 +69,8 @@ class Watchdog:
         self._checked_at = clock()
 
     def start(self) -> None:
-        """Watch until the process ends. SIGABRT, by which systemd ends a daemon, leaves all stacks
-        on standard error."""
+        """Watch until the process ends. At systemd's SIGABRT all stacks are written to standard
+        error."""
         faulthandler.enable()
         self._health.on_turn(self._report)
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()

@@ -10,7 +10,7 @@ from flumeng.platform.errors import CorruptError
 
 
 def write_durably(file: Path, text: str) -> None:
-    """Written whole or not at all, also after a power cut; only for this process's user to read."""
+    """Write the file whole or not at all, also after a power cut; only for this process's user."""
     draft = file.with_suffix(".tmp")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(text)
@@ -25,8 +25,7 @@ def write_durably(file: Path, text: str) -> None:
 
 
 def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in ``file``; empty when there is none. Raises OSError, and CorruptError for
-    other content."""
+    """The JSON object in ``file``, or {} without it. Raises OSError; CorruptError if invalid."""
     try:
         found = json.loads(file.read_bytes())
     except FileNotFoundError:

@@ -1,8 +1,6 @@
-"""The public contract of connectors and filters: all that a plug-in imports of flumeng.
-
+"""The public contract of connectors and filters: plug-ins import only this package of flumeng.
 Option classes are light; ``Source``, ``Sink``, ``RangedInput`` and ``Filter`` need pyarrow. Names
-are loaded when used, so that control processes load no pyarrow. See docs/plugins.md.
-"""
+are loaded when used, so that control processes load no pyarrow. See docs/plugins.md."""
 
 from __future__ import annotations
 

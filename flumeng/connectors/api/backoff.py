@@ -1,8 +1,5 @@
-"""Pauses between the attempts of a stage on a server; after that the loop repeats the batch.
-
-The driver learns of an error only when the stage ends. So a server that has accepted nothing of a
-split is given up early: the task then reports ``retrying`` with the error.
-"""
+"""Backoff within a stage that writes to a server. The driver learns of errors only when the stage
+ends, so the stage gives up early on a server that accepts nothing; the batch is then repeated."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from flumeng.platform.errors import UnavailableError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 FRESH_SECONDS = 2.0
-"""How long a server is tried that has accepted nothing of a split. The stage occupies a core of
-Spark meanwhile."""
+"""Time limit for a server that accepts nothing of a split: the stage occupies a Spark core."""
 
 CONNECT_SECONDS = 5.0
 """Time limit of a connection attempt: TCP has sent three SYNs by then."""
@@ -24,8 +20,8 @@ CONNECT_SECONDS = 5.0
 class Backoff:
     """Exponential backoff with jitter. For one thread.
 
-    Until the server accepts something, attempts end after FRESH_SECONDS, or a pause that it asked
-    for, and ``seconds`` at most. Later they end ``seconds`` after the first pause since the last
+    Until the server accepts something, attempts end after FRESH_SECONDS or after a requested pause,
+    but within ``seconds``. Later they end ``seconds`` after the first pause since the last
     progress. With ``patience_seconds`` they end that long after the start or the last progress.
     """
 
@@ -46,20 +42,19 @@ class Backoff:
         self._most_until = clock() + min(seconds, patience_seconds or seconds)
 
     def progressed(self) -> None:
-        """The server has accepted something: it is slow, but up."""
         self._next = FIRST_SECONDS
         self._until = None
         if self._patience_seconds is not None:
             self._until = self._clock() + self._patience_seconds
 
     def pause(self, error: UnavailableError, *, least_seconds: float = 0.0) -> None:
-        """Raises ``error`` when the time is over, or would be after the pause. ``least_seconds``:
-        the pause that the server asks for."""
+        """Sleep for at least ``least_seconds``. Raises ``error`` if that would end after the
+        deadline."""
         now = self._clock()
         if self._until is None:
             self._until = now + self._seconds
         pause = max(least_seconds, self._next * random.uniform(0.5, 1.5))
-        if least_seconds:  # it is there
+        if least_seconds:  # the server is up
             self._until = max(self._until, min(now + pause + FRESH_SECONDS, self._most_until))
         if now + pause > self._until:
             raise error

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields
 @dataclass(slots=True)
 class Counters:
     """All but the last two only grow. ``bytes`` are as received, with framing. ``discarded_bytes``
-    were received and are in no event: ends of over-long or unfinished messages, and what could not
-    be stored. ``malformed``: could not be framed or read. ``undelivered``: requests whose events
-    were not delivered in time. Connections were ``refused`` (too many), ``unauthorized``, or closed
-    as ``idle`` or ``overfull`` (unfinished messages took too much memory). ``dropped`` datagrams
-    found the kernel's buffer full. ``skipped`` files are compressed. ``cut`` files were truncated,
+    were received but are in no event: ends of over-long or unfinished messages, and unstorable
+    data. ``malformed``: could not be framed or read. ``undelivered``: requests whose events were
+    not delivered in time. Connections were ``refused`` (too many), ``unauthorized``, or closed as
+    ``idle`` or ``overfull`` (unfinished messages took too much memory). ``dropped`` datagrams found
+    the kernel's buffer full. ``skipped`` files are compressed. ``cut`` files were truncated,
     ``missed`` ones gone or compressed, before they were read to the end; ``lost_files`` are both,
     until there was none for a day. ``unread_bytes`` of followed files are not read yet."""
 
@@ -36,6 +36,5 @@ class Counters:
 
 
 def total(counters: Iterable[Counters]) -> Counters:
-    """What all of them counted together."""
     every = list(counters)
     return Counters(*(sum(getattr(one, f.name) for one in every) for f in fields(Counters)))

@@ -1,8 +1,5 @@
-"""Dead letters: events that a sink refuses for good, or that a filter cannot process.
-
-The stage of a sink and that of its dead letters run one after the other in the same place, so a
-dead letter is as durable as the rest of its split and is committed with it.
-"""
+"""Dead letters: events that a sink refuses for good or a filter cannot process. The stages of a
+sink and of its dead letters run in one task: both are equally durable, and committed together."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from flumeng.platform.errors import FlumengError
 from flumeng.platform.scrubbing import scrub
 
 Refuse = Callable[[pa.RecordBatch, Sequence[str]], None]
-"""Takes refused events, as the sink was given them, with a reason for each."""
+"""Takes refused events, with the sink's columns, and a reason for each."""
 RefusingStage = Callable[[Iterator[pa.RecordBatch], Refuse], Iterator[pa.RecordBatch]]
 
 KEPT = {identity.JOURNAL: "journal", identity.SEQ: "seq"}
-"""Columns of an event's identity that a dead letter keeps, by their names in events."""
+"""Identity columns that a dead letter keeps -> their names in events."""
 DEAD_LETTERS = "dead_letters"
 """The column of a sink's last row with the rows of the dead letters' stage."""
 
@@ -37,7 +34,7 @@ class RefusedError(FlumengError):
 @dataclass(frozen=True)
 class DeadLetters:
     """``place`` and ``revision`` of the refusing sink. ``stage`` writes dead letters; None: the
-    flow has no sink for them that can take these. ``identified``: they keep the identity."""
+    flow has no sink that can take them. ``identified``: they keep the identity columns."""
 
     place: str = ""
     revision: int = 0
@@ -54,7 +51,6 @@ def schema_around(schema: pa.Schema) -> pa.Schema:
 
 
 def schema_of_dead_letters(events: pa.Schema, *, identified: bool = False) -> pa.Schema:
-    """The schema of dead letters of a sink that takes ``events``."""
     return pa.schema([*_event_schema(events, identified=identified), *ADDED])
 
 
@@ -78,7 +74,7 @@ class _WithDeadLetters:
 
 
 class _Refused:
-    """Buffers refused events in ``held`` until the stage of the sink has ended."""
+    """Buffers refused events until the sink's stage has ended."""
 
     def __init__(self, held: Any, letters: DeadLetters) -> None:
         self._held = held
@@ -99,7 +95,7 @@ class _Refused:
         self._writer.write_batch(letters)
 
     def written(self) -> bytes | None:
-        """The rows of the dead letters' stage as an Arrow stream; None without any."""
+        """The rows of the dead letters' stage as an Arrow stream; None without dead letters."""
         if self._writer is None:
             return None
         self._writer.close()
@@ -113,8 +109,7 @@ class _Refused:
 
 @dataclass(frozen=True)
 class ToDeadLetters:
-    """A stage: turns events that a filter could not process into dead letters; ``of`` gives the
-    reasons."""
+    """A stage that turns a filter's failed events into dead letters; ``of`` gives their reasons."""
 
     place: str
     revision: int
@@ -146,7 +141,6 @@ def _letters(
 
 
 def _event_schema(events: pa.Schema, *, identified: bool) -> pa.Schema:
-    """The columns of the event, and its identity where it is known."""
     plain = events if identified else identity.without(events)
     return pa.schema([*plain, *(field for _, field in _dropped(events))])
 
@@ -157,8 +151,7 @@ def _event_columns(events: pa.RecordBatch, *, identified: bool) -> list[pa.Array
 
 
 def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
-    """The columns of the identity that a filter has dropped from the event, under their names
-    there."""
+    """Identity columns whose copies in the event a filter has dropped, under the event's names."""
     return [
         (name, events.field(name).with_name(own))
         for name, own in KEPT.items()
@@ -167,12 +160,11 @@ def _dropped(events: pa.Schema) -> list[tuple[str, pa.Field]]:
 
 
 def is_dead_letters(row: Mapping[str, Any]) -> bool:
-    """Whether a sink's row is about dead letters only."""
     return row.get(DEAD_LETTERS) is not None
 
 
 def rows(found: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows of the dead letters' stage among the rows of a sink."""
+    """The rows of the dead letters' stage among a sink's rows."""
     for row in found:
         if is_dead_letters(row) and row[DEAD_LETTERS]:
             with pa.ipc.open_stream(row[DEAD_LETTERS]) as reader:

@@ -1,8 +1,5 @@
-"""Waiting, for a bounded time, until the events of a journal are delivered.
-
-Delivered means acked by the flow's own cursor: each event below is in all sinks, was dropped by a
-filter, or is a dead letter. The node fetches the acks of the journals that are awaited here.
-"""
+"""Waits until a journal's events are delivered: acked by the flow's cursor, which means in all
+sinks, dropped by a filter, or a dead letter. The node fetches the acks of journals with waits."""
 
 from __future__ import annotations
 
@@ -21,29 +18,27 @@ class _Wait(NamedTuple, Generic[Waiter]):
 
 
 class DeliveryWaits(Generic[Waiter]):
-    """The pure part: waits, acks and times in, answers out.
-
-    ``end`` and ``now`` never fall from one ``add`` to the next, so waits of equal length end in
-    order, and each step costs as much as it answers.
-    """
+    """The pure part: waits, acks and times in, answers out. ``end`` and ``now`` never fall between
+    calls of ``add``, so waits of equal length end in order, and a step's cost is that of its
+    answers."""
 
     def __init__(self) -> None:
         self._queues: dict[float, deque[_Wait[Waiter]]] = {}
-        """By their bounds in seconds."""
+        """Waits by their length in seconds."""
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
     def add(self, end: int, seconds: float, now: float, waiter: Waiter) -> None:
-        """Wait for the ack ``end``, at most ``seconds``."""
+        """Wait until the ack reaches ``end``, at most ``seconds``."""
         self._queues.setdefault(seconds, deque()).append(_Wait(end, now + seconds, waiter))
 
     def delivered(self, acked: int) -> list[Waiter]:
-        """Take out those whose events all lie below ``acked``."""
+        """Remove and return waiters whose events all lie below ``acked``."""
         return self._take(lambda wait: wait.end <= acked)
 
     def late(self, now: float) -> list[Waiter]:
-        """Take out those whose time is up."""
+        """Remove and return waiters whose time is up."""
         return self._take(lambda wait: wait.deadline <= now)
 
     @property
@@ -61,8 +56,7 @@ class DeliveryWaits(Generic[Waiter]):
 
 
 class Deliveries:
-    """Those of one journal, in the thread of the event loop. ``changed`` is called when ``awaited``
-    changes."""
+    """Waits for one journal, in the event loop. ``changed`` is called when ``awaited`` changes."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
@@ -72,8 +66,7 @@ class Deliveries:
         self.awaited = False
 
     def wait(self, end: int, seconds: float) -> asyncio.Future[bool]:
-        """True once all below the seq ``end`` is delivered, False after ``seconds``. It may be
-        cancelled."""
+        """True once all events below ``end`` are delivered, False after ``seconds``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         if end <= self._acked:
@@ -98,7 +91,6 @@ class Deliveries:
         self._follow()
 
     def _follow(self) -> None:
-        """One timer, for the next deadline."""
         deadline = self._waits.next_deadline
         if self._timer is not None and (deadline is None or deadline < self._timer.when()):
             self._timer.cancel()

@@ -1,7 +1,5 @@
-"""Discovery: which partitions a partitioned source has, and how far they reach.
-
-The registry names the finder class of each source. Light: the implementation loads what it needs.
-"""
+"""Discovery of a partitioned source: its partitions and their offsets. The registry names each
+source's finder class. Light: implementations load their libraries."""
 
 from __future__ import annotations
 
@@ -16,9 +14,8 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Before:
-    """The discovery so far. ``scope``: what the finders last searched; None before the first time.
-    ``accepted``: ``held`` partitions that an operator releases -> where to begin, as for
-    ``Finder.offsets``."""
+    """The discovery so far. ``scope``: the last search's; None before the first. ``accepted``:
+    ``held`` partitions that an operator released -> start, as for ``Finder.offsets``."""
 
     partitions: Collection[str] = ()
     scope: Collection[str] | None = None
@@ -27,7 +24,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Offer:
-    """A partition to read: from ``start``, when it is registered now, to ``end``."""
+    """A partition to read up to ``end``, from ``start`` if it is new."""
 
     start: int = 0
     end: int | None = None
@@ -36,12 +33,12 @@ class Offer:
 @dataclass(frozen=True)
 class Findings:
     """``offers``: all partitions to read. Of the other known ones, ``gone`` no longer exist and
-    ``kept`` wait for an operator. ``held``: unique id -> what has happened. ``notes``: events that
-    need nobody.
+    ``kept`` wait for an operator. ``held``: unique id -> a reason for an operator to decide.
+    ``notes``: other events.
 
-    ``bounded``: each offer has an end, and the flow stops when all are read. Look again at once
+    ``bounded``: each offer has an end, and the flow stops when all are read. Search again at once
     (``more``), shortly (``soon``), or after ``due_seconds`` at the latest. ``troubles``: parts that
-    failed; ``lacks``: what is wanted and certainly missing.
+    failed; ``lacks``: wanted and certainly missing.
     """
 
     offers: Mapping[str, Offer]
@@ -60,8 +57,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A partition is readable in [``floor``, ``safe``). ``bytes_from``: bytes behind an offset, if
-    known."""
+    """Readable offsets [``floor``, ``safe``). ``bytes_from``: bytes behind an offset, if known."""
 
     floor: int
     safe: int
@@ -78,7 +74,7 @@ class ProbedFinder(Protocol):
     """A finder class whose servers can be probed before a flow is applied."""
 
     def probe(self, options: Any) -> None:
-        """Asks the servers once. Raises UserError for what the author has to change,
+        """Contact the servers once. Raises UserError when the author must change the options,
         UnavailableError without an answer."""
 
 
@@ -88,33 +84,33 @@ class FinderClass(Protocol):
 
 
 class Finder(Protocol):
-    """Of one source of a flow. Calls take a bounded time, and raise UnavailableError when nobody
-    answers, UserError when a person has to act. One thread finds; others call the rest."""
+    """The finder of one source of a flow. One thread calls ``find``, others the rest. Calls take a
+    bounded time. They raise UnavailableError without an answer, UserError when a person has to
+    act."""
 
     def find(self, before: Before) -> Findings:
         """Search everything."""
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        """How far partitions reach now; lacks unknown ones."""
+        """The readable offsets; lacks unknown partitions."""
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
         """Offsets of ``earliest``, ``latest``, or a time with its zone; the end for a time after
-        the last event. Lacks unknown ones."""
+        the last event. Lacks unknown partitions."""
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """When the event at the offset, or the next readable one, came, in microseconds since the
-        epoch. Lacks those that do not answer in time."""
+        """When the events at these offsets, or the next readable ones, came: microseconds since
+        1970. Lacks partitions that do not answer in time."""
 
     def finished(self) -> None:
-        """All that was found is read to its end; the flow stops after this. It may be called
-        again."""
+        """Called, perhaps repeatedly, when all offers are read to their ends and the flow stops."""
 
     def close(self) -> None:
         """Called last."""
 
 
 class FinderBase(ABC):
-    """A ``Finder`` whose offsets are found by bounds and not by time. ``no_times`` says so."""
+    """A ``Finder`` that has offsets by bounds but not by time; ``no_times`` is the error text."""
 
     no_times: str
 
@@ -128,7 +124,7 @@ class FinderBase(ABC):
         return {name: one.floor if to == "earliest" else one.safe for name, one in found.items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """No event has a time that counts."""
+        """No event has a usable time."""
         del at
         return {}
 

@@ -1,9 +1,6 @@
-"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths.
-
-Pure: bytes in, whole messages out, at the cost of a search for the last newline and a copy; the
-commit thread splits into messages. Only ends of over-long messages, and what follows an invalid
-length, are dropped and counted.
-"""
+"""Framing of streams: newlines, NUL bytes, octet counts (RFC 6587) or 4-byte lengths. Pure, at the
+cost of a search for the last newline and a copy; the commit thread splits into messages. Drops only
+ends of over-long messages and data after an invalid length, both counted."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ TRAILERS: Mapping[str, bytes] = {
     "length-prefixed": b"",
     "syslog": b"\n\r\0",
 }
-"""Bytes that are no part of a message at its end: many senders count a newline in."""
+"""Bytes to strip from a message's end: many senders count a newline in."""
 
 TRAILER_BYTES = 2
-"""Up to this many CR and NUL bytes at the end of a message belong to its framing."""
+"""Up to this many CR and NUL bytes at a message's end belong to its framing."""
 
 _NEWLINE, _NUL = b"\n", b"\0"
 _MAX_COUNT = 1 << 24  # a larger count is text
@@ -56,13 +53,13 @@ class Messages(NamedTuple):
 
     @property
     def events(self) -> int:
-        """How many messages, with empty lines, which become no events."""
+        """Number of messages, including empty lines, which become no events."""
         return self.data.count(b"\n") if self.bounds is None else len(self.bounds[0])
 
 
 class Cutter(Protocol):
-    """Frames one connection. Once ``malformed``, ``complaint`` is for people, and ``hopeless``
-    means that reading on is useless. ``skipped``: bytes that are in no message."""
+    """Frames one connection. Once ``malformed``, ``complaint`` is for people; ``hopeless``: reading
+    on is useless. ``skipped``: bytes that are in no message."""
 
     malformed: bool
     skipped: int
@@ -90,14 +87,11 @@ def cutter(framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> 
 class Framer:
     """Cuts at newlines, with ``nul_ends`` also at NUL bytes, or by octet counts.
 
-    ``auto`` decides by the first byte of the connection, behind newlines and a line of the PROXY
-    protocol: a digit begins an octet count. An invalid count sets ``malformed``, and lines are cut
-    up to the next count before a syslog priority, so that one wrong count costs no other message.
-    In ``auto``, a count over ``max_line_bytes`` is one only before a syslog message: it may be the
-    time at the beginning of a line.
-
-    Of a message over ``max_line_bytes`` a few bytes more are passed on, so that the commit thread
-    sees that it is over-long; the rest is skipped.
+    ``auto`` decides by the first byte of the connection, after newlines and a PROXY protocol line:
+    a digit begins an octet count. An invalid count sets ``malformed``, and lines are cut up to the
+    next count before a syslog priority. In ``auto``, a count over ``max_line_bytes`` is valid only
+    before a syslog message: it may be a time that begins a line. Over-long messages keep a few
+    bytes more than ``max_line_bytes``, so that the commit thread notices; the rest is skipped.
     """
 
     __slots__ = (
@@ -146,7 +140,6 @@ class Framer:
         return self._count(buffer, size) if self._counting else self._split(buffer, size)
 
     def _begin(self, data: bytes) -> list[Messages]:
-        """Choose the framing by the first bytes."""
         self._partial.clear()
         begin = data.lstrip(b"\r\n\0")
         proxy = begin.startswith(_PROXY)
@@ -243,7 +236,7 @@ class Framer:
         return found
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
-        """Append the bounds of whole messages; return where the first incomplete one begins."""
+        """Append the bounds of whole messages; return the start of the first incomplete one."""
         position, size, limit = 0, len(data), self._limit
         self._needed = 0
         while position < size:
@@ -282,8 +275,8 @@ class Framer:
         return size
 
     def _without_drift(self, data: bytes, starts: array[int], ends: array[int]) -> int | None:
-        """For senders whose counts are one too high, so that the next count loses its first digit:
-        correct the last two messages and return their end; None where that does not fit."""
+        """For senders whose counts are one too high, so that the next count loses a digit. Correct
+        the last two messages and return their end; None where that does not fit."""
         if len(starts) < 2 or not data[starts[-2]] == data[starts[-1]] == _PRIORITY[0]:
             return None
         head, start = ends[-2] - 1, starts[-1]
@@ -377,7 +370,7 @@ class PrefixedFramer(Framer):
 
 
 class Lines(NamedTuple):
-    """Messages as slices of joined bytes, and how many bytes of each too long one were cut off."""
+    """Messages as slices of joined bytes; ``cut_bytes`` were cut off each over-long one."""
 
     starts: Indices
     ends: Indices
@@ -385,8 +378,8 @@ class Lines(NamedTuple):
 
 
 def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
-    """The messages of blocks whose bytes, joined, are ``data``. Neighbours with the same rules are
-    cut in one pass."""
+    """The messages of blocks whose joined bytes are ``data``. Neighbours with equal rules are cut
+    in one pass."""
     found: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(
@@ -422,7 +415,7 @@ def _bounds(blocks: list[ReceivedBlock], begin: int) -> tuple[Indices, Indices]:
 
 
 def _trim(data: NDArray[np.uint8], starts: Indices, ends: Indices, rules: LineRules) -> Lines:
-    """Takes off trailers, cuts lines that are too long, drops empty ones."""
+    """Strip trailers, cut over-long lines, drop empty ones."""
     if not len(starts) or not len(data):
         return Lines(starts[:0], ends[:0], starts[:0])
     whole = ends

@@ -1,4 +1,4 @@
-"""The option of sources that cut what they read into lines."""
+"""The option ``max_line_bytes`` of sources that read lines."""
 
 from __future__ import annotations
 

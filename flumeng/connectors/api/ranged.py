@@ -1,9 +1,6 @@
-"""Ranged inputs: the contract for journals, partitions of Kafka and lanes of queues.
-
-An input says which partitions there are (``flumeng.control.snapshot.partitions``), how far each can
-be read (``Positions``, in the collector, without waiting for a server), and how a range is read
-(``flumeng.connectors.ranged.reading``, in executors). This module is light.
-"""
+"""Ranged inputs: the contract for journals, Kafka partitions and lanes of queues. They list
+partitions (``control.snapshot.partitions``), give readable ends without waiting (``Positions``,
+collector) and read ranges (``connectors.ranged.reading``, executors). This module is light."""
 
 from __future__ import annotations
 
@@ -20,12 +17,9 @@ from flumeng.platform.errors import CorruptError, FlumengError
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets [``start``, ``end``) of a partition; ``replayed``: perhaps delivered before.
-
-    Offsets only grow, and inputs may leave some out. With joined lines, ``emitted`` and ``sure``
-    are those of the ``Progress`` before, and ``flush`` ends all messages. ``leader_epoch``: see
-    ``Reach``.
-    """
+    """Offsets [``start``, ``end``) of a partition; ``replayed``: perhaps delivered before. Offsets
+    only grow, and inputs may leave some out. With joined lines, ``emitted`` and ``sure`` are those
+    of the ``Progress`` before, and ``flush`` ends all messages. ``leader_epoch``: see ``Reach``."""
 
     partition: str
     start: int
@@ -46,8 +40,7 @@ Split = tuple[Range, ...]
 
 @dataclass(frozen=True)
 class Gone:
-    """Offsets [``start``, ``end``) can no longer be read; they are acked in one transaction with
-    ``also``."""
+    """Unreadable offsets [``start``, ``end``), to be acked in one transaction with ``also``."""
 
     start: int
     end: int
@@ -56,24 +49,23 @@ class Gone:
 
 
 class Contents(Protocol):
-    """Sizes in a partition whose offsets do not count events. Answers do not change until the
-    offsets are acked."""
+    """Sizes in a partition whose offsets do not count events. Answers stay the same until acks."""
 
     def events(self, start: int, end: int) -> int:
         """About how many events lie in [start, end); at least one, unless it is empty."""
 
     def cut(self, start: int, end: int, events: int) -> int:
-        """The end of a range of about so many events: above ``start``, at most ``end``."""
+        """The end of a range of about ``events`` events: above ``start``, at most ``end``."""
 
     def address(self, start: int, end: int) -> str:
-        """What a reader needs to know of [start, end)."""
+        """The address for a reader of [start, end)."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a partition with joined lines: events whose first line is below ``emitted`` are emitted.
-    Reading resumes at ``offset``, which is no higher. Lines in [``offset``, ``sure``) are read only
-    to know whether the next line of their stream continues a message."""
+    """Progress of a partition with joined lines. Events with their first line below ``emitted`` are
+    emitted. Reading resumes at ``offset``, which is no higher. Lines in [``offset``, ``sure``) are
+    read only to find out whether the next line of their stream continues a message."""
 
     offset: int
     emitted: int
@@ -85,16 +77,14 @@ DELETED = "they were deleted before they were read"
 
 @dataclass(frozen=True)
 class Reach:
-    """What can be read of a partition: [``floor``, ``safe``) at ``address``, which only its reader
-    understands.
+    """The readable part of a partition: [``floor``, ``safe``) at ``address``, opaque to all but its
+    reader.
 
     ``held``: unreadable events. ``trouble``: the error of a server that does not answer. A
     ``closed`` partition gets no more events, a ``full`` one none until the next ack.
     [``gone_from``, ``gone_below``) was lost for the reason ``gone_why``, and is skipped; from 0
     there is no ``floor``. ``contents``: of a partition whose offsets do not count events; its
-    addresses omit ``left_out``. A batch that is repeated exactly can be read up to ``repeatable``
-    too.
-
+    addresses omit ``left_out``. An exact repetition of a batch can be read up to ``repeatable``.
     ``leader_epoch``: of the server that has all below ``safe``; None: the partition is never
     truncated. ``cut``: the log was truncated below the ack, and the flow skips that.
     """
@@ -126,9 +116,9 @@ class Standstill:
     - ``nonsense``: its server contradicts itself, see ``why``;
     - ``lost``: it ends at ``offset``, below its ack, or was truncated there, see ``why``;
     - ``gone``: it keeps nothing below ``offset``, and only ``acked`` is acked;
-    - ``held``: what follows cannot be read, says its server;
-    - ``damaged``: what a batch has read there is corrupt, see ``why``;
-    - ``unanswered``: its server does not send what it claims to have, see ``why``.
+    - ``held``: its server reports the next events unreadable;
+    - ``damaged``: a batch has read corrupt data there, see ``why``;
+    - ``unanswered``: its server does not send its reported events, see ``why``.
     """
 
     kind: Kind
@@ -143,20 +133,19 @@ class Positions(Protocol):
     delays only its own partitions."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Called first with each claim: partitions are now read as ``spec`` says."""
+        """Called first with each claim: partitions are now read by ``spec``."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """How far each can be read; lacks unreachable ones. The caller is woken when that
-        changes."""
+        """The reach of each; lacks unreachable partitions. The caller is woken when it changes."""
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """The next ``of`` has data from after this call."""
+        """The next ``of`` returns data from after this call."""
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        """Try to read the first events of [start, end), not empty; fails as a reader does."""
+        """Try to read the first events of [start, end), not empty; fails like a reader."""
 
     def describe(self, standstill: Standstill) -> str:
-        """For people: which partition stands still, where, why, and what to do."""
+        """A text for people: the partition, its offset, the reason and the remedy."""
 
     def close(self) -> None:
         """The claim has ended: watch nothing until ``open``."""
@@ -171,8 +160,7 @@ class LeavingOut(Protocol):
     """Positions of partitions from which a batch may omit parts."""
 
     def leave_out(self, parts: Parts) -> None:
-        """The repeated batch was written without these. Called after ``open``; holds until the
-        next."""
+        """The repeated batch was written without ``parts``; holds until the next ``open``."""
 
 
 class CutError(CorruptError):
@@ -192,23 +180,20 @@ class FindingCuts(Protocol):
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
         """Where the current log diverges from that of the leader of ``leader_epoch``, if below
-        ``offset``, where there is an event or above. Fails with CutError when the flow does not
-        skip that, else as a reader does. Wakes the task."""
+        ``offset``; there must be an event at ``offset`` or above. Fails with CutError when the flow
+        does not skip the lost part, else like a reader. Wakes the task."""
 
 
 OpenPositions = Callable[[Callable[[], None]], Positions]
-"""Creates the positions of a task; is given the thread-safe call that wakes it."""
+"""Creates the positions of a task; its argument is the thread-safe call that wakes the task."""
 
 _DAMAGED, _UNANSWERED = "cannot be read", "does not come"
 _UNREADABLE = re.compile(rf"partition (\S+) ({_DAMAGED}|{_UNANSWERED}) at (\d+): (.*)")
 
 
 class UnreadableError(FlumengError):
-    """A partition cannot be read from ``offset`` now; ``why`` is for people.
-
-    ``damaged``: the data is corrupt; else the server does not send it in time. The task leaves the
-    partition out for a while.
-    """
+    """A partition cannot be read from ``offset`` now; ``why`` is for people. ``damaged``: the data
+    is corrupt, else it does not come in time. The task leaves the partition out for a while."""
 
     def __init__(self, partition: str, offset: int, why: str, *, damaged: bool = True) -> None:
         super().__init__(partition, offset, why)
@@ -220,7 +205,7 @@ class UnreadableError(FlumengError):
 
     @classmethod
     def parse(cls, text: str) -> UnreadableError:
-        """From the text: that is all that arrives of an executor's error."""
+        """From the text, which is all that arrives of an executor's error."""
         found = _UNREADABLE.fullmatch(text)
         assert found, text
         return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)

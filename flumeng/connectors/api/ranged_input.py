@@ -1,9 +1,6 @@
-"""The smallest contract of an input: list partitions, their ends, read a range.
-
-``flumeng.connectors.ranged.runtime`` does the rest: registers partitions, polls ends, backs off,
-probes, explains errors. An input that needs more (leader epochs, work queues) implements
-``Finder``, ``Input`` and ``Reader``.
-"""
+"""The smallest contract of an input: list partitions, their ends, read a range. Its runtime,
+``connectors.ranged.runtime``, registers partitions, polls ends, backs off, probes and explains
+errors. For more (leader epochs, work queues) implement ``Finder``, ``Input``, ``Reader``."""
 
 from __future__ import annotations
 
@@ -49,17 +46,15 @@ class RangedInput(ABC):
     def list(self) -> Mapping[str, str]:
         """All partitions, each with its incarnation; called every ``discovery_seconds``.
 
-        A name has 1 to 150 characters, of which each one but letters, digits, ``.``, ``_`` and
-        ``-`` counts five for a byte. An incarnation is 1 to 30 letters, digits, ``_`` and ``-``; a
-        partition that was made again with other events at its offsets has another one, so that no
-        ack is taken for one of those. A partition that is no longer listed is finished: list it
-        for as long as it has events to read.
+        A name has 1 to 150 characters; a byte that is no letter, digit, ``.``, ``_`` or ``-``
+        counts five. An incarnation is 1 to 30 letters, digits, ``_`` and ``-``. A recreated
+        partition has a new one, so that it inherits no ack. A partition that is no longer listed is
+        finished: list it for as long as it has events to read.
         """
 
     @abstractmethod
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
-        """How far these partitions reach now; lacks unknown ones. Called about every second while
-        tasks read."""
+        """The readable ends; lacks unknown partitions. Called about once a second during reads."""
 
     @abstractmethod
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -71,5 +66,4 @@ class RangedInput(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  an input without connections has none to close
-        """Close connections. Called at the end of a discovery task, and in executors after each
-        range."""
+        """Close connections. Called at the end of discovery, and in executors after each range."""

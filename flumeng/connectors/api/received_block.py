@@ -1,8 +1,5 @@
-"""Blocks: received lines, uncut, with all that they have in common.
-
-A block is one copy out of the receive buffer, one item in the queue of the commit thread, and one
-step of a source with a cursor.
-"""
+"""Blocks: received lines, uncut, with their common origin. A block is one copy out of the receive
+buffer, one item in the commit thread's queue, and one step of a source with a cursor."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ _BOOKKEEPING_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How blocks are cut into events. Up to ``framing.TRAILER_BYTES`` of ``trailers`` are taken off
-    a line's end."""
+    """How blocks are cut into events. At most TRAILER_BYTES of ``trailers`` are stripped."""
 
     max_line_bytes: int
     trailers: bytes
@@ -39,10 +35,8 @@ class ReceivedBlock:
     ``state`` becomes true of the source when these lines are journaled, in the same frame, so a
     block with state has at most ``FRAME_EVENTS`` lines. ``file_offset``: of ``data`` in its file;
     events then have an ``offset``. ``file_places``: offsets of the lines when ``data`` is not the
-    file's content.
-
-    ``on_durable`` is called in the event loop once all of it is durable, with a seq above its
-    events that never falls. ``on_unfit`` is called with the reason when it can never be stored.
+    file's content. ``on_durable`` is called in the event loop once all of it is durable, with a seq
+    above its events that never falls; ``on_unfit`` with the reason when it can never be stored.
     """
 
     data: bytes

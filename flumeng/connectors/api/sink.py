@@ -1,7 +1,7 @@
 """The contract of sinks with the batch loop.
 
 A sink writes a batch in two steps: its stage takes every event in the executors, and ``written``
-sums up in the driver what the stages have yielded. It can deliver exactly once in three ways:
+sums up the stages' rows in the driver. It can deliver exactly once in three ways:
 
 *staged*: written files stay invisible, and ``written`` lists the renames that show them. The loop
 decides the batch (acks and renames in one transaction), then renames; after a crash the next owner
@@ -30,8 +30,6 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskRevision:
-    """A task, with the filters and sinks of a revision of its flow."""
-
     flow: str
     task: str
     revision: int
@@ -47,17 +45,16 @@ class BatchId:
 
 
 Commit = Callable[[BatchId | None], None]
-"""Makes a prepared batch visible; does nothing when the target has that number or a higher one.
-Without a number it is just added. Raises ConflictError for another owner, UnavailableError when
-trying again may help."""
+"""Makes a prepared batch visible, unless the target has that number or a higher one. None always
+adds. Raises ConflictError for another owner, UnavailableError when a retry may help."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """``events`` went in, ``refused`` of them with a time that was not believed; ``dead_letters``
-    of them were refused by other sinks. ``files`` are to be renamed, source to target (URIs).
-    ``commit`` makes the batch visible. When stages make their directories, ``files`` come from the
-    roots ``staged``, and the roots ``abandoned`` may hold garbage."""
+    """``events`` went in; of these, ``refused`` had implausible times, and other sinks refused
+    ``dead_letters``. ``files`` are to be renamed, source to target (URIs). ``commit`` makes the
+    batch visible. When stages make their directories, ``files`` come from the roots ``staged``, and
+    the roots ``abandoned`` may hold garbage."""
 
     events: int
     files: tuple[tuple[str, str], ...] = ()
@@ -89,10 +86,8 @@ class BatchTooWideError(FlumengError):
 
 
 class Sink(Protocol):
-    """A sink of a flow, created from its options and a ``TaskRevision`` when the task starts.
-
-    That touches no server. A missing secret or package is a UserError.
-    """
+    """A sink of a flow, created from its options and a ``TaskRevision`` when the task starts. That
+    touches no server. Raises UserError for a missing secret or package."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -110,14 +105,14 @@ class Sink(Protocol):
         """``batch`` with a last Arrow stage that writes it: when that ends, every event of a split
         is durable, or in ``attempt.dead_letters``. It yields a few rows a split.
 
-        Called when the task starts, as a trial, and for each attempt, perhaps for two batches at
+        Called as a trial when the task starts, and for each attempt, perhaps for two batches at
         once; it computes nothing. A sink with ``roots`` changes only ``attempt.staging``, which the
         loop cleans up. Raises UserError when the columns do not fit.
         """
 
     def written(self, rows: Sequence[Row]) -> Written:
-        """Sums up the rows of all splits. Raises BatchTooWideError; another error fails the batch,
-        which is retried."""
+        """Sums up the rows of all splits. Raises BatchTooWideError; other errors repeat the
+        batch."""
 
 
 @runtime_checkable
@@ -125,7 +120,5 @@ class Probed(Protocol):
     """A sink whose target can be probed before a flow is applied."""
 
     def probe(self) -> None:
-        """Asks the target once and changes nothing; never called while the flow runs.
-
-        Raises UserError for what the author has to change, UnavailableError without an answer.
-        """
+        """Contact the target once, changing nothing; never called while the flow runs. Raises
+        UserError when the author must change the options, UnavailableError without an answer."""

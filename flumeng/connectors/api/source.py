@@ -1,8 +1,5 @@
-"""The contract of sources.
-
-A source receives events of one kind and hands them over as blocks. It never waits for the disk: it
-is told when to pause. It knows nothing of journals, tasks or the node.
-"""
+"""The contract of sources. A source receives events of one kind and submits them as blocks. It
+never waits for the disk: it is paused. It knows nothing of journals, tasks or the node."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ def now_us() -> int:
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What a source is given for one run.
+    """The services of the worker for one run of a source.
 
     ``submit`` takes a block without blocking, in the thread of the event loop. ``fail``: the source
     cannot go on, and is restarted later. ``changed``: ``problem`` has changed. ``state``: the
     journaled source state at the start. ``share_ports``: other workers of this node listen on the
     same address. ``counters``: of the source; submitted blocks are counted elsewhere. ``policy`` is
-    for what shows only when a file is opened. ``held_by``: why the journal is blocked, else empty.
+    for checks that need an opened file. ``held_by``: why the journal is blocked, else empty.
     ``note`` makes changes of the state durable at once, beside the journal; journaled values under
-    such a key come before it. It blocks, raises OSError, and is thread-safe. ``deliveries`` tell
+    such a key come before it. It blocks, raises OSError, and is thread-safe. ``deliveries`` answer
     when durable events are in the sinks.
     """
 
@@ -51,8 +48,7 @@ class SourceContext:
 
 
 class Source(ABC):
-    """One source of one flow. Created, started and stopped once, in the thread of the event
-    loop."""
+    """One source of one flow. Created, started and stopped once, in the event loop's thread."""
 
     spreads: bool = False
     """Whether all workers of a node run it, listening on the same address."""
@@ -64,7 +60,7 @@ class Source(ABC):
     """Why a part of it does not work while the rest does."""
 
     held_by: str = ""
-    """What this source itself is blocked by, for people."""
+    """Why this source itself is blocked, for people; else empty."""
 
     held_since: float = 0.0
     """In the event loop's time."""
@@ -79,7 +75,7 @@ class Source(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Hand over what was received and release everything; submit nothing afterwards."""
+        """Submit all received events and release everything; submit nothing afterwards."""
 
     @abstractmethod
     def pause(self) -> None:

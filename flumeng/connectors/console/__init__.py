@@ -1,1 +1,1 @@
-"""Sinks for trying: ``console`` prints events, ``noop`` discards them."""
+"""Trial sinks: ``console`` prints events, ``noop`` discards them."""

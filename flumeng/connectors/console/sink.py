@@ -1,9 +1,5 @@
-"""Sinks for trying: ``console`` prints the first events of each batch to standard error, ``noop``
-computes everything and writes nothing.
-
-Events are untrusted: characters that are not printable are escaped, so that none controls the
-terminal.
-"""
+"""Trial sinks: print the first events of each batch to standard error, or write nothing.
+Unprintable characters of untrusted events are escaped, so that none controls the terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +55,7 @@ class NoopSink:
 
 
 def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row a split: its first events as lines, and their number."""
+    """One row per split: its first events as lines, and their number."""
     lines: list[str] = []
     events = 0
     for batch in batches:
@@ -71,7 +67,7 @@ def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The number of events, in one row a split."""
+    """One row per split: the number of events."""
     events = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_arrays([pa.array([events], pa.int64())], schema=COUNT_SCHEMA)
 
@@ -92,7 +88,7 @@ def _events(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Times outside of Python's years 1 to 9999 are texts."""
+    """Values; times beyond Python's years 1 to 9999 become texts."""
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):

@@ -1,1 +1,1 @@
-"""Dead letters as an input: the parts of a replay's list are partitions."""
+"""Dead letters source: the parts of a replay's list are partitions."""

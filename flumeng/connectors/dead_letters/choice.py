@@ -1,4 +1,4 @@
-"""Chooses dead letters by reason, place, revision and time."""
+"""Selects dead letters by reason, place, revision and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Choice:
-    """A dead letter is chosen when all given fields match. ``reason`` is a substring, ``place`` a
+    """Selects dead letters that match all given fields. ``reason`` is a substring, ``place`` a
     prefix; ``since`` <= time of death < ``until``, in microseconds since the epoch."""
 
     reason: str = ""
@@ -22,7 +22,7 @@ class Choice:
     until: int | None = None
 
     def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
-        """Which of ``letters``, with the columns ``dead_letters.ADDED``, are chosen; no nulls."""
+        """Mask of selected ``letters`` (columns ``dead_letters.ADDED``), without nulls."""
         found = pa.repeat(pa.scalar(value=True), letters.num_rows)
         if self.reason:
             found = pc.and_(found, pc.match_substring(letters["dead_reason"], self.reason))
@@ -42,7 +42,7 @@ class Choice:
         return self.since is not None or self.until is not None
 
     def misses(self, first: int, last: int) -> bool:
-        """Whether no dead letter that died from ``first`` to ``last`` is chosen."""
+        """Whether no dead letter that died from ``first`` to ``last`` is selected."""
         early = self.since is not None and last < self.since
         return early or (self.until is not None and first >= self.until)
 
@@ -52,7 +52,7 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """For the audit, like `` (place=filters)``; empty when all are chosen."""
+        """For the audit, like `` (place=filters)``; empty when all are selected."""
         given = json.loads(str(self))
         return (
             f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""

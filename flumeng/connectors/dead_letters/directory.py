@@ -1,4 +1,4 @@
-"""The files of dead letters below the path of a flow's sink ``files``; other files are ignored."""
+"""Dead letter files below the path of a flow's ``files`` sink; other files are ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flumeng.platform.remote_store import Resolve
 THREADS = 8
 FILES_AT_ONCE = 100
 BYTES_AT_ONCE = 16 * 1024 * 1024
-"""The most files, and bytes of them, that a thread takes at a time."""
+"""Limits of a thread's portion: files, and their bytes."""
 NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
@@ -48,7 +48,7 @@ class DeadLetterDirectory:
         self._ours = re.compile(_expression(location))
 
     def files(self) -> list[DeadLetterFile]:
-        """By name. Raises UserError, UnavailableError."""
+        """Sorted by name. Raises UserError, UnavailableError."""
         selector = fs.FileSelector(self.root, allow_not_found=True, recursive=True)
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
@@ -65,7 +65,7 @@ class DeadLetterDirectory:
 
     @contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """Raises CorruptError for damage, GoneError, UserError, UnavailableError, with ``path``."""
+        """Converts errors to CorruptError (damage), GoneError, UserError, UnavailableError."""
         try:
             yield
         except FileNotFoundError as error:
@@ -89,9 +89,8 @@ def each(
     damaged: dict[str, str],
     tell: Tell = lambda _files: None,
 ) -> Generator[tuple[DeadLetterFile, T]]:
-    """Results of ``work`` in the order of the files, several at a time. Damaged files are noted
-    in ``damaged``, with why; missing ones are skipped. ``tell`` is given how many more files
-    are done."""
+    """Results of ``work`` in the files' order, files in parallel. Adds damaged files and reasons to
+    ``damaged``; skips missing ones. ``tell`` receives increments of finished files."""
 
     def done(file: DeadLetterFile) -> tuple[T | None, CorruptError | None]:
         try:
@@ -116,7 +115,7 @@ def each(
 
 
 def _groups(files: Iterable[DeadLetterFile]) -> Iterator[list[DeadLetterFile]]:
-    """Many small files make few steps."""
+    """Groups small files into few steps."""
     group: list[DeadLetterFile] = []
     size = 0
     for file in files:
@@ -130,7 +129,7 @@ def _groups(files: Iterable[DeadLetterFile]) -> Iterator[list[DeadLetterFile]]:
 
 
 class GoneError(UserError):
-    """A file of dead letters is not there any more."""
+    """A dead letter file no longer exists."""
 
 
 def _expression(location: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds the parts of a replay's list: its partitions, which have ends."""
+"""Finds the partitions of a replay: the bounded parts of its list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flumeng.control.zookeeper import Store
 
 
 class DeadLettersFinder(FinderBase):
-    """See ``Finder``. The flow's options have all parts; no server is asked."""
+    """See ``Finder``. The flow's options have all parts; no server is queried."""
 
     no_times = "a replay is read from earliest, latest or an offset, not from a time"
 
@@ -19,7 +19,7 @@ class DeadLettersFinder(FinderBase):
 
     @classmethod
     def of(cls, options: DeadLettersSource, store: Store, task: FindingTask) -> DeadLettersFinder:
-        del store, task  # all that it has to know is in the options
+        del store, task  # the options have all information
         return cls(options)
 
     def find(self, before: Before) -> Findings:

@@ -1,4 +1,4 @@
-"""The listed dead letters of replays as an input of a collector; the end of each part is known."""
+"""Replayed dead letters as a collector's input; the end of each part is known."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from flumeng.connectors.ranged.reading import source_of
 
 
 class DeadLettersInput:
-    """See ``Input``."""
-
     def __init__(self) -> None:
         self._probes = Probes("letters")
 
@@ -28,7 +26,7 @@ class DeadLettersInput:
 
 
 class DeadLettersPositions(WatchedPositions):
-    """See ``Positions``. No server is watched: the ends stand in the options."""
+    """See ``Positions``. No server is watched: the options have the ends."""
 
     _source: DeadLettersSource | None = None
 

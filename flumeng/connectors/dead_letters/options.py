@@ -66,14 +66,13 @@ class DeadLettersSource(SourceOptions):
 
     def partitions(self, among: Iterable[str] | None = None) -> dict[str, int]:
         """The parts of the list as partitions, like ``letters.3.5f2a90c1@letters``, and their rows.
-        An ack never applies to another replay, since the name has the list's id."""
+        The list's id in the name keeps acks of replays apart."""
         list_id = self.replay.rpartition("-")[2]
         own = {f"letters.{n}.{list_id}@{INPUT}": rows for n, rows in enumerate(self.rows)}
         return own if among is None else {name: own[name] for name in among if name in own}
 
     @property
     def location(self) -> str:
-        """The path with references to its credentials."""
         return located(self.path, self.credentials)
 
     @property

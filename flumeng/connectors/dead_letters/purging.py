@@ -1,6 +1,4 @@
-"""Deletes dead letters: whole files, or files replaced atomically by ones without the chosen
-dead letters.
-"""
+"""Purges dead letters: deletes whole files, or replaces files without the selected ones."""
 
 from __future__ import annotations
 
@@ -25,14 +23,14 @@ from flumeng.connectors.dead_letters.reading import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
 
 ASIDE = "purging"
-"""Rewritten files lie here, below the directory of the lists, until they are complete."""
+"""Directory of incomplete rewritten files, below that of the lists."""
 DAY_SECONDS = LEFTOVER_SECONDS = 86_400.0
 MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
 class Purge:
-    """Deletes letters of ``choice``; with ``replays`` only those that one of them has taken."""
+    """Selects letters of ``choice``; with ``replays`` only those taken by one of them."""
 
     choice: Choice
     replays: Replays | None = None
@@ -62,7 +60,7 @@ def count(
     purge: Purge,
     tell: Tell = lambda _files: None,
 ) -> Counted:
-    """What would be deleted. Raises UserError, UnavailableError."""
+    """A dry run of ``delete``. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> tuple[int, bool]:
         meant = left = 0
@@ -82,7 +80,7 @@ def count(
 def delete(
     directory: DeadLetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
 ) -> dict[str, str]:
-    """Returns damaged files, which stay, with why. Raises UserError, UnavailableError."""
+    """Returns the damaged files, which stay, with reasons. Raises UserError, UnavailableError."""
     damaged: dict[str, str] = {}
 
     def do(files: list[DeadLetterFile], work: Callable[[DeadLetterFile], None]) -> None:
@@ -120,12 +118,12 @@ def _rewrite(
         open_dead_letters(directory, file).rewrite(output, keep)
         directory.store.sync(aside)
         directory.store.rename([(aside, file.path)])
-        if directory.store.exists(aside):  # a store of objects has no renames
+        if directory.store.exists(aside):  # object stores have no renames
             directory.store.files.delete_file(aside)
 
 
 def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
-    """Delete the files of killed purges; a running one has a file there for seconds."""
+    """Delete the files of killed purges; a running one has a file there only for seconds."""
     for info in directory.store.files.get_file_info(fs.FileSelector(aside, allow_not_found=True)):
         if time.time() - (info.mtime_ns or 0) / 1e9 > LEFTOVER_SECONDS:
             directory.store.files.delete_file(info.path)
@@ -134,8 +132,8 @@ def _remove_leftovers(directory: DeadLetterDirectory, aside: str) -> None:
 def outdated(
     files: list[DeadLetterFile], keep: Keep, now: float, needed: Collection[str] = ()
 ) -> list[DeadLetterFile]:
-    """The files that exceed what the flow keeps, the oldest first, without those ``needed``.
-    ``now``: seconds since the epoch."""
+    """Files beyond the retention, oldest first, except ``needed``. ``now``: seconds since the
+    epoch."""
     left = sum(file.bytes for file in files)
     found: list[DeadLetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):

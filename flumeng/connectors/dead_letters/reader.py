@@ -1,8 +1,5 @@
-"""Reads the listed letters of a replay in executors.
-
-An offset is the number of a row among all rows of the part's files, chosen or not, so ranges are
-exact. A dead letter without a body is no event.
-"""
+"""Executor-side reader of replayed dead letters. An offset is a row number among all rows of the
+part's files, selected or not, so ranges are exact. A dead letter without a body is no event."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
 @dataclass(frozen=True)
 class DeadLettersReader:
-    """See ``Reader``."""
-
     location: str
     of_flow: str
     replay: str
@@ -42,7 +37,6 @@ class DeadLettersReader:
 
     @classmethod
     def of(cls, source: DeadLettersSource) -> DeadLettersReader:
-        """Raises UserError."""
         secrets = resolved(source.credentials)
         return cls(source.location, source.of, source.replay, source.messages, secrets)
 
@@ -93,7 +87,7 @@ class DeadLettersReader:
     def _events(
         self, letters: pa.RecordBatch, row: int, mask: pa.BooleanArray, partition: str
     ) -> pa.RecordBatch:
-        """The original events. A lost identity is replaced by that of the row."""
+        """The original events. A lost identity is replaced by the row's."""
         rows = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), row)
         lost = pc.or_(letters["journal"].is_null(), letters["seq"].is_null())
         attrs = _filled(letters["attrs"])
@@ -122,7 +116,7 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
 def _part(
     reader: DeadLettersReader, number: int
 ) -> tuple[DeadLetterDirectory, Choice, tuple[ListedFile, ...]]:
-    """A part of the list, which is marked as read."""
+    """A part of the list. Marks the list as read."""
     directory = DeadLetterDirectory(reader.location, dict(reader.resolved).__getitem__)
     choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)

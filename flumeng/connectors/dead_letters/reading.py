@@ -1,6 +1,4 @@
-"""One file of dead letters, in Parquet or JSON: its rows by number from 0, in any columns. A
-missing column, or one of another type, is null.
-"""
+"""One dead letter file, Parquet or JSON: numbered rows; missing or mistyped columns are null."""
 
 from __future__ import annotations
 
@@ -30,11 +28,11 @@ REASON, TIME = "dead_reason", "dead_time"
 
 B = TypeVar("B", bound=Any)
 Keep = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Which rows stay, of those with the columns ADDED."""
+"""A mask of the rows to keep, from rows with the columns ADDED."""
 
 
 class Letters(Protocol):
-    """Reading raises CorruptError, also without dead letters, GoneError, UserError,
+    """Reading raises CorruptError (also for other files), GoneError, UserError,
     UnavailableError."""
 
     def read(
@@ -43,13 +41,13 @@ class Letters(Protocol):
         """All rows [start, end), in ``schema``."""
 
     def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows with the columns ADDED and the number of the first; may lack rows not chosen."""
+        """Rows with the columns ADDED, and the first number; may omit unselected rows."""
 
     def shown(self, rows: Collection[int]) -> dict[int, bytes]:
         """These rows as JSON."""
 
     def rewrite(self, output: pa.NativeFile, keep: Keep) -> None:
-        """Write the rows to keep, in the same format, into ``output``, and close it."""
+        """Write the rows to keep into ``output`` in the same format, and close it."""
 
 
 def open_dead_letters(directory: DeadLetterDirectory, file: DeadLetterFile) -> Letters:
@@ -58,8 +56,6 @@ def open_dead_letters(directory: DeadLetterDirectory, file: DeadLetterFile) -> L
 
 
 class ParquetDeadLetters:
-    """See ``Letters``."""
-
     def __init__(self, directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
         self._directory = directory
         self._path = file.path
@@ -139,8 +135,6 @@ class ParquetDeadLetters:
 
 
 class JsonDeadLetters:
-    """See ``Letters``."""
-
     def __init__(self, directory: DeadLetterDirectory, file: DeadLetterFile) -> None:
         self._directory = directory
         self._path = file.path
@@ -153,7 +147,7 @@ class JsonDeadLetters:
             yield self._parsed(lines, schema)
 
     def dead(self, choice: Choice) -> Iterator[tuple[int, pa.RecordBatch]]:
-        del choice  # only what is read says when it was
+        del choice  # times are known only after reading
         first = 0
         for batch in self.read(ADDED):
             yield first, batch
@@ -205,7 +199,7 @@ class JsonDeadLetters:
 def _with_rows(
     batches: Iterator[B], rows: Collection[int]
 ) -> Iterator[tuple[B, list[tuple[int, int]]]]:
-    """The batches with some of ``rows``: the places in the batch, and the rows' numbers."""
+    """The batches with some of ``rows``: places in the batch, and row numbers."""
     left = sorted(rows)
     first = left[0]
     for batch in batches:
@@ -232,13 +226,13 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 columns.append(batch[field.name].cast(field.type))
                 continue
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                pass  # of another type than any event has it
+                pass  # not the type of event columns
         columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _misses(choice: Choice, group: pq.RowGroupMetaData) -> bool:
-    """Whether no dead letter of the group is chosen, by the footer."""
+    """Whether no dead letter of the group is selected, by the footer."""
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema == TIME:

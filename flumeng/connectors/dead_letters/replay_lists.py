@@ -1,9 +1,7 @@
-"""Lists of the letters that replays have taken, one a replay, below ``ROOT/_replays/FLOW``.
-
-A list is written before the replay's flow is made, and counts once that flow exists or has read
-from it (mark ``.read``). The mark ``.done`` says that all its letters are in the flow's sinks.
-Letters in a partly purged file stay taken: a list has choices, not row numbers.
-"""
+"""Lists of the letters taken by replays, one per replay, below ``ROOT/_replays/FLOW``. A list,
+written before the replay's flow, counts once that flow exists or has read from it (mark ``.read``);
+mark ``.done``: all letters are in the sinks. Lists hold choices, not row numbers, so that a purge
+keeps them valid."""
 
 from __future__ import annotations
 
@@ -42,8 +40,8 @@ FILES = pa.schema(
         pa.field("taken", pa.list_(pa.int32())),
     ]
 )
-"""Of each file: its name below the root, its bytes and rows, how many rows are chosen, and which of
-the earlier choices had taken dead letters of it."""
+"""Per file: name below the root, bytes and rows, number of selected rows, and indices of earlier
+choices that took some of its dead letters."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class ListedFile:
 
 @dataclass(frozen=True)
 class ReplayList:
-    """``name`` is never used again. ``parts`` are read independently."""
+    """``name`` is never reused. ``parts`` are read independently."""
 
     name: str
     choice: Choice
@@ -71,7 +69,7 @@ class ReplayList:
 
     @classmethod
     def of(cls, name: str, choice: Choice, files: Iterable[ListedFile]) -> ReplayList:
-        """In parts of about equal size; at least one file."""
+        """Splits ``files`` (at least one) into parts of about equal size."""
         known = sorted(files, key=lambda file: file.name)
         rows = sum(file.rows for file in known)
         count = max(1, min(MOST_PARTS, len(known), rows // ROWS_IN_PART))
@@ -145,7 +143,7 @@ def mark(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> Non
 
 
 def remove(directory: DeadLetterDirectory, flow: str, name: str) -> None:
-    """The list first: without it the marks mean nothing."""
+    """Removes the list first: the marks mean nothing without it."""
     for kind in (LIST, READ, DONE):
         path = path_of(directory, flow, name, kind)
         with directory.errors(path):
@@ -174,8 +172,8 @@ def _listed(file: pq.ParquetFile, groups: Sequence[int]) -> tuple[Choice, tuple[
 
 @dataclass(frozen=True)
 class Replays:
-    """The lists of a flow that count: choice and files of each. ``done``: all dead letters are in
-    the sinks; ``unused``: the list never came to count."""
+    """A flow's counted lists: choice and files. ``done``: all in the sinks; ``unused``: not
+    counted."""
 
     lists: Mapping[str, tuple[Choice, tuple[str, ...]]] = field(default_factory=dict)
     done: frozenset[str] = frozenset()
@@ -216,7 +214,7 @@ def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str])
 
 
 def forget(directory: DeadLetterDirectory, flow: str, known: Replays) -> None:
-    """Remove the lists that are done and whose files are all gone."""
+    """Remove finished lists without any existing file."""
     there = {file.name for file in directory.files()}
     for name in known.done:
         if there.isdisjoint(known.lists[name][1]):
@@ -224,7 +222,7 @@ def forget(directory: DeadLetterDirectory, flow: str, known: Replays) -> None:
 
 
 def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanArray:
-    """Which of ``letters`` are in one of these choices."""
+    """Mask of ``letters`` in one of these choices."""
     found = pa.repeat(pa.scalar(value=False), letters.num_rows)
     for one in taken:
         found = pc.or_(found, one.mask(letters))
@@ -236,8 +234,8 @@ BODY = pa.schema([EVENT_SCHEMA.field("body")])
 
 @dataclass
 class Listing:
-    """``files`` have dead letters to take. ``replayed``: chosen dead letters that were taken
-    before; ``bodiless``: those without a body, which are no events."""
+    """``files`` with dead letters to take. ``replayed``: selected dead letters taken before;
+    ``bodiless``: those without a body, which are no events."""
 
     files: list[ListedFile] = field(default_factory=list)
     replayed: int = 0

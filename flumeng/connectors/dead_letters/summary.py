@@ -1,4 +1,4 @@
-"""Shows dead letters: the newest ones, and counts by place, revision and kind of reason."""
+"""Reports on dead letters: the newest ones, and counts by place, revision and kind of reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flumeng.connectors.dead_letters.replay_lists import Replays, taken_mask
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000
 MOST_KINDS = 1_000
-"""With more kinds reasons are not distinguished."""
+"""Above this number of kinds, reasons are not distinguished."""
 OTHER = "(other reasons)"
 _VALUES = (
     (r"'[^']*'", "'...'"),
@@ -32,16 +32,16 @@ _VALUES = (
     (r"\[[^\]]*[0-9][^\]]*\]", "[...]"),
     (r"[0-9][0-9a-fA-F.:_-]*", "N"),
 )
-"""Parts of reasons that vary by event: quoted text, brackets with numbers, numbers."""
+"""Variable parts of reasons: quoted text, brackets with numbers, numbers."""
 ANSWER = "^HTTP [0-9]{3}"
-"""This beginning does not vary."""
+"""A constant prefix."""
 KEY = ["place", "revision", "reason"]
 
 
 @dataclass(frozen=True)
 class DeadLetterKind:
-    """``reason`` is the common part, ``example`` a whole one. ``replayed``: how many were taken by
-    a replay. Times in microseconds since the epoch."""
+    """``reason`` is the common part, ``example`` a complete one. ``replayed``: number of letters
+    taken by a replay. Times in microseconds since the epoch."""
 
     place: str
     revision: int
@@ -55,7 +55,7 @@ class DeadLetterKind:
 
 @dataclass
 class Summary:
-    """``files`` and ``bytes``: of the files with chosen dead letters. ``damaged``: file -> why."""
+    """``files`` and ``bytes``: of files with selected dead letters. ``damaged``: file -> reason."""
 
     letters: int = 0
     replayed: int = 0
@@ -72,7 +72,7 @@ def summarize(
     replays: Replays,
     tell: Tell = lambda _files: None,
 ) -> Summary:
-    """The most frequent kind first. Raises UserError, UnavailableError."""
+    """Most frequent kinds first. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> _Counter:
         counter = _Counter()
@@ -148,7 +148,7 @@ def _counted(letters: pa.RecordBatch, replayed: pa.BooleanArray) -> pa.Table:
 
 
 def _grouped(counted: pa.Table) -> pa.Table:
-    """The same with one row for each kind, in the order of their first rows."""
+    """One row for each kind, in the order of their first rows."""
     how = {"letters": "sum", "replayed": "sum", "first": "min", "last": "max", "example": "first"}
     groups = counted.group_by(KEY, use_threads=False).aggregate(list(how.items()))
     columns = [*KEY, *(f"{name}_{function}" for name, function in how.items())]
@@ -167,7 +167,7 @@ def _shared(reasons: pa.StringArray) -> pa.StringArray:
 
 
 CLOCKS_SECONDS = 3_600.0
-"""The most that a dead letter is younger than its file, by clocks that differ."""
+"""Maximum clock skew by which a dead letter is younger than its file."""
 
 
 @dataclass(frozen=True, order=True)
@@ -184,7 +184,7 @@ def newest(
     limit: int,
     tell: Tell = lambda _files: None,
 ) -> tuple[list[bytes], dict[str, str]]:
-    """At most ``limit`` dead letters, and the damaged files. Raises UserError, UnavailableError."""
+    """Up to ``limit`` dead letters, and the damaged files. Raises UserError, UnavailableError."""
     by_path = {file.path: file for file in files}
     kept: list[_DeadLetter] = []
     damaged: dict[str, str] = {}

@@ -1,1 +1,1 @@
-"""The sink ``elasticsearch``, for Elasticsearch and OpenSearch."""
+"""Sink ``elasticsearch``, for Elasticsearch and OpenSearch."""

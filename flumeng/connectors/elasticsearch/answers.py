@@ -1,4 +1,4 @@
-"""What a cluster answers for each event of a bulk request, and what follows."""
+"""Interprets the answers of a bulk request: retry, refuse or done for each event."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OF_THE_INDEX = frozenset(
         "validation_exception",
     }
 )
-"""Errors that no event has caused: a read-only, closed or missing index, or a missing right. The
-operator of the cluster can fix them, so the events wait."""
+"""Errors not caused by an event: a read-only, closed or missing index, or a missing right. The
+cluster's operator can fix them, so the events wait."""
 ARGUMENTS_OF_THE_INDEX = re.compile(
     r"no write index is defined for alias \["
     r"|pipeline with id \[[^\]]*\] does not exist"
     r"|only write ops with an op_type of create are allowed in data streams"
 )
-"""Such errors of the type ARGUMENT, which many faults of events have. Only the beginning counts:
-the rest may quote the event."""
+"""Such errors of the type ARGUMENT, which covers many faults of events. Only the beginning is
+matched: the rest may quote the event."""
 ARGUMENT = "illegal_argument_exception"
 
 
@@ -56,12 +56,10 @@ class Answer(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Verdict:
-    """By their place in the request: events to send ``again``, and those ``refused`` for good, with
-    reasons. All others are in the index."""
+    """By place in the request: events to send ``again`` or ``refused``. All others are indexed."""
 
     again: Sequence[int] = ()
     trouble: str = ""
-    """Why the first one is sent again."""
     overloaded: bool = False
     refused: Sequence[tuple[int, str]] = ()
 

@@ -1,4 +1,4 @@
-"""The lines of a bulk request: action, index, id and document of each event."""
+"""Bulk request lines: action, index, id and document of each event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bodies:
         self.op = "create" if options.data_stream else options.op
 
     def check(self, events: pa.Schema) -> None:
-        """Raises UserError when ``events`` lack needed columns."""
+        """Raises UserError for missing or unsuitable columns."""
         self._names.check(events)
         if self._routing is not None and self._routing not in events.names:
             raise UserError(f"routing needs the column {self._routing}, which is not there")
@@ -78,7 +78,7 @@ PLACES = {
     "%H": slice(11, 13),
     "%M": slice(14, 16),
 }
-"""Of parts of the time in ``2026-03-01 10:20:30``."""
+"""Slices of the time's parts in ``2026-03-01 10:20:30``."""
 VALUE_CHARACTERS = 100
 NAME_CHARACTERS = 255
 NO_VALUE = "none"
@@ -97,7 +97,7 @@ class IndexNames:
         self._most = min(VALUE_CHARACTERS, left // max(1, len(self._columns)))
 
     def check(self, events: pa.Schema) -> None:
-        """Raises UserError when ``events`` lack what the names are made of."""
+        """Raises UserError when ``events`` lack a column of the names."""
         if self._unit and not ("ts" in events.names and _is_time(events.field("ts").type)):
             raise UserError("index needs the column ts, which select has dropped")
         for name in self._columns:
@@ -150,7 +150,6 @@ def legal(value: str | None, most: int = VALUE_CHARACTERS, *, first: bool = Fals
 
 
 def _characters(kind: str, text: str) -> int:
-    """Length of a part that is no column."""
     if kind == "time":
         return PLACES[text].stop - PLACES[text].start
     return len(text) if kind == "fixed" else 0
@@ -182,8 +181,8 @@ _IS_BLANK = re.compile(r"\s*")
 
 
 def with_good_keys(events: pa.RecordBatch) -> pa.RecordBatch:
-    """``events`` with keys of maps as Elasticsearch takes them: a blank part between dots becomes
-    ``_``, and more underscores until the key is new. Deterministic by the order of entries."""
+    """``events`` with map keys that Elasticsearch accepts: a blank part between dots becomes ``_``,
+    with more underscores until the key is unique. Deterministic by the order of entries."""
     columns = [_with_good_keys(column) for column in events.columns]
     return pa.RecordBatch.from_arrays(
         columns,
@@ -194,7 +193,7 @@ def with_good_keys(events: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_good_keys(column: pa.Array) -> pa.Array:
-    """The same array when its maps have good keys."""
+    """Returns the same array when its maps have valid keys."""
     kind = column.type
     if not _has_maps(kind):
         return column
@@ -222,7 +221,6 @@ def _has_maps(kind: pa.DataType) -> bool:
 
 
 def _good_keys(keys: pa.Array, offsets: pa.Array) -> pa.Array:
-    """``keys`` of maps that begin at ``offsets``."""
     if not pa.types.is_string(keys.type):
         return keys
     odd = pc.match_substring_regex(keys, _ODD)

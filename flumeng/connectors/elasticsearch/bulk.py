@@ -1,8 +1,5 @@
-"""The stage that indexes a split, by a few concurrent requests of some megabytes.
-
-Events that the cluster has not taken are sent again until it has taken none for half a minute; then
-the loop retries the batch.
-"""
+"""Stage that indexes a split by a few concurrent requests of some megabytes. Rejected events are
+sent again until none is accepted for half a minute; then the loop retries the batch."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ AT_ONCE = 2
 RETRY_SECONDS = 30.0
 GATHERED_BYTES = 4 * 1024 * 1024
 DONE_SCHEMA = pa.schema([pa.field("events", pa.int64()), pa.field("refused", pa.int64())])
-"""``refused``: how many had a time that was not believed."""
+"""``refused``: number of events with an implausible time."""
 
 Refused = tuple[pa.RecordBatch, Sequence[str]]
-"""Refused events with a reason each."""
+"""Refused events, and the reason for each."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class IndexEvents:
     template: Template | None = None
     patience_seconds: float | None = None
     steady_index: str | None = None
-    """The option ``index``, when no event may be there twice."""
+    """The option ``index`` when duplicates are forbidden, else None."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -92,7 +89,7 @@ class IndexEvents:
 
 
 def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
-    """How many events of a completed request were refused."""
+    """Returns how many events of a completed request were refused."""
     count = 0
     for events, reasons in sent.result():
         refuse(events, reasons)
@@ -102,8 +99,6 @@ def _pass_on(sent: Future[list[Refused]], refuse: Refuse) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """Events and their ``lines``."""
-
     events: pa.RecordBatch
     lines: pa.BinaryArray
 
@@ -132,7 +127,7 @@ class Request:
 
 
 def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
-    """Until the cluster answers. Raises UnavailableError, UserError."""
+    """Retries until the cluster answers. Raises UnavailableError, UserError."""
     while True:
         try:
             ask()
@@ -142,8 +137,7 @@ def repeat(ask: Callable[[], None], backoff: Backoff) -> None:
 
 
 def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
-    """Index the events of ``request``; returns the refused ones. Raises UnavailableError,
-    UserError."""
+    """Index the events of ``request``; returns refused ones. Raises UnavailableError, UserError."""
     refused: list[Refused] = []
     waiting = deque([request])
     while waiting:

@@ -1,8 +1,6 @@
-"""The adapter to a cluster, by the transport of the client of Elasticsearch.
-
-The client itself would require Elasticsearch of its own version. Requests are sent once, to the
-next node in turn that has answered lately; the caller decides about retries.
-"""
+"""Adapter to a cluster, on the transport of the Elasticsearch client, which itself requires its own
+version. A request is sent once, to the next node in turn that answered lately; the caller
+retries."""
 
 from __future__ import annotations
 
@@ -43,17 +41,15 @@ JSON, LINES = "application/json", "application/x-ndjson"
 
 
 class OverloadedError(UnavailableError):
-    """The cluster takes no more now: send smaller requests, later."""
+    """The cluster is overloaded: send smaller requests, later."""
 
 
 class TooLargeError(UnavailableError):
-    """The cluster, or a proxy, takes no request of that size."""
+    """The cluster, or a proxy, rejects requests of that size."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """The sink's options, with secrets."""
-
     hosts: tuple[str, ...]
     timeout_seconds: float
     request_bytes: int
@@ -104,18 +100,15 @@ class Cluster:
         except (ValueError, OSError) as error:
             raise UserError(f"elasticsearch: {error}") from error
         self._timeout = Timeout(connect=CONNECT_SECONDS, read=connection.timeout_seconds)
-        """The transport hands it to urllib3 unread."""
+        """The transport passes it to urllib3 unread."""
         self.size = RequestSize(connection.request_bytes)
         self._installed: set[str] = set()
         self._steady: set[str] = set()
         self._installing = threading.Lock()
 
     def bulk(self, body: bytes) -> bytes:
-        """The answer to a bulk request.
-
-        Raises OverloadedError, TooLargeError: it was not carried out; another UnavailableError:
-        unknown; UserError: it never will be.
-        """
+        """The answer to a bulk request. Raises OverloadedError and TooLargeError (not executed),
+        other UnavailableError (unknown), UserError (permanent)."""
         target = f"/_bulk?filter_path={ANSWERED}"
         if self._connection.pipeline is not None:
             target += f"&pipeline={quote(self._connection.pipeline, safe='')}"
@@ -129,8 +122,8 @@ class Cluster:
         raise _refusal(status, answer)
 
     def require_known(self) -> None:
-        """The cluster answers, knows the user, and has the pipeline. Rights that writing does not
-        need may be missing (403). Raises UnavailableError, UserError."""
+        """Check that the cluster answers, knows the user, and has the pipeline. Rights that writing
+        does not need may be missing (403). Raises UnavailableError, UserError."""
         targets = ["/"]
         pipeline = self._connection.pipeline
         if pipeline not in (None, "_none"):
@@ -143,7 +136,7 @@ class Cluster:
                 raise _refusal(status, answer)
 
     def install(self, template: Template) -> None:
-        """Unless the cluster has a template of that name. Raises UnavailableError, UserError."""
+        """Skipped when a template of that name exists. Raises UnavailableError, UserError."""
         with self._installing:
             if template.name in self._installed:
                 return
@@ -156,8 +149,8 @@ class Cluster:
             self._installed.add(template.name)
 
     def require_steady(self, index: str) -> None:
-        """Raises UserError when the option ``index`` names an alias whose write index moves: a
-        repeated event would be in two indexes. Skipped without the right to see aliases. Raises
+        """Raises UserError when ``index`` names an alias with a moving write index: repeated events
+        would be in two indexes. Skipped without the right to see aliases. Raises
         UnavailableError."""
         with self._installing:
             if index in self._steady:
@@ -242,7 +235,7 @@ class _Json(_Untouched):
 
 
 class _Lines(_Untouched):
-    """The transport's own appends a newline to compressed data."""
+    """The transport's own serializer appends a newline to compressed data."""
 
     mimetype = LINES
 
@@ -295,8 +288,8 @@ def target_of(index: str) -> str:
 
 
 def moving(content: bytes, index: str) -> str | None:
-    """The first alias in ``content``, an answer of ``_alias``, that the option ``index`` may name
-    and whose write index moves by rollover. Raises ValueError for another answer."""
+    """The first alias in ``content``, an answer of ``_alias``, that ``index`` may name and whose
+    write index moves by rollover. Raises ValueError for another answer."""
     found: defaultdict[str, list[bool | None]] = defaultdict(list)
     for one in msgspec.json.decode(content, type=dict[str, _Aliases]).values():
         for name, alias in one.aliases.items():
@@ -323,8 +316,8 @@ FIRST_BYTES = 1024 * 1024
 
 
 class RequestSize:
-    """The size of bulk requests. Doubles while requests are answered, halves when one is not taken;
-    then grows by an eighth, as the window of TCP."""
+    """Size of bulk requests: doubles until one is rejected, halves then; later grows by an eighth,
+    like TCP's window."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

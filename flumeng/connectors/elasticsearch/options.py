@@ -19,7 +19,7 @@ from flumeng.platform.options.texts import with_port
 
 MIB = 2**20
 INDEX_PART = re.compile(r"(%[YmdHM])|\{(\w+)\}")
-"""A pattern of the name of an index: a part of the time, or a column."""
+"""A pattern in an index name: a part of the time, or a column."""
 RESERVED = frozenset(
     (
         "_data_stream_timestamp",

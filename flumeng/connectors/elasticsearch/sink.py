@@ -1,8 +1,6 @@
-"""The sink ``elasticsearch``: bulk requests made column by column from Arrow.
-
-``_id`` and index depend on the event alone, so a repeated batch leaves each event once. Errors that
-the operator of the cluster can fix are waited for; others make dead letters.
-"""
+"""Elasticsearch sink: bulk requests built column by column from Arrow. ``_id`` and index depend on
+the event alone: repeats leave it once. Errors of the cluster are waited for; others make dead
+letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index template with types for flumeng's columns."""
+"""Index template with types for flumeng's columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from flumeng.connectors.elasticsearch.options import INDEX_PART, Elasticsearch
 
 PRIORITY = 200
-"""Above the templates of a cluster."""
+"""Higher than a cluster's own templates."""
 KEYWORD = {"type": "keyword", "ignore_above": 1024}
 PROPERTIES: dict[str, dict[str, Any]] = {
     "body": {"type": "text"},
@@ -24,12 +24,11 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 
 
 OPENSEARCH = {"attrs": {"type": "flat_object"}}
-"""Other names in OpenSearch."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """``contents``: the first that the cluster takes is used."""
+    """``contents``: the first one that the cluster accepts is used."""
 
     name: str
     contents: tuple[bytes, ...]

@@ -1,1 +1,1 @@
-"""The source ``exec``: lines that a command prints."""
+"""Source ``exec``: output lines of a command."""

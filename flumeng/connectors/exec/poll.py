@@ -1,8 +1,5 @@
-"""Runs a command at a due time and takes its lines if it succeeds.
-
-A guard (``platform.guard``) ends the command and its children on a timeout, on too much output,
-when the poll is closed, or when this process ends.
-"""
+"""Runs a command at a due time and takes its lines if it succeeds. A guard (``platform.guard``)
+ends it and its children on timeout, excess output, close of the poll, or end of this process."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ MOST_BYTES = 32 * 2**20
 STDERR_BYTES = 2048
 READ_BYTES = 1 << 16
 LAST_OUTPUT_SECONDS = 1.0
-"""How long children may keep the output open."""
+"""Time limit for children that keep the output open."""
 
 
 class ExecPoll:
@@ -43,7 +40,7 @@ class ExecPoll:
         self._run: _Run | None = None
 
     def ask(self, state: str, due: datetime) -> Answer:
-        """``FLUMENG_SINCE`` is no later than ``due``, which may be asked again late."""
+        """``FLUMENG_SINCE`` is no later than ``due``, which may be retried late."""
         taken = _moment(state) if state else None
         known = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
         with self._started(environment() | known) as run:
@@ -98,7 +95,7 @@ class _Run:
 
     @property
     def said(self) -> str:
-        """The end of its standard error, behind a colon."""
+        """The end of standard error, after a colon."""
         said = " ".join(scrub(self._stderr.decode(errors="replace")).split())
         return f": {said}" if said else ""
 
@@ -136,7 +133,6 @@ class _Run:
                     waiting.unregister(key.fileobj)
 
     def end(self) -> None:
-        """Let the guard end it."""
         lifeline = self._guard.stdin
         assert lifeline is not None
         lifeline.close()
@@ -147,7 +143,7 @@ class _Run:
                 pipe.close()
 
     def _take(self, fd: int) -> bool:
-        """False at the end."""
+        """Returns False at the end."""
         content = os.read(fd, READ_BYTES)
         if fd == _readable(self._guard.stderr).fileno():
             self._stderr += content
@@ -159,13 +155,11 @@ class _Run:
         return bool(content)
 
     def _kill(self) -> None:
-        """Kill the guard and what the command has left behind."""
         with suppress(ProcessLookupError):
             os.killpg(self._guard.pid, signal.SIGKILL)
 
 
 def _moment(state: str) -> datetime:
-    """Raises CorruptError."""
     try:
         return datetime.fromisoformat(state).astimezone(UTC)
     except (ValueError, OverflowError) as error:

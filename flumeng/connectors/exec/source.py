@@ -1,8 +1,5 @@
-"""The exec source: lines that a command prints.
-
-A guard (``platform.guard``) ends the command and its children with the source or worker. Lines that
-were not journaled when a worker dies are lost.
-"""
+"""Exec source: output lines of a command. A guard (``platform.guard``) ends the command and its
+children with the source or worker. Lines not journaled when a worker dies are lost."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class ExecSource(Source):
-    """Runs the command once, periodically, or again whenever it ends."""
-
     def __init__(self, options: Exec, context: SourceContext) -> None:
         self.max_line_bytes = options.max_line_bytes
         self._options = options
@@ -53,7 +48,7 @@ class ExecSource(Source):
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Takes what the command prints while it ends."""
+        """Takes the output that the command prints while it ends."""
         self._stopping.set()
         if self._command is not None:
             self._command.end()
@@ -97,7 +92,6 @@ class ExecSource(Source):
             await self._sleep(backoff.next())
 
     async def _run_once(self) -> tuple[int, str]:
-        """The exit status, and the end of standard error."""
         loop = asyncio.get_running_loop()
         _, command = await loop.subprocess_exec(
             lambda: _Command(self),
@@ -137,7 +131,6 @@ class ExecSource(Source):
             self._submit(messages, None)
 
     def discard(self, nbytes: int) -> None:
-        """Count bytes of over-long lines."""
         self._context.counters.discarded_bytes += nbytes
 
     def _submit(self, messages: Messages, state: dict[str, object] | None) -> None:
@@ -206,7 +199,7 @@ class _Command(asyncio.SubprocessProtocol):
         self._close_later()
 
     def _close_later(self) -> None:
-        """Children may still have the output open, and a paused one may hold data."""
+        """Children may keep the output open, and a paused one may hold data."""
         if self._exited and not self._paused:
             loop = asyncio.get_running_loop()
             self._closing = loop.call_later(LAST_OUTPUT_SECONDS, self._transport.close)

@@ -1,1 +1,1 @@
-"""The sink ``files``: files in a directory or an object store, in several formats."""
+"""Sink ``files``: files in a directory or an object store, in several formats."""

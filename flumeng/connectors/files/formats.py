@@ -1,4 +1,4 @@
-"""File writers of each format: they take tables of events, and are complete when closed."""
+"""File writers of each format: they accept tables of events, and are complete when closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FileWriter(Protocol):
 
 
 class ParquetFile:
-    """A row group for each ``write``. Dictionaries only where values repeat."""
+    """One row group per ``write``. Dictionaries only for repeating values."""
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, compression: str) -> None:
         self._sink = sink
@@ -62,7 +62,7 @@ class ParquetFile:
 
 
 class LinesFile:
-    """A line for each row, by ``texts``. Null is an empty line."""
+    """One line per row, by ``texts``. Null is an empty line."""
 
     def __init__(self, sink: pa.NativeFile, texts: Texts, codec: str | None) -> None:
         self._sink = sink
@@ -140,7 +140,7 @@ class OrcFile:
         self._writer = orc.ORCWriter(sink, compression=ORC_CODECS.get(compression, compression))
 
     def write(self, rows: pa.Table) -> None:
-        """Copied: pyarrow writes structs of a slice wrongly."""
+        """Copies rows: pyarrow writes structs of a slice incorrectly."""
         self._writer.write(rows.take(pa.array(np.arange(rows.num_rows))))
 
     def close(self) -> None:
@@ -172,8 +172,8 @@ class CsvFile:
 
 
 def csv_texts(rows: pa.Table) -> pa.Table:
-    """Columns as CSV has them. A body that is not UTF-8 gets U+FFFD, and ``body_base64`` beside it;
-    other bytes are base64."""
+    """Columns in CSV's types: invalid UTF-8 in a body becomes U+FFFD, with ``body_base64`` beside
+    it; other bytes are base64."""
     rows = plain(rows)
     for number, field in enumerate(rows.schema):
         column = rows.column(number)
@@ -203,7 +203,7 @@ def _base64(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """That of ``plain``. Raises UserError when two columns would have one name."""
+    """The schema of ``plain``. Raises UserError for colliding column names."""
     found = plain(schema.empty_table()).schema
     names = [name.lower() for name in found.names]
     for name in found.names:
@@ -213,7 +213,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Fields of structs as columns ``a_b``, at any depth, and maps and lists as JSON texts."""
+    """Struct fields as columns ``a_b``, at any depth; maps and lists as JSON texts."""
     named = [pair for name in rows.column_names for pair in _plain(name, rows[name])]
     return pa.Table.from_arrays([column for _, column in named], [name for name, _ in named])
 

@@ -1,4 +1,4 @@
-"""The open files of a split, one for each directory or partition, or several."""
+"""Open files of a split, one or several for each directory or partition."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 OPEN_FILES = 256
-"""Of a split; the least recently used is closed for another."""
+"""Limit per split; the least recently used file is closed for another."""
 MOST_FILES = 4096
-"""Of a split: more do not fit the record of a commit."""
+"""Limit per split: more do not fit the record of a commit."""
 GATHERED_BYTES = 64 * 1024 * 1024
-"""Sorted by file, and written as row groups, at once."""
+"""Bytes sorted by file, and written as row groups, at once."""
 
 
 class StagedFile(Protocol):
@@ -24,11 +24,9 @@ P = TypeVar("P")
 
 
 class OpenFiles(Generic[K, F]):
-    """``closed``: the complete ones."""
-
     def __init__(self) -> None:
         self._open: dict[K, F] = {}
-        """The least recently used first."""
+        """Least recently used first."""
         self.closed: list[F] = []
 
     @property

@@ -22,14 +22,14 @@ from flumeng.platform.options.patterns import FIELD, split_query
 from flumeng.platform.options.problems import nearest
 
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
-"""Without a value: reported elsewhere."""
+"""Variables without a value, which are reported elsewhere."""
 _IN_PATHS = (TEXT, INTEGER, BOOLEAN, DATE)
 Format = Literal["parquet", "orc", "avro", "json", "csv", "text"]
 
 
 @dataclass(frozen=True)
 class Roll:
-    """How large a file may grow. How long events gather for one is said by `batch.seconds`."""
+    """The size limit of a file. `batch.seconds` sets how long events gather for one."""
 
     bytes: int = option(
         doc="A file that has grown to this size is closed, and the batch goes on in another.",

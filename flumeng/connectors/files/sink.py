@@ -1,8 +1,6 @@
-"""The sink ``files``: files in a lake, by the time of their events, each event visible once.
-
-Executors write into the staging directory of the batch, a file for each split and directory; the
-driver gets names and counts. File names are never reused.
-"""
+"""Files sink: files in a lake, by event time, each event visible once. Executors write one file per
+split and directory, with unique names, into the batch's staging directory; the driver gets names
+and counts."""
 
 from __future__ import annotations
 
@@ -73,11 +71,8 @@ class FilesSink:
 
 @dataclass(frozen=True)
 class StageFiles:
-    """Writes a split's events to files in ``staging``, and yields a row for each file.
-
-    A single row without a source means that there are too many files. ``secrets``: by their
-    references in the location, since the executor may not have them.
-    """
+    """Writes a split's events to files in ``staging``, one row per file; a row without a source
+    reports too many files. ``secrets``: by reference in the location; executors may lack them."""
 
     options: Files
     staging: str
@@ -104,7 +99,7 @@ class StageFiles:
 
 
 class _StagedFiles:
-    """The files of a split: one for each directory, or several."""
+    """The files of a split: one or several per directory."""
 
     def __init__(self, options: Files, staging: str, store: FileStore, path: str) -> None:
         self._options = options
@@ -131,7 +126,6 @@ class _StagedFiles:
                 self._files.close(directory)
 
     def finish(self) -> list[tuple[str, str, int, int]]:
-        """Make all files durable."""
         files = self._files.close_all()
         found = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:
@@ -174,7 +168,6 @@ class _StagedFile:
         self.refused += refused
 
     def close(self) -> None:
-        """Make the file durable."""
         self.writer.close()
         self.store.sync(self.path)
 

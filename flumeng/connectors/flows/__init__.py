@@ -1,1 +1,1 @@
-"""The source ``flow``: reads the journals of another flow (``connectors/journals``)."""
+"""Source ``flow``: reads the journals of another flow (``connectors/journals``)."""

@@ -1,8 +1,5 @@
-"""Finds the journals of the flow that is read.
-
-A journal begins when its server has reported its bounds: until then the flow's cursor keeps its
-events. A closed one ends where its registration says, and is gone when nobody needs it any more.
-"""
+"""Finds the journals of the upstream flow. A journal starts once its server reports its bounds; the
+cursor keeps its events until then. A closed one ends at its registered end."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from flumeng.journal.serving.client import JournalClient
 from zkschema import paths
 
 MOST_TIMES = 64
-"""With more partitions no times are asked for."""
+"""With more partitions no times are requested."""
 
 
 class FlowFinder(FinderBase):

@@ -1,4 +1,4 @@
-"""The journals of a flow for readers with their own cursor: names, servers and ends."""
+"""Journals of a flow for readers with their own cursor: names, servers and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THREADS = 16
 
 
 class _Listing:
-    """The names of all journals, listed once for all flows of a process; thread-safe."""
+    """Names of all journals, listed once for all flows of a process; thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -47,7 +47,7 @@ _listing_of = lru_cache(maxsize=1)(_Listing)
 
 
 class FlowJournals:
-    """``connect`` opens a client. Methods raise UnavailableError when ZooKeeper is away."""
+    """``connect`` opens a client. Methods raise UnavailableError without ZooKeeper."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FlowJournals:
         self._threads = ThreadPoolExecutor(THREADS, "journal servers")
 
     def registered(self) -> dict[str, Journal]:
-        """Journal -> its registration; an unreadable one is made from the journal's name."""
+        """Journal -> its registration; an unreadable one is derived from the journal's name."""
         listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
         wanted = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
         return {
@@ -94,7 +94,7 @@ class FlowJournals:
                 next(client.read(journal, 0, 0), None)
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        """Journal -> when the event at the offset was received, in microseconds since the epoch."""
+        """Journal -> receipt time of the event at the offset, in microseconds since the epoch."""
         addresses = self.addresses(at)
 
         def time_of(name: str) -> int | None:

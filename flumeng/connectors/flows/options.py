@@ -12,9 +12,9 @@ from flumeng.platform.options.patterns import check_name
 
 @dataclass(frozen=True)
 class FlowSource(SourceOptions):
-    """Reads what another flow has accepted, under a cursor of its own: nothing is copied, and
-    neither of the two waits for the other. What this flow has not read yet the other's journals
-    keep, up to their `max_bytes`: then senders wait.
+    """Reads the events that another flow has accepted, under a cursor of its own: nothing is
+    copied, and neither of the two waits for the other. The other's journals keep all that this flow
+    has not read yet, up to their `max_bytes`: then senders wait.
 
     The events are as they arrive at the other flow's filters, or as these leave them, with their
     identity.

@@ -1,1 +1,1 @@
-"""The sinks ``syslog`` and ``tcp``: events forwarded over TCP or TLS."""
+"""Sinks ``syslog`` and ``tcp``: forward events over TCP or TLS."""

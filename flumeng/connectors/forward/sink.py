@@ -1,8 +1,6 @@
-"""Forwards events over a stream, at least once as far as TCP can tell.
-
-TCP gives senders no acknowledgement, so each split has its own connection: it is written when the
-server has read to its end and closes. After an earlier close, or any error, the batch is repeated.
-"""
+"""Forwards events over a stream, at least once as far as TCP can confirm. TCP acknowledges nothing
+to senders, so each split has its own connection: it is written when the server has read to its end
+and closes. After an earlier close, or an error, the batch is repeated."""
 
 from __future__ import annotations
 
@@ -30,14 +28,14 @@ from flumeng.platform.errors import UnavailableError, UserError
 
 PIECE_BYTES = 1024 * 1024
 AVOID_SECONDS = 60.0
-"""A target that has failed is the last choice for so long."""
+"""A failed target is the last choice for this long."""
 Framing = Literal["newline", "octet-counted", "length-prefixed"]
 LINE_FEED = b"#012"
-"""A line feed within a message, as rsyslog writes it."""
+"""Replaces a line feed within a message, as in rsyslog."""
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 _failed_at: dict[str, float] = {}
-"""The last failure of each target, in this process."""
+"""Last failure of each target in this process, in monotonic seconds."""
 
 
 class ForwardSink:
@@ -48,7 +46,7 @@ class ForwardSink:
         self._options = options
 
     def probe(self) -> None:
-        """All targets have to accept a connection, also standbys."""
+        """All targets have to accept a connection, including standbys."""
         failed = []
         for target in self._options.targets:
             try:
@@ -71,8 +69,6 @@ class ForwardSink:
 
 @dataclass(frozen=True)
 class Forward:
-    """Sends a split's events, and yields their number."""
-
     options: ForwardSyslog | ForwardTcp
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +145,7 @@ class _Connection:
         self._socket.close()
 
     def _require_open(self) -> None:
-        """A server that has closed already has not read what came after."""
+        """A server that has already closed did not read the last data."""
         seconds = self._socket.gettimeout()
         self._socket.setblocking(False)
         try:
@@ -176,7 +172,7 @@ class _Connection:
 
 
 def framed(messages: pa.BinaryArray, framing: Framing) -> memoryview:
-    """All ``messages`` in a row; a null is empty."""
+    """All ``messages`` concatenated; a null is empty."""
     messages = pc.fill_null(messages, b"")
     if framing == "newline":
         lines = pc.replace_substring(messages, b"\n", LINE_FEED)

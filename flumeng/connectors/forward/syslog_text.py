@@ -9,14 +9,13 @@ from flumeng.events.columns import check_plain, texts
 from flumeng.platform.errors import UserError
 
 NAMES = (("host", 255), ("app", 48), ("procid", 128), ("msgid", 32))
-"""Names in the header, with their maximum lengths."""
 USER, NOTICE = 1, 5
 FACILITIES, SEVERITIES = 24, 8
 NONE = b"-"
 
 
 def check(events: pa.Schema) -> None:
-    """Raises UserError when the columns do not fit."""
+    """Raises UserError for unsuitable columns."""
     if "message" not in events.names and "body" not in events.names:
         raise UserError("rfc5424: there is neither a column message nor body")
     for name in ("facility", "severity"):

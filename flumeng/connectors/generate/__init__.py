@@ -1,1 +1,1 @@
-"""The source ``generate``: made-up events at a given rate."""
+"""Source ``generate``: synthetic events at a given rate."""

@@ -1,8 +1,6 @@
-"""The generate source: numbered events at a chosen rate, for tests and benches.
-
-A body is the seed, the event's number (16 digits, from 0) and filling made of both. The next number
-is stored with the events: each is there once, also after ``kill -9``.
-"""
+"""Generate source: numbered events at a chosen rate. A body is the seed, the event's number (16
+digits, from 0) and filling. The next number is stored with the events: each is there once, also
+after ``kill -9``."""
 
 from __future__ import annotations
 
@@ -22,14 +20,12 @@ DIGITS = 16
 CHUNK_BYTES = 1 << 18
 TICK_SECONDS = 0.02
 CATCH_UP_SECONDS = 1.0
-"""The most of a pause that is made up for."""
+"""Maximum part of a pause that is made up for."""
 
 _PATTERN = np.frombuffer(b"the quick brown fox jumps over the lazy dog 0123456789 ", np.uint8)
 
 
 class GenerateSource(Source):
-    """Goes on from the number in the journal's state."""
-
     def __init__(self, options: Generate, context: SourceContext) -> None:
         self._options = options
         self._context = context
@@ -62,7 +58,7 @@ class GenerateSource(Source):
         self._open.set()
 
     async def _run(self) -> None:
-        """Without a rate, as fast as the journal takes them."""
+        """Without a rate, as fast as the journal accepts them."""
         rate, loop = self._options.events_per_second, asyncio.get_running_loop()
         due, then = 0.0, loop.time()
         while True:

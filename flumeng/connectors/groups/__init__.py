@@ -1,1 +1,1 @@
-"""The sinks ``first_of`` and ``one_of``: failover and load balancing over other sinks."""
+"""Sinks ``first_of`` and ``one_of``: failover and load balancing over other sinks."""

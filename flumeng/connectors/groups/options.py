@@ -38,7 +38,8 @@ class Group(SinkOptions):
 
     @property
     def exactly_once(self) -> ExactlyOnce | None:
-        """A failed member may have written what the next one gets, unless that is staged."""
+        """A failed member may have written events that the next one gets too, unless they are
+        staged."""
         staged = all(one.options.exactly_once == "staged" for one in self.sinks)
         return "staged" if staged else None
 

@@ -1,8 +1,5 @@
-"""Groups of sinks, of which one takes each split: failover and load balancing.
-
-Executors choose. A split is held until a member has taken all of it; the output of a member that
-failed is discarded, and its staged files are never shown.
-"""
+"""Sink groups, in which one member takes each split: failover and load balancing. Executors hold a
+split until a member has taken it whole; output and staged files of failed members are discarded."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from flumeng.platform.scrubbing import scrub
 
 PATIENCE_SECONDS, AGAIN_SECONDS = 3.0, 1.0
-"""How long a member may fail before the next one is tried; the second if it failed lately."""
+"""Time limit of a failing member before the next is tried; the second after a recent failure."""
 ROUND_SECONDS = 45.0
-"""After this time no further member is tried, else the loop gives up the batch, unexplained."""
+"""No member is tried after this time: the loop would abandon the batch without a reason."""
 REASONS_CHARACTERS = 800
 TAKEN_SCHEMA = schema_around(
     pa.schema(
@@ -42,11 +39,11 @@ TAKEN_SCHEMA = schema_around(
         ]
     )
 )
-"""A row a split: the member that took it, or null, and its output as an Arrow stream; the members
-that failed before, and why. And rows about dead letters."""
+"""A row per split: the member that took it, or null, and its output as an Arrow stream; members
+that failed before, with reasons. Also rows about dead letters."""
 
 FAILURES = (UnavailableError, OSError)
-"""Errors that say nothing about the events: another member may take them."""
+"""Errors unrelated to the events: another member may take them."""
 
 
 class GroupSink:
@@ -157,9 +154,8 @@ class OneOfSink(GroupSink):
 
 @dataclass(frozen=True)
 class WriteToOne:
-    """Writes a split into one of the members' ``stages``: the first that takes it, ``ready`` ones
-    first, by turns with a ``turn``. When none does, the loop repeats the batch. Yields
-    TAKEN_SCHEMA."""
+    """Writes a split into the first accepting one of ``stages``: ``ready`` ones first, in rotation
+    with a ``turn``. If all fail, the loop repeats the batch. Yields TAKEN_SCHEMA."""
 
     stages: tuple[Stage, ...]
     ready: tuple[int, ...]
@@ -254,7 +250,7 @@ def _split() -> int:
 
 
 class _DeadLettersError(FlumengError):
-    """The sink for dead letters failed, not the member that refuses events."""
+    """The dead letter sink failed, not the member that refuses events."""
 
     def __init__(self, of: Exception) -> None:
         super().__init__(str(of))
@@ -287,8 +283,8 @@ class _Member:
 
 
 class Availability:
-    """The available members by number, kept in the driver for all tasks of a flow, across claims;
-    thread-safe. ``clock`` is monotonic, in seconds."""
+    """Available members by number, in the driver for all tasks of a flow. Thread-safe. ``clock``:
+    monotonic seconds."""
 
     def __init__(
         self,
@@ -310,19 +306,19 @@ class Availability:
             return tuple(n for n, member in enumerate(self._members) if member.until <= now)
 
     def failing(self) -> dict[int, str]:
-        """The members that have failed since their last success, and why."""
+        """Members that failed since their last success, with reasons."""
         with self._lock:
             return {n: one.reason for n, one in enumerate(self._members) if one.failures}
 
     def take_turns(self, count: int) -> int:
-        """The number of the first of so many turns."""
+        """Reserves ``count`` turns; returns the number of the first."""
         with self._lock:
             first = self._turn
             self._turn += count
             return first
 
     def note(self, took: Collection[int], failed: Mapping[int, str]) -> None:
-        """A failure during a back-off, from a concurrent batch, does not count twice."""
+        """A failure during a back-off, from a concurrent batch, is not counted again."""
         with self._lock:
             now = self._clock()
             for number in set(took) - failed.keys():

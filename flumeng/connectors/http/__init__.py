@@ -1,1 +1,1 @@
-"""The source ``http``, an HTTP server, and the sink ``http``, a client."""
+"""HTTP server (source ``http``) and HTTP client (sink ``http``)."""

@@ -1,8 +1,6 @@
-"""The HTTP source as an ASGI application.
-
-200 means that a request's events are durable, delivered or received, as ``ack`` says. After any
-other answer, or none, senders repeat them; then they may be there twice.
-"""
+"""The HTTP source as an ASGI application. Status 200 means that events are durable, delivered or
+received, as ``ack`` says. Senders repeat a request after any other answer, or none: its events may
+be duplicated."""
 
 from __future__ import annotations
 
@@ -37,23 +35,21 @@ log = logging.getLogger(__name__)
 
 DURABLE_SECONDS = 30.0
 HELD_SECONDS = 1.0
-"""A journal that takes nothing for so long has senders told to come again."""
+"""Senders get 429 once the journal accepts nothing for this long."""
 
 STRANGER_BYTES = 1 << 20
-"""Read and dropped of what strangers still send when they are answered: one that has sent more, and
-is cut off, may not see the answer."""
+"""Read and dropped after a refusal: a sender cut off while sending may not see the answer."""
 
 RETRY_SECONDS = 1
 BODIES = MemoryBound(64 << 20)
-"""The memory of all requests of this process, until their events are durable."""
+"""Memory of all requests of this process, until their events are durable."""
 
 PARSE_THREADS = 2
 PARSE_ASIDE_BYTES = 64 << 10
-"""Larger bodies, and packed ones, are parsed in other threads."""
+"""Larger and compressed bodies are parsed in other threads."""
 
 MOST_WAITING = 10_000
 _PLACES = threading.BoundedSemaphore(MOST_WAITING)
-"""Requests of this process that wait for their delivery, or will."""
 
 HEALTH_PATH = "/health"
 Scope = MutableMapping[str, Any]
@@ -93,7 +89,7 @@ def known_path(path: str) -> KnownPath:
 
 
 class Connection(NamedTuple):
-    """Shared by all requests of a connection. ``stranger``: why its certificate is refused."""
+    """Shared by all requests of a connection. ``stranger``: why its certificate is rejected."""
 
     peer: Peer
     client: Client = Client()
@@ -101,7 +97,7 @@ class Connection(NamedTuple):
 
 
 class HttpApp:
-    """Accepts nothing while it is paused."""
+    """Accepts no events while paused."""
 
     def __init__(
         self,
@@ -121,13 +117,11 @@ class HttpApp:
         self._stopping = False
         self._strangers = RateLimitedLog(log)
         self._undecided: set[asyncio.Future[int]] = set()
-        """Resolve when events are durable."""
         self._undelivered: set[asyncio.Future[bool]] = set()
         """Resolve to whether durable events are delivered."""
 
     def connected(self, transport: asyncio.Transport, host: str) -> Connection | None:
-        """A new connection; None when there are too many and it is closed. ``disconnected``
-        follows."""
+        """Register a connection until ``disconnected``; None when it is closed as one too many."""
         peer = None if takes_reserve(transport) else self.peers.enter(host)
         if peer is None:
             self._context.counters.refused += 1
@@ -143,7 +137,7 @@ class HttpApp:
         self.peers.leave(connection.peer)
 
     def is_revoked(self, connection: Connection) -> bool:
-        """Whether its certificate was allowed and is not any more."""
+        """Whether its certificate is no longer allowed."""
         return self._tls is not None and self._tls.is_revoked(connection.client.certificate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,7 +149,7 @@ class HttpApp:
             await self._take(scope, headers, body)
             known = known_path(scope["path"])
             status, said = known.status, known.said
-        except RefusedError as refused:  # and with it goes what was received of the body
+        except RefusedError as refused:  # and with it the received part of the body is freed
             status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
         if status in (400, 404, 405, 411, 413, 415, 501):
             self._context.counters.malformed += 1
@@ -186,7 +180,7 @@ class HttpApp:
             await send({"type": "http.response.body", "body": b""})
 
     def stop(self) -> None:
-        """Senders of events that are not durable yet are told to come again."""
+        """Answer requests whose events are not durable yet with a request to retry."""
         self._stopping = True
         self.resume()
         for future in self._undecided:
@@ -211,8 +205,7 @@ class HttpApp:
             self._turning_away = None
 
     def _turn_away(self) -> None:
-        """Tell senders whose events wait to come again; the journal may still get them, and then
-        they are there twice."""
+        """Ask waiting senders to retry; events that are journaled later will be duplicated."""
         loop = asyncio.get_running_loop()
         self._turning_away = loop.call_later(HELD_SECONDS, self._turn_away)
         if self._context.held_by():
@@ -227,7 +220,7 @@ class HttpApp:
         return RefusedError(429, f"{cause}: send this again a little later")
 
     async def settle(self, timeout_seconds: float) -> None:
-        """Stop accepting; return when all requests are answered, or time is up."""
+        """Refuse new requests; return when all are answered, or after the time-out."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
@@ -239,7 +232,7 @@ class HttpApp:
         return {*self._undecided, *self._undelivered}
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
-        """Return when the events are what ``ack`` says. Raises RefusedError."""
+        """Return when the events have the state that ``ack`` names. Raises RefusedError."""
         method, known = scope["method"], known_path(scope["path"])
         reading = method in ("GET", "HEAD")
         if reading and not known.health:
@@ -261,7 +254,7 @@ class HttpApp:
             await self._until_delivered(end)
 
     def _require_sender(self, scope: Scope, headers: Mapping[bytes, bytes]) -> str:
-        """The authenticated sender; nothing of the body is read before."""
+        """The authenticated sender, checked before the body is read."""
         connection = _connection(scope)
         if connection.stranger:
             raise RefusedError(403, connection.stranger)
@@ -283,7 +276,7 @@ class HttpApp:
     async def _accept(
         self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody, client: str
     ) -> int:
-        """The seq below which its events are durable; 0 when it need not wait."""
+        """The sequence number below which the events are durable; 0 without waiting."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         try:
             with BODIES.share() as memory:
@@ -327,7 +320,7 @@ class HttpApp:
             raise self._later()
 
     def _submit(self, pieces: list[Messages], origin: Origin) -> asyncio.Future[int]:
-        """The journal takes blocks in order, so the last one stands for all."""
+        """The journal accepts blocks in order, so the last one stands for all."""
         durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def tell(end: int) -> None:
@@ -388,7 +381,7 @@ def _connection(scope: Scope) -> Connection:
 
 @functools.cache
 def _parsers() -> ThreadPoolExecutor:
-    """Parsers of this process; their number bounds the memory that they take."""
+    """Parser threads of this process; their number bounds the memory in use."""
     return ThreadPoolExecutor(PARSE_THREADS, "http")
 
 

@@ -1,8 +1,6 @@
-"""Unpacks, checks and cuts HTTP bodies into pieces of whole events. Pure.
-
-Memory is taken from the share of all bodies before it is allocated. Lines are not touched one by
-one: the commit thread finds newlines, and JSON is checked a piece at a time.
-"""
+"""Decompresses, checks and cuts HTTP bodies into pieces of whole events. Pure. Memory is reserved
+in the shared bound before allocation. Lines are not iterated over: the commit thread finds
+newlines, and JSON is checked piece by piece."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ from flumeng.platform.json_text import without_surrogates
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
 MOST_ENTRIES = 100_000
-"""Of an array: an entry costs much more memory than its bytes."""
+"""Entries of an array: each costs much more memory than its bytes."""
 
 _VALUE_BYTES = 80
-"""Of memory for each decoded value, besides its text."""
+"""Memory overhead of each decoded value, besides its text."""
 
 _NEWLINE, _QUOTE, _COMMA, _OPEN, _CLOSE = b'\n",{}'
 _BRACKET_TO_BRACE = 0x20
@@ -91,12 +89,11 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class OverBoundError(Exception):
-    """There is no memory for now."""
+    """Memory is exhausted for now."""
 
 
 class MemoryBound:
-    """``most_bytes`` for all shares together; a single one may exceed it, so that larger bodies are
-    possible. Thread-safe."""
+    """Limits all shares together; a single share may exceed it, for larger bodies. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -105,7 +102,6 @@ class MemoryBound:
 
     @contextmanager
     def share(self) -> Iterator[Share]:
-        """A share that is given back when the block ends."""
         share = Share(self)
         try:
             yield share
@@ -129,7 +125,6 @@ class Share:
             self.held_bytes += nbytes
 
     def give_back_to(self, nbytes: int) -> None:
-        """Reduce the share to ``nbytes``."""
         with self._bound.lock:
             self._bound.held_bytes -= max(0, self.held_bytes - nbytes)
             self.held_bytes = min(self.held_bytes, nbytes)
@@ -149,15 +144,14 @@ class RefusedError(Exception):
 def pieces(
     body: bytes, encoding: str, content_type: str, most_bytes: int, memory: Share
 ) -> list[Messages]:
-    """The events of a received body, which ``memory`` includes already. Raises RefusedError, and
-    OverBoundError without memory."""
+    """The events of a body included in ``memory``. Raises RefusedError, OverBoundError."""
     data = unpack(body, encoding, most_bytes, memory)
     memory.take(_parse_bytes(data, content_type))
     return list(messages(data, content_type))
 
 
 def require_text(content_type: str) -> None:
-    """Raises RefusedError for a type of neither text nor JSON."""
+    """Raises RefusedError for binary content types."""
     kind = _kind(content_type)
     if kind in _PROTOBUF:
         raise RefusedError(
@@ -178,8 +172,7 @@ def require_text(content_type: str) -> None:
 
 
 def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
-    """The body without its Content-Encoding, up to a little over ``most_bytes``. Raises
-    RefusedError, OverBoundError."""
+    """The decompressed body, up to about ``most_bytes``. Raises RefusedError, OverBoundError."""
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:
@@ -211,7 +204,7 @@ def too_large(most_bytes: int) -> RefusedError:
 
 
 def _parse_bytes(body: bytes, content_type: str) -> int:
-    """The most memory that ``messages`` takes."""
+    """Upper bound of the memory for ``messages``."""
     kind = _kind(content_type)
     if _is_json(kind):
         entries = min(max(map(body.count, (b",", b"}", b"]", _SEPARATOR))), MOST_ENTRIES) + 1
@@ -231,12 +224,9 @@ def _kind(content_type: str) -> str:
 
 
 def messages(body: bytes, content_type: str) -> Iterator[Messages]:
-    """Checked events in pieces that fit into frames. Raises RefusedError.
-
-    JSON: each entry of an array is an event as it is written; so is each of several values in a
-    row, in lines or not, and any other value. Everything else is lines, which for lines of JSON
-    must be JSON.
-    """
+    """Checked events in pieces that fit into frames. Raises RefusedError. JSON types: each array
+    entry, concatenated value, or other value is an event, verbatim. Everything else is lines, each
+    JSON for types of JSON lines."""
     kind = _kind(content_type)
     body = body.removeprefix(_BOM)
     if kind in _LINES_OF_JSON:
@@ -278,7 +268,7 @@ def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
 
 
 def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
-    """Octet-counted syslog messages, as Heroku's Logplex sends them."""
+    """Octet-counted syslog messages, as from Heroku's Logplex."""
     framer = Framer("octet-counted", len(body))
     found = framer.feed(body, len(body)) if body else []
     if framer.malformed or framer.held:
@@ -304,7 +294,7 @@ def _pieces_of_lines(body: bytes) -> Iterator[bytes]:
 
 
 def _check_lines(piece: bytes, first_line: int) -> None:
-    """Checks a piece at once, and line by line only after an error."""
+    """Checks a whole piece, and single lines only after an error."""
     if _are_lines(piece):
         return
     piece = without_surrogates(piece)
@@ -316,7 +306,7 @@ def _check_lines(piece: bytes, first_line: int) -> None:
 
 
 def _are_lines(piece: bytes) -> bool:
-    """A decoder accepts values over several lines; here each has its own."""
+    """The decoder accepts values over several lines; here each has its own."""
     try:
         values = _decode_lines(piece)
         fits = len(values) == piece.count(b"\n")
@@ -333,8 +323,7 @@ def _check(text: bytes, where: str) -> None:
 
 
 def _values(body: bytes) -> list[msgspec.Raw]:
-    """The entries of an array as written. No entry begins with the white space and commas between
-    them."""
+    """The verbatim entries of an array, without the white space and commas between them."""
     plain = without_surrogates(body)
     values = _decode_array(plain)
     if plain is body:
@@ -374,8 +363,7 @@ def _pieces_of_values(values: Sequence[bytes | msgspec.Raw]) -> Iterator[Message
 
 
 def _values_in_a_row(body: bytes) -> list[bytes] | None:
-    """Objects and arrays in a row, as written; None for anything else. Raises RefusedError when
-    there are too many."""
+    """Verbatim concatenated objects and arrays; else None. Raises RefusedError for too many."""
     ends: list[int] = []
     for begin, part, depths, inside in _structure(body):
         closing = ((part | _BRACKET_TO_BRACE) == _CLOSE) & (depths == 0) & ~inside
@@ -400,7 +388,7 @@ def _require_few(entries: int) -> None:
 
 
 def _entries(array_of_json: bytes) -> int:
-    """The number of an array's entries without decoding; in damaged JSON those before it."""
+    """The number of array entries, without decoding; in damaged JSON up to the damage."""
     return 1 + sum(
         int(np.count_nonzero((part == _COMMA) & (depths == 1) & ~inside))
         for _, part, depths, inside in _structure(array_of_json)
@@ -410,8 +398,8 @@ def _entries(array_of_json: bytes) -> int:
 def _structure(
     text: bytes,
 ) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.bool_]]]:
-    """Where each part of JSON begins, its byte, and for each byte the depth of brackets behind it
-    and whether it is inside a string."""
+    """Parts of JSON: offset, bytes, and for each byte the depth after it, and if it is in a
+    string."""
     plain = text.replace(rb"\\", b"__").replace(rb"\"", b"__")
     depth, quoted = 0, False
     for begin in range(0, len(plain), _SCAN_BYTES):

@@ -1,8 +1,6 @@
-"""HTTP/1.1 for the HTTP source: uvicorn's protocol with httptools' parser, made strict.
-
-httptools bounds neither headers nor their time, drops the body of a request with ``Upgrade``, and
-reports trailers as headers.
-"""
+"""HTTP/1.1 for the HTTP source: a stricter uvicorn protocol. Its httptools parser bounds neither
+size nor time of headers, drops bodies of requests with ``Upgrade``, and reports trailers as
+headers."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ class Protocol(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _head_without_offer(self) -> bytes:
-        """The request's head without the offer, for a parser that reads the body."""
+        """The request's head without the upgrade offer, for a parser that reads the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:

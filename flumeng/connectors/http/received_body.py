@@ -1,4 +1,4 @@
-"""A request's body as it arrives, bounded in bytes and time, and of the announced length."""
+"""A request body during receipt: limited in bytes and time, checked for its announced length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ReceivedBody:
-    """Read once; ``received_bytes`` grows."""
+    """Readable once; ``received_bytes`` grows."""
 
     def __init__(self, receive: Receive, headers: Mapping[bytes, bytes]) -> None:
         self._receive = receive

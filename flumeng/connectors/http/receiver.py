@@ -16,19 +16,19 @@ from flumeng.platform.scrubbing import excerpt
 
 RETRY_SECONDS = 25.0
 ANSWER_BYTES = 64 * 1024
-"""The rest of a longer answer is not read, and its connection is closed."""
+"""Longer answers are not read to the end, and their connection is closed."""
 QUOTED_CHARACTERS = 200
 CONNECTIONS = 4
 PASSING = (408, 409, 425, 429)
-"""Retried, as are all from 500 on; 409: a request with this key is in progress."""
+"""Retried, like 500 and above; 409: a request with this key is in progress."""
 UNAUTHORIZED = (401, 402, 403, 407)
 DOWN = (502, 503, 504)
 WRONG = (401, 402, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 431, 451)
-"""Any request of the flow would have this answer; also redirections."""
+"""Any request of the flow would get this answer; the same holds for redirections."""
 
 
 class RefusedRequestError(FlumengError):
-    """The receiver refuses the events for good."""
+    """The receiver rejects the events permanently."""
 
 
 class TooLargeError(RefusedRequestError):
@@ -37,7 +37,7 @@ class TooLargeError(RefusedRequestError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What all requests have in common; headers may hold secrets."""
+    """The common part of all requests; headers may contain secrets."""
 
     url: str
     method: str
@@ -51,7 +51,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """``status`` 0: none came. ``after_seconds``: of ``Retry-After``."""
+    """``status`` 0: no answer. ``after_seconds``: the value of ``Retry-After``."""
 
     status: int
     sentence: str
@@ -59,8 +59,8 @@ class Answer:
 
 
 def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
-    """Return once the receiver has accepted it, possibly twice after a lost answer. Raises
-    RefusedRequestError, UnavailableError, UserError."""
+    """Returns once the receiver has accepted the request, possibly twice after a lost answer.
+    Raises RefusedRequestError, UnavailableError, UserError."""
     while True:
         answer = _ask(endpoint, body, key)
         if 200 <= answer.status < 300:
@@ -72,8 +72,8 @@ def send(endpoint: Endpoint, body: bytes, key: str, pauses: Backoff) -> None:
 
 
 def reach(endpoint: Endpoint) -> None:
-    """Check with HEAD that the receiver answers and accepts the headers; many know no HEAD, so
-    other answers are good. Raises UnavailableError, UserError."""
+    """Check with HEAD that the receiver answers and accepts the headers. Other answers are fine:
+    many servers lack HEAD. Raises UnavailableError, UserError."""
     answer = _ask(replace(endpoint, method="HEAD"), None, "")
     sentence = f"{endpoint}: {answer.sentence}"
     if answer.status in UNAUTHORIZED:
@@ -83,7 +83,7 @@ def reach(endpoint: Endpoint) -> None:
 
 
 def _require_passing(endpoint: Endpoint, answer: Answer) -> None:
-    """Raises unless a retry may have another answer."""
+    """Raises unless a retry may get another answer."""
     if answer.status == 0 or answer.status in PASSING or answer.status >= 500:
         return
     if answer.status < 400 or answer.status in WRONG:
@@ -136,7 +136,6 @@ def _after_seconds(text: str) -> float:
 
 @lru_cache
 def _pool(ca: str | None) -> urllib3.PoolManager:
-    """This process's connections."""
     try:
         return urllib3.PoolManager(maxsize=CONNECTIONS, ca_certs=ca, cert_reqs="CERT_REQUIRED")
     except OSError as error:

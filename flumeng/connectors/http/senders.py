@@ -1,9 +1,6 @@
-"""Authenticates senders by token, password, or TLS certificate.
-
-Secrets are looked up again within a minute. Only their digests are kept, and all are compared in
-constant time. One that is not found any more stays valid and is reported: senders are excluded in
-the flow, or by another secret.
-"""
+"""Authenticates senders by token, password, or TLS certificate. Secrets are reread within a minute;
+only digests are kept, compared in constant time. A secret that disappears stays valid and is
+reported: exclude senders in the flow, or by another secret."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from flumeng.platform.errors import UserError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
-"""With the 30 s that a command's output is used, less than a minute."""
+"""Less than a minute together with the 30 s for which a command's output is used."""
 
 _BEARER, _BASIC = 'Bearer realm="flumeng"', 'Basic realm="flumeng", charset="UTF-8"'
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
@@ -50,11 +47,10 @@ class Senders:
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError for a secret that is missing or no token."""
+        """Raises UserError for a missing secret, or a malformed token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
     async def look(self) -> None:
-        """Look up the secrets."""
         problem = ""
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
@@ -84,7 +80,7 @@ class Senders:
         return name
 
     def of(self, authorization: bytes) -> str | None:
-        """The sender with the token or password in ``Authorization``."""
+        """The sender with this token or password; None when unknown."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         if scheme.lower() in (b"bearer", b"splunk"):
@@ -92,7 +88,7 @@ class Senders:
         return self._of_user(given) if scheme.lower() == b"basic" else None
 
     def _of_token(self, given: bytes) -> str | None:
-        """Compares all, in constant time."""
+        """Compares all tokens in constant time."""
         digest = hashlib.sha256(given).digest()
         same = [n for n, known in self._tokens.items() if hmac.compare_digest(known, digest)]
         return same[0] if same and given else None
@@ -109,7 +105,7 @@ class Senders:
 
     def may_use(self, path: str) -> frozenset[str]:
         """The names that may send to ``path``, by ``auth.paths``."""
-        if {".", ".."} & set(path.split("/")):  # it may be another one for whoever reads it
+        if {".", ".."} & set(path.split("/")):  # its reader may resolve it to another path
             return frozenset()
         for place, senders in self._paths:
             if path == place or path.startswith(f"{place}/"):

@@ -1,8 +1,5 @@
-"""HTTP sink: events as JSON in requests that are retried.
-
-A request and its key depend on the events of the split, their order and the batch's number only, so
-that a repeated batch makes the same requests.
-"""
+"""HTTP sink: events as JSON in retried requests. A request and its key depend only on the split's
+events, their order and the batch number, so a repeated batch sends the same requests."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from flumeng.platform.errors import UserError
 
 CONTENT_TYPES = {"ndjson": "application/x-ndjson", "json": "application/json"}
 CHUNK_BYTES = 16 * 1024 * 1024
-"""The events that become JSON at once."""
+"""Limit of events that become JSON together."""
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 
@@ -78,7 +75,7 @@ class HttpSink:
 
 @dataclass(frozen=True)
 class Request:
-    """``number``: of the request in its split, and of its part."""
+    """``number``: of the request in its split, then of its part."""
 
     number: str
     events: tuple[pa.RecordBatch, ...]

@@ -1,4 +1,4 @@
-"""The HTTP source: uvicorn with httptools in the worker's event loop."""
+"""HTTP source: uvicorn with httptools in the worker's event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 1
 
 
 class HttpSource(Source):
-    """Journals a request's events before it answers."""
+    """Journals a request's events before the answer."""
 
     spreads = True
 
@@ -107,8 +107,7 @@ class HttpSource(Source):
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the worker, and omits uvicorn's tick of ten times a second: a thousand
-    servers would take half of a processor."""
+    """Leaves signals to the worker. Omits uvicorn's ticks: 1,000 servers would take half a CPU."""
 
     def __init__(self, config: uvicorn.Config, tls: ServerTls | None, counters: Counters) -> None:
         super().__init__(config)
@@ -126,7 +125,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def close_revoked(self) -> None:
-        """Close connections whose certificate is not allowed any more."""
+        """Close connections whose certificate is no longer allowed."""
         for protocol in list(self.server_state.connections):
             if isinstance(protocol, Protocol) and protocol.is_revoked:
                 self._counters.unauthorized += 1

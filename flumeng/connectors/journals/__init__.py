@@ -1,1 +1,1 @@
-"""Journals as an input. Executors import ``reader`` and no other module of this folder."""
+"""Journals as an input. Executors import only ``reader`` of this folder."""

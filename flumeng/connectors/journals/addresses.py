@@ -1,9 +1,6 @@
-"""Where journals are served now: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
-
-An entry is used for ``LOOK_SECONDS``; read again soon when a node is not live, and less and less
-often when a server lacks the journal. Nothing is watched, as each of n collectors would be notified
-of each of n nodes.
-"""
+"""Current addresses of journals: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
+Entries are reread after ``LOOK_SECONDS``, sooner while a node is not live or a server lacks the
+journal. Watches would notify each of n collectors of each of n nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True)
 class _Known(Generic[V]):
-    """``value`` was read at ``looked_at``, and is read again at ``look_at``."""
+    """``value`` was read at ``looked_at``, and is reread at ``look_at``."""
 
     value: V
     looked_at: float
@@ -45,7 +42,7 @@ class _Known(Generic[V]):
 
 @dataclass
 class Addresses:
-    """Thread-safe; only ``look`` and ``read`` block. ``clock`` is monotonic, in seconds."""
+    """Thread-safe; only ``look`` and ``read`` block. ``clock``: monotonic seconds."""
 
     store: Store
     clock: Callable[[], float] = time.monotonic
@@ -55,7 +52,7 @@ class Addresses:
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
-        """Journal -> host:port; lacks unknown ones, and those whose node is not live."""
+        """Journal -> host:port; lacks unknown journals, and those whose node is not live."""
         found: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
@@ -65,12 +62,12 @@ class Addresses:
         return found
 
     def due(self, journals: Iterable[str]) -> list[str]:
-        """Those that ``look`` would read."""
+        """The journals that ``look`` would read."""
         now = self.clock()
         return [name for name in journals if self._due_at(name) <= now]
 
     def doubt(self, journals: Iterable[str]) -> None:
-        """The addresses did not serve them: read again, with a back-off."""
+        """The addresses did not serve these journals: reread, with back-off."""
         with self._lock:
             for name in journals:
                 journal = self._journals.get(name)
@@ -81,8 +78,8 @@ class Addresses:
                     self._nodes[journal.value] = _doubted(node)
 
     def look(self, journals: Iterable[str]) -> bool:
-        """Read what is due, each journal and node at most once; whether any address changed. While
-        ZooKeeper does not answer none does."""
+        """Read due journals and nodes once. Returns whether an address changed; False without
+        ZooKeeper."""
         names = sorted(set(journals))
         before = self.of(names)
         with suppress(UnavailableError):
@@ -90,7 +87,7 @@ class Addresses:
         return self.of(names) != before
 
     def read(self, journals: Sequence[str]) -> None:
-        """As ``look``; raises UnavailableError."""
+        """Like ``look``; raises UnavailableError."""
         now = self.clock()
         self._look_at_journals([name for name in journals if _due(self._journals, name, now)])
         nodes = {journal.value for journal in map(self._journals.get, journals) if journal}
@@ -138,8 +135,7 @@ class Addresses:
 
 
 def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
-    """The address of the node's worker that serves the journal: the first one when another node has
-    made the journal."""
+    """The address of the worker that serves the journal: the first for another node's journal."""
     return addresses[worker_of(journal, len(addresses)) if node_of(journal) == node else 0]
 
 
@@ -148,7 +144,7 @@ def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:
 
 
 def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
-    """A missing value is read again soon."""
+    """A missing value is reread soon."""
     look_at = now + (LOOK_SECONDS if value else DOUBT_SECONDS)
     if before is None or before.value != value or now >= before.looked_at + LOOK_SECONDS:
         return _Known(value, now, look_at)
@@ -156,7 +152,7 @@ def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
 
 
 def _doubted(known: _Known[V]) -> _Known[V]:
-    """Read soon; each further doubt doubles the wait until the value changes."""
+    """Reread soon; each further doubt doubles the wait until the value changes."""
     look_at = known.looked_at + known.doubt_seconds
     if look_at >= known.look_at:
         return known

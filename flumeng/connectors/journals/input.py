@@ -1,7 +1,4 @@
-"""Journals as an input of a collector: one watch and one connection a server, for all tasks.
-
-A partition is a journal of the flow, or of another flow that it reads.
-"""
+"""Journals as a collector's input: one watch and connection per server, for all tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _TEXTS: dict[Kind, str] = {
 
 
 class Journals:
-    """See ``Input``. ``executor_tokens`` admit executors where the cluster is not open."""
+    """See ``Input``. ``executor_tokens`` admit executors unless the cluster is open."""
 
     def __init__(self, store: Store, executor_tokens: ExecutorTokens | None = None) -> None:
         self._executor_tokens = executor_tokens
@@ -59,7 +56,7 @@ class JournalPositions(WatchedPositions):
         self._watcher = watcher
 
     def open(self, spec: FlowSpec) -> None:
-        """Journals are where ZooKeeper says, whatever a flow says."""
+        """ZooKeeper alone has the addresses of journals."""
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         names = {journal_of(name): name for name in partitions}

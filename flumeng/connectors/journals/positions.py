@@ -1,4 +1,4 @@
-"""The ends of journals: one watch a server, shared by all tasks of the process."""
+"""Ends of journals: one watch per server, shared by all tasks of the process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often due addresses are looked for."""
+"""Interval of checking for due addresses."""
 GATHER_SECONDS = 0.02
-"""Tasks that begin to watch within this time share a request."""
+"""Tasks that start to watch within this time share a request."""
 POLL_SECONDS = 1.0
-"""The pause between watches that a server with too many ends early."""
+"""Pause between watches that an overloaded server ends early."""
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 10.0
 
@@ -33,20 +33,20 @@ Follow = Callable[[str, WatchRequest], AsyncGenerator[WatchAnswer, None]]
 
 
 def pace(servers: int) -> tuple[float, float]:
-    """The least gap between two answers of a server and its heartbeat, in seconds: at most about
-    1,000 answers and 40 heartbeats a second from all servers."""
+    """Minimum gap between answers and the heartbeat of one server, in seconds. Bounds all servers
+    to about 1,000 answers and 40 heartbeats a second."""
     return min(max(0.02, servers / 1000), 0.5), min(max(2.0, servers / 40), 10.0)
 
 
 def backoff_seconds(failures: int) -> float:
-    """The pause after so many consecutive failures."""
+    """The pause after this number of consecutive failures."""
     return float(min(BACKOFF_SECONDS * 2 ** min(failures - 1, 10), BACKOFF_MOST_SECONDS))
 
 
 @dataclass(eq=False)
 class _Server:
-    """``names``: the journals to watch. ``told``: the watch has answered. ``again``: it is to be
-    replaced, although the names are the same."""
+    """``told``: the watch has answered. ``again``: replace the watch although ``names`` are the
+    same."""
 
     address: str
     names: frozenset[str]
@@ -57,8 +57,8 @@ class _Server:
 
 
 class PositionWatcher(WatchedEnds[Reach]):
-    """Watches all servers of watched journals in one thread; unreachable journals have no end. A
-    server that does not answer delays only its own journals. ``follow`` watches one server."""
+    """Watches all servers of watched journals in one thread. Silent servers delay only their own
+    journals, which have no end then. ``follow`` watches one server."""
 
     def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._gathering = False
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
-        # Of the thread alone:
+        # Used only by the watcher's thread:
         self._servers: dict[str, _Server] = {}
         self._missing: set[str] = set()
         self._looker = ThreadPoolExecutor(1, "addresses")
@@ -94,7 +94,7 @@ class PositionWatcher(WatchedEnds[Reach]):
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(act, *given)
 
-    # From here on everything happens in the watcher's thread.
+    # All methods below run in the watcher's thread.
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -153,7 +153,7 @@ class PositionWatcher(WatchedEnds[Reach]):
                 self._replace(server)
 
     def _replace(self, server: _Server) -> None:
-        """A watch without an answer yet is replaced after that."""
+        """A watch without an answer yet is replaced after its first one."""
         if server.told:
             self._stop(server)
             self._start(server)
@@ -186,7 +186,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             await asyncio.sleep(backoff_seconds(server.failures))
 
     async def _watch_once(self, server: _Server) -> bool:
-        """Whether another watch replaces this one at once."""
+        """Returns whether to start the next watch at once."""
         names, number = server.names, next(self._requests)
         server.told = server.again = False
         gap, heartbeat = pace(len(self._servers))

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from flumeng.connectors.journals.executor_tokens import ExecutorTokens
 
 READ_SECONDS = 5.0
-"""The time-out of a frame, which has 4 MiB at most unless a batch was larger."""
+"""Time-out of a frame, which has up to 4 MiB unless a batch was larger."""
 
 _idle: IdleClients[tuple[str, Proof | None], JournalClient] = IdleClients()
 
 
 @contextmanager
 def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
-    """A client of that server, which is kept for the next read unless this one raises."""
+    """A client of that server, reused by later reads unless this one raises."""
     key = address, proof
     client = _idle.take(key) or JournalClient(address, READ_SECONDS, prove=lambda: proof)
     try:
@@ -42,8 +42,7 @@ def _client(address: str, proof: Proof | None) -> Iterator[JournalClient]:
 @dataclass(frozen=True)
 class JournalReader:
     """See ``Reader`` and ``Admitting``. An address is ``host:port``, or ``host:port token``.
-    ``proof`` is shown to servers; with ``executor_tokens`` it is theirs, taken when the reader is
-    pickled."""
+    ``proof`` is for servers; pickling takes it from ``executor_tokens``."""
 
     proof: Proof | None = None
     executor_tokens: ExecutorTokens | None = None

@@ -1,4 +1,1 @@
-"""Kafka as an input: the partitions of topics, read in exact ranges of offsets.
-
-Only ``names`` is light; all else here loads librdkafka.
-"""
+"""Kafka as source, sink and journal. Options, ``input`` and ``names`` load without librdkafka."""

@@ -1,8 +1,5 @@
-"""How the brokers of a source are reached, as clients in every process need it.
-
-The collector looks the password up; executors get it inside of what they run, as those of sinks,
-and never in a property of a job, which Spark's event log and pages show.
-"""
+"""Connection settings of a Kafka source, for clients in all processes. Executors get the password
+inside the serialized reader, never in a Spark property, which event log and web pages show."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from flumeng.platform.scrubbing import Secret
 from flumeng.platform.secrets import resolve
 
 AHEAD_KBYTES = 1024
-"""What lies behind the end of a range is fetched for nothing."""
+"""Bound of the consumer's prefetch: data behind the end of a range is fetched in vain."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Equal for all flows that read the same brokers as the same user and client."""
+    """Brokers, credentials and client id: the key under which flows share clients."""
 
     brokers: KafkaBrokers
     password: Secret | None
@@ -29,14 +26,12 @@ class Access:
 
     @classmethod
     def of(cls, source: KafkaSource) -> Access:
-        """Raises UserError when the password is nowhere."""
         shared = {field.name: getattr(source, field.name) for field in fields(KafkaBrokers)}
         password = None if source.password is None else resolve(source.password)
         return cls(KafkaBrokers(**shared), password, source.client_id)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of librdkafka."""
         return connection(self.brokers, self.password) | {"client.id": self.client_id}
 
     def __str__(self) -> str:
@@ -44,7 +39,7 @@ class Access:
 
 
 def consumer_settings(access: Access, *, committed: bool) -> dict[str, Any]:
-    """Of a consumer that is in no group. ``committed``: see the option ``isolation``."""
+    """The settings of a consumer without a group. ``committed``: see the option ``isolation``."""
     return access.settings | {
         "group.id": "flumeng",
         "enable.auto.commit": False,
@@ -56,7 +51,7 @@ def consumer_settings(access: Access, *, committed: bool) -> dict[str, Any]:
         "check.crcs": True,
         "queued.max.messages.kbytes": AHEAD_KBYTES,
         "fetch.queue.backoff.ms": 2,
-        # All of a range is there, so nobody waits for more: a fetch that does would hold up the
+        # All messages of a range exist already, so waiting for more is useless, and would delay the
         # next range on the same connection.
         "fetch.wait.max.ms": 10,
         "socket.timeout.ms": 10_000,

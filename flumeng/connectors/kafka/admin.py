@@ -1,7 +1,5 @@
-"""The adapter to what brokers say of topics: their ids, and how far their partitions reach.
-
-Futures, so that nobody waits who need not. One client serves all threads of a process.
-"""
+"""The adapter to Kafka's admin client: topic ids and the offsets of partitions. Requests return
+futures. One client serves all threads of a process."""
 
 from __future__ import annotations
 
@@ -29,15 +27,14 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 require_reader()
 ANSWER_SECONDS = 5.0
 GRACE_SECONDS = 2.0
-"""librdkafka says so much later at most that brokers have not answered in time."""
+"""Margin for librdkafka to report its own timeout of a request."""
 Bound = Literal["earliest", "latest"] | datetime
-"""Of a time: the first message that is not older; there may be none."""
+"""A time stands for the first message that is not older; there may be none."""
 _OffsetSpec: Any = confluent_kafka.admin.__dict__["OffsetSpec"]
 
 
 class KafkaAdmin:
-    """Each method raises UserError when the settings themselves are wrong. What a future raises
-    ``answer`` tells."""
+    """The constructor raises UserError for invalid settings. Read futures with ``answer``."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -49,14 +46,13 @@ class KafkaAdmin:
             raise UserError(f"{access}: {error.args[0].str()}") from error
 
     def names(self) -> list[str]:
-        """All topics that may be seen. Waits for the brokers, and raises as ``answer`` does."""
+        """All visible topics. Blocks, and raises like ``answer``."""
         try:
             return sorted(self._client.list_topics(timeout=ANSWER_SECONDS).topics)
         except KafkaException as error:
             raise self._meaning(error.args[0]) from error
 
     def topics(self, names: Iterable[str]) -> dict[str, Future[Any]]:
-        """What the brokers say of each of these topics."""
         found: dict[str, Future[Any]] = self._client.describe_topics(
             TopicCollection(list(names)), request_timeout=ANSWER_SECONDS
         )
@@ -65,7 +61,7 @@ class KafkaAdmin:
     def offsets(
         self, partitions: Collection[tuple[str, int]], bound: Bound, *, committed: bool
     ) -> dict[tuple[str, int], Future[Any]]:
-        """Where each partition begins or ends, in one request to each broker."""
+        """The offset of ``bound`` in each partition: one request to each broker."""
         if isinstance(bound, datetime):
             spec = _OffsetSpec.for_timestamp(int(bound.timestamp() * 1000))
         else:
@@ -79,8 +75,7 @@ class KafkaAdmin:
         return {(each.topic, each.partition): future for each, future in found.items()}
 
     def answer(self, future: Future[Any]) -> Any:
-        """What the brokers have said. Raises UnavailableError and UserError, after a bounded time
-        too."""
+        """Wait for a result, for a bounded time. Raises UnavailableError or UserError."""
         try:
             found = future.result(ANSWER_SECONDS + GRACE_SECONDS)
             self._trouble = None
@@ -91,11 +86,10 @@ class KafkaAdmin:
             raise UnavailableError(f"{self._access}: no answer") from error
 
     def topic_id(self, future: Future[Any]) -> str:
-        """The whole id of a topic. Raises what ``answer`` raises."""
         return id_text(str(self.answer(future).topic_id))
 
     def _meaning(self, error: Any) -> FlumengError:
-        self._client.poll(0)  # it is told of its connections here only
+        self._client.poll(0)  # reports connection errors through error_cb
         trouble = self._trouble
         if trouble is not None and trouble.code() in AUTHENTICATION:
             return meaning(trouble, self._access)
@@ -104,13 +98,11 @@ class KafkaAdmin:
         return meaning(error, self._access)
 
     def _note(self, error: Any) -> None:
-        """Keeps the last connection error since the last answer. "All brokers are down" is left
-        out: it names no cause."""
+        """Keeps the last connection error, except "all brokers are down", which names no cause."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._trouble = error
 
 
 @lru_cache(maxsize=64)
 def shared(access: Access) -> KafkaAdmin:
-    """The one of this process."""
     return KafkaAdmin(access)

@@ -1,4 +1,4 @@
-"""How brokers of Kafka are reached: the options that its source and its sink have in common."""
+"""Connection options that Kafka's source, sink and journal share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.platform.options.quantities import check_address
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaBrokers:
-    """Brokers, and how they know who asks."""
+    """Addresses of Kafka brokers and the credentials of the client."""
 
     brokers: tuple[str, ...] = option(
         doc="Some of the brokers, as host:port.",

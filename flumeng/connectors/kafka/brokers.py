@@ -1,7 +1,5 @@
-"""What brokers say to a discovery task: about many topics and partitions in few requests.
-
-A call waits for a bounded time. One answer that is refused costs the others nothing.
-"""
+"""Batched requests of a discovery task to Kafka's brokers. Calls block for a bounded time. A
+refused topic or partition does not affect the others."""
 
 from __future__ import annotations
 
@@ -33,19 +31,18 @@ from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 TIMES_SECONDS = 1.0
 TIMES_AT_ONCE = 256
-"""Of so many partitions the time of a message is read, at most, each time that one asks."""
+"""Most partitions whose message times one call reads."""
 AHEAD_KBYTES = 64
 COMPARE_SECONDS = 8.0
 CUT = re.compile(r"log truncation detected .*broker end offset is (\d+)")
-"""librdkafka says only in this text where the log was cut."""
+"""librdkafka reports where a log was truncated only in this text."""
 
 Place = tuple[str, int]
-"""A topic and the number of a partition."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """``id`` is the whole one, as Kafka's tools write it."""
+    """``id`` is the full topic id, as Kafka's own tools print it."""
 
     id: str
     partitions: tuple[int, ...]
@@ -54,7 +51,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Described:
-    """``absent`` topics are certainly not there; of those ``refused`` nobody knows, and why."""
+    """``absent`` topics certainly do not exist; brokers did not describe the ``refused`` ones."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
@@ -63,8 +60,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Offsets:
-    """``why`` says it for one of those that are not among them. ``epochs`` are of the leaders that
-    answered, where they say it."""
+    """``why`` is the error of one missing partition. ``epochs``: leader epochs, where reported."""
 
     found: Mapping[Place, int]
     why: str = ""
@@ -72,29 +68,29 @@ class Offsets:
 
 
 class Brokers(Protocol):
-    """Each call raises UnavailableError when nobody answers, and UserError."""
+    """Calls raise UnavailableError when no broker answers, UserError when a person has to act."""
 
     def names(self) -> list[str]:
-        """All topics that may be seen."""
+        """All visible topics."""
 
     def describe(self, topics: Collection[str]) -> Described: ...
 
     def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
-        """For a time after the last message, the end."""
+        """For a time after the last message, the end of the partition."""
 
     def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
-        """The times of these messages, in microseconds, or of the next ones, as far as they come in
-        a bounded time."""
+        """Timestamps, in microseconds, of the messages at these offsets or of the next ones. Lacks
+        partitions that do not answer in a bounded time."""
 
     def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
-        """Raises CutError when the log was cut below ``offset`` since the leader of that epoch had
-        it. There is a message at or above ``offset``."""
+        """Raises CutError when the log was truncated below ``offset`` since the leader of that
+        epoch had it. A message at or above ``offset`` must exist."""
 
     def close(self) -> None: ...
 
 
 class KafkaBrokers:
-    """See ``Brokers``; ``committed``: the end is that of what is committed."""
+    """See ``Brokers``. ``committed``: partitions end at the last stable offset."""
 
     def __init__(self, access: Access, *, committed: bool) -> None:
         self._access = access
@@ -138,7 +134,7 @@ class KafkaBrokers:
         return Offsets(found, first.why or ends.why, {**first.epochs, **ends.epochs})
 
     def _answers(self, futures: Mapping[Place, Future[Any]]) -> Offsets:
-        """Raises UnavailableError when there is none at all."""
+        """Raises UnavailableError or UserError when no partition was answered."""
         found: dict[Place, int] = {}
         epochs: dict[Place, int] = {}
         trouble: FlumengError | None = None
@@ -170,7 +166,6 @@ class KafkaBrokers:
         return found
 
     def _first(self, wanted: Mapping[Place, int]) -> Iterator[Any]:
-        """The next message of each partition, as they come."""
         consumer = self._consumer = self._consumer or Consumer(self._settings())
         consumer.assign([TopicPartition(*place, offset) for place, offset in wanted.items()])
         left = set(wanted)
@@ -187,7 +182,7 @@ class KafkaBrokers:
         consumer.unassign()
 
     def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
-        """By a client of its own: librdkafka compares only where it did not know the leader."""
+        """Uses a new client: librdkafka compares epochs only before it knows the leader."""
         consumer = Consumer(self._settings() | {"enable.partition.eof": True})
         try:
             consumer.assign([TopicPartition(*place, offset, leader_epoch=leader_epoch)])
@@ -201,7 +196,7 @@ class KafkaBrokers:
         raise UnavailableError(f"{self._access}: {place[0]} [{place[1]}] sends nothing")
 
     def _is_same(self, message: Any, place: Place) -> bool:
-        """Whether librdkafka reads on, as it does when its leader has all below."""
+        """Whether librdkafka reads on: the leader's log then holds all offsets below."""
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return True
@@ -234,6 +229,5 @@ class KafkaBrokers:
 
 
 def _is_absent(error: UserError) -> bool:
-    """Whether brokers know no such topic."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and cause.args[0].code() in NO_TOPIC

@@ -1,4 +1,4 @@
-"""What every client of Kafka in flumeng has in common: how librdkafka is told of the brokers."""
+"""The librdkafka settings common to all Kafka clients of flumeng."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.scrubbing import Secret
 
 quiet = logging.getLogger(f"{__name__}.librdkafka")
-"""Takes what librdkafka would print on standard error: its errors come by ``error_cb``."""
+"""Discards the log that librdkafka would print on stderr; errors come by ``error_cb``."""
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
 
 
 def connection(options: KafkaBrokers, password: Secret | None) -> dict[str, Any]:
-    """The settings of librdkafka by which a client reaches the brokers."""
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.brokers),
         "client.id": "flumeng",

@@ -1,7 +1,5 @@
-"""Messages that librdkafka holds in memory as columns of events.
-
-No line of Python runs for a message of its own, which would cost more than to fetch it.
-"""
+"""Converts messages in librdkafka's memory into Arrow columns of events. No Python code runs for a
+single message: it would cost more than fetching one."""
 
 from __future__ import annotations
 
@@ -14,16 +12,16 @@ from flumeng.connectors.kafka.messages import HEADERS, empty_maps
 from flumeng.events.schema import READ_SCHEMA
 
 NO_TIME = 0
-"""librdkafka's type of a time stamp that is none."""
+"""librdkafka's timestamp type for messages without a timestamp."""
 PIECE_BYTES = 64 * 1024 * 1024
-"""And less than one message more: a message has a gigabyte at most, and a column of Arrow two."""
+"""Size at which columns are cut. A message of 1 GB more still fits Arrow's limit of 2 GB."""
 
 Columns = dict[str, pa.Array]
-"""What differs from message to message: ``body``, ``ts``, ``seq``, ``key`` and ``headers``."""
+"""The columns that differ between messages: ``body``, ``ts``, ``seq``, ``key``, ``headers``."""
 
 
 def pieces(taken: Taken, chosen: Numbers) -> list[Numbers]:
-    """Which of the ``chosen`` messages, given by their numbers, come into which columns."""
+    """Group ``chosen``, numbers of messages, into pieces of about PIECE_BYTES."""
     ends = np.cumsum(taken.of("body_bytes", chosen) + taken.of("key_bytes", chosen))
     cuts = np.flatnonzero(np.diff(ends // PIECE_BYTES)) + 1
     return [piece for piece in np.split(chosen, cuts) if len(piece)]
@@ -41,7 +39,7 @@ def columns(taken: Taken, chosen: Numbers) -> Columns:
 
 
 def binaries(places: Numbers, sizes: Numbers) -> pa.BinaryArray:
-    """Copies of what is in memory at ``places``; null where that is 0."""
+    """Copy the bytes at the addresses ``places``; null where the address is 0."""
     there = places != 0
     ends = np.cumsum(np.where(there, sizes, 0), dtype=np.int64)
     offsets = np.zeros(len(ends) + 1, np.int32)
@@ -56,7 +54,7 @@ def binaries(places: Numbers, sizes: Numbers) -> pa.BinaryArray:
 
 
 def times(milliseconds: Numbers, none: Numbers) -> pa.Array:
-    """Milliseconds since 1970 as ``ts``, but where there is ``none``."""
+    """``ts`` from milliseconds since 1970; null where ``none`` is true."""
     found = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
     return found.cast(READ_SCHEMA.field("ts").type, safe=False)
 
@@ -73,7 +71,7 @@ def _headers(handles: Numbers) -> pa.MapArray:
 
 
 def texts(names: pa.BinaryArray) -> pa.StringArray:
-    """Bytes that are no UTF-8 are replaced, as a reader of text would."""
+    """Decodes UTF-8; invalid bytes are replaced."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
@@ -81,8 +79,7 @@ def texts(names: pa.BinaryArray) -> pa.StringArray:
 
 
 def maps(counts: Numbers, names: pa.StringArray, values: pa.BinaryArray) -> pa.MapArray:
-    """So many headers for each message; of several with one name the last counts, in the place of
-    the first."""
+    """Maps with ``counts[i]`` headers for message i. Of equal names the last value counts."""
     owners = np.repeat(np.arange(len(counts)), counts)
     encoded = names.dictionary_encode()
     pairs = owners * len(encoded.dictionary) + encoded.indices.to_numpy()

@@ -1,10 +1,8 @@
-"""The adapter to Kafka's consumer: the messages of an exact range of one partition.
+"""The adapter to Kafka's consumer: reads an exact range of offsets of one partition.
 
-Offsets have gaps: of transactions that were aborted, of the markers of all transactions, and of
-what compaction has removed. So a range has ended when a message at or above its end has come, or
-when the partition has no more.
-
-The consumer is in no group and commits nothing. What it fetches ahead is bounded in bytes.
+Aborted transactions, markers and compaction leave gaps. So a range ends with a message at or above
+its end, or at the partition's end. The consumer joins no group, commits nothing, and its prefetch
+is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +22,13 @@ from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 MESSAGES_AT_ONCE = 20_000
 WAIT_SECONDS = 0.05
-"""So long it is waited for that many messages, when fewer come."""
+"""Longest wait for a full batch of messages."""
 PROGRESS_SECONDS = 8.0
-"""A broker that sends nothing for so long is left out."""
+"""A read fails when the broker sends nothing for this long."""
 
 
 class RangeConsumer:
-    """Of one thread at a time. After an error it is of no more use. ``clock`` gives seconds that
-    only grow."""
+    """Used by one thread at a time; unusable after an error. ``clock``: monotonic seconds."""
 
     def __init__(
         self, access: Access, *, committed: bool, clock: Callable[[], float] = time.monotonic
@@ -47,12 +44,12 @@ class RangeConsumer:
     def read(
         self, topic: str, number: int, start: int, end: int, on_taken: Callable[[], None]
     ) -> Iterator[list[Columns]]:
-        """All messages with offsets in [start, end), in their order. The last ones, or an empty
-        list, come when it is certain that there are no more. ``on_taken`` is called when the next
-        messages have come, and before they are made columns of.
+        """Yield all messages with offsets in [start, end), in order; the last item, perhaps empty,
+        once no more can follow. ``on_taken`` is called for arrived messages before they are
+        converted.
 
-        Raises CorruptError when ``start`` is not there any more, UserError and, when nothing comes
-        for a bounded time, UnavailableError.
+        Raises CorruptError when ``start`` no longer exists, UserError, and UnavailableError when
+        nothing arrives for PROGRESS_SECONDS.
         """
         place, at, moved_at = f"{topic} [{number}]", start, self._clock()
         self._client.assign(topic, number, start)
@@ -75,7 +72,7 @@ class RangeConsumer:
         self._client.close()
 
     def _sorted_out(self, taken: Taken, end: int, place: str) -> tuple[Numbers, bool]:
-        """The numbers of the messages below ``end``, and whether there can be no more of them."""
+        """The numbers of the messages below ``end``, and whether the range is complete."""
         codes, offsets = taken.records["code"], taken.records["offset"]
         beyond = np.flatnonzero((codes == 0) & (offsets >= end))
         stop, at_end = (int(beyond[0]), True) if len(beyond) else (len(codes), False)
@@ -105,5 +102,4 @@ class RangeConsumer:
         )
 
     def _note(self, error: Any) -> None:
-        """What librdkafka says of its connections, last."""
         self._trouble = error

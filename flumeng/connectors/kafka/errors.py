@@ -1,8 +1,5 @@
-"""The table of Kafka's errors: which a person has to mend, which pass, which mean damage.
-
-Reader, finder, sink and journal ask here; no other module of flumeng names an error of Kafka but
-for what one call means by it.
-"""
+"""Classifies Kafka's errors: a person has to act, librdkafka retries, or data is damaged. Other
+modules name Kafka errors only for the meaning of a single call."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ PERSONS = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError._INVALID_ARG,
 )
-"""Errors that a person has to mend."""
 DAMAGED = (
     KafkaError._BAD_MSG,
     KafkaError._BAD_COMPRESSION,
@@ -43,7 +39,7 @@ DAMAGED = (
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError._AUTO_OFFSET_RESET,
 )
-"""What is there makes no sense, or is there no more."""
+"""Errors of corrupt or missing data."""
 PASSING = (
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -55,32 +51,32 @@ PASSING = (
     KafkaError.REPLICA_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
-"""What librdkafka itself tries again."""
+"""Errors that librdkafka retries."""
 NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-"""What brokers say of a topic that they are about to create."""
+"""Errors of a topic that the brokers are just creating."""
 REFUSED_ALONE = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 )
-"""A broker that refuses a message for that refuses all that came with it in one request."""
+"""Errors of single messages, for which a broker refuses the whole request."""
 GROUP = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
-"""About consumer groups, of which nothing here makes use."""
+"""Errors of consumer groups, which flumeng does not use."""
 
 
 def require_reader() -> None:
-    """Raises UserError where numba is missing, which is imported only where messages are read."""
+    """Raises UserError without numba, which is imported only where messages are read."""
     if find_spec("numba") is None:
         raise UserError(NEEDS)
 
 
 def meaning(error: Any, who: object) -> FlumengError:
-    """What an error of librdkafka's client of ``who`` means."""
+    """Translate an error of librdkafka; its text names the client."""
     text = f"{who}: {error.str()}"
     if error.code() in PERSONS:
         return UserError(text)

@@ -1,13 +1,12 @@
-"""What the discovery task of a flow does for its source ``kafka``.
+"""Discovery of the source ``kafka``: finds topics and partitions, and where each begins.
 
 Rules
-1. A partition is called after its topic's id. A topic whose name is known under another id was made
-   anew: its offsets are of other messages. Nothing of it is read before an operator says from where
-   (``on_gone: earliest``: it is read from its beginning, and that is told).
-2. Where a partition begins is decided when it is first seen: as the source says when its topic is
-   new to the source, and at its beginning when it appears later in a topic, or with one, that the
-   source was after already.
-3. What may be hidden for a while (a topic that this user may not see) is neither found nor gone.
+1. Partition names contain the topic id. A topic with a known name and another id was recreated,
+ and its offsets are of other messages. It is read only after an operator has chosen an offset;
+ with ``on_gone: earliest`` it is read from its beginning, with a note.
+2. The start of a partition is decided when it is first seen: by the source's options if its topic
+ is new to the source; at its beginning if the topic, or a pattern for it, was wanted before.
+3. Topics that may only be hidden (this user may not see them) are neither found nor gone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TOPIC, PATTERN = "topic ", "pattern "
 
 
 class KafkaFinder:
-    """See ``Finder``. Raises UserError when the password is nowhere."""
+    """See ``Finder``. The constructor raises UserError when the password is not found."""
 
     def __init__(self, options: KafkaSource, brokers: Brokers | None = None) -> None:
         self._options = options
@@ -40,16 +39,16 @@ class KafkaFinder:
             Access.of(options), committed=options.isolation == "committed"
         )
         self._ids: Mapping[str, str] = {}
-        """The topics that were there at the last look, and the beginnings of their ids."""
+        """Topics of the last search -> the first characters of their ids."""
 
     @classmethod
     def of(cls, options: KafkaSource, store: Store, task: FindingTask) -> KafkaFinder:
-        del store, task  # all that it has to know is Kafka's
+        del store, task  # Kafka alone knows the topics
         return cls(options)
 
     @classmethod
     def probe(cls, options: KafkaSource) -> None:
-        """See ``ProbedFinder``. Each topic that is named has to be there."""
+        """See ``ProbedFinder``. Raises UserError when a named topic is missing."""
         brokers = KafkaBrokers(Access.of(options), committed=options.isolation == "committed")
         try:
             described = brokers.describe(options.topics)
@@ -91,13 +90,12 @@ class KafkaFinder:
         return {names[place]: moment for place, moment in found.items()}
 
     def finished(self) -> None:
-        """Nobody has to know."""
+        """Nothing to record."""
 
     def close(self) -> None:
         self._brokers.close()
 
     def _topics(self, before: Before) -> set[str]:
-        """All that are wanted, by name."""
         wanted = set(self._options.topics)
         if self._options.pattern is not None:
             known = {partition.topic for partition in parsed(before.partitions).values()}
@@ -105,7 +103,7 @@ class KafkaFinder:
         return wanted
 
     def _current(self, partitions: Collection[str]) -> dict[Place, str]:
-        """Those of topics that are there now, and are still the same: place -> name."""
+        """The partitions whose topics still exist with the same id: place -> name."""
         return {
             (partition.topic, partition.number): name
             for name, partition in parsed(partitions).items()
@@ -114,8 +112,6 @@ class KafkaFinder:
 
 
 class _Look:
-    """What comes of one look."""
-
     def __init__(
         self, options: KafkaSource, brokers: Brokers, before: Before, described: Described
     ) -> None:
@@ -155,7 +151,6 @@ class _Look:
         )
 
     def _take(self, name: str, topic: Topic) -> None:
-        """The partitions of a topic that is there."""
         if topic.internal and name not in self._options.topics:
             return
         if len(name) > TOPIC_CHARACTERS:
@@ -178,7 +173,7 @@ class _Look:
             self._offer(KafkaPartition(name, number, own), begin, starts)
 
     def _word(self, name: str, own: str) -> str | None:
-        """From where a topic that was made anew is to be read; None while nobody has said it."""
+        """Where to start a recreated topic; None until an operator has decided."""
         key = f"{name}.{own}"
         if key in self._before.accepted:
             return self._before.accepted[key]
@@ -202,7 +197,7 @@ class _Look:
             self._fresh[begin][partition.topic, partition.number] = name
 
     def _begin(self, fresh: Mapping[Place, str], to: str) -> None:
-        """Where those begin that are registered now. One that does not say it is not offered."""
+        """Set the start of new partitions. Those without an answer are not offered."""
         found = self._brokers.offsets(fresh, bound_of(to))
         missing = [name for place, name in fresh.items() if place not in found.found]
         for name in missing:
@@ -214,7 +209,6 @@ class _Look:
             self._offers[name] = Offer(offset, self._offers[name].end)
 
     def _miss(self) -> None:
-        """What is wanted and was not found."""
         for topic, why in self._described.refused.items():
             self._kept |= self._known[topic].keys()
             self._troubles.append(why)
@@ -230,7 +224,7 @@ class _Look:
 
 
 def bound_of(to: str) -> Bound:
-    """What ``start_from`` says. Raises UserError for anything else."""
+    """The bound that a ``start_from`` text names. Raises UserError for any other text."""
     if to == "earliest":
         return "earliest"
     try:
@@ -245,7 +239,7 @@ def _scope(options: KafkaSource) -> tuple[str, ...]:
 
 
 def _was_wanted(topic: str, scope: Collection[str] | None) -> bool:
-    """Whether the last look was after the topic too."""
+    """Whether the last search covered the topic too."""
     patterns = (text[len(PATTERN) :] for text in scope or () if text.startswith(PATTERN))
     return f"{TOPIC}{topic}" in (scope or ()) or any(
         re.fullmatch(pattern, topic) for pattern in patterns

@@ -1,7 +1,4 @@
-"""Kafka as an input, for all tasks of a process.
-
-librdkafka is loaded with the first flow that reads Kafka: a node without it serves all others.
-"""
+"""The ``Input`` of Kafka. librdkafka is loaded with the first flow that reads Kafka."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KafkaInput:
-    """See ``Input``. Its methods raise UserError when the package is not installed."""
+    """See ``Input``. Methods raise UserError when the package is not installed."""
 
     def positions(self, wake: Callable[[], None]) -> Positions:
         from flumeng.connectors.kafka.positions import KafkaPositions  # noqa: PLC0415

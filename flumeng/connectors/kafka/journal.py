@@ -1,9 +1,8 @@
-"""A journal in a topic of Kafka: the events of one flow in one worker, a message each.
+"""A journal in a Kafka topic: the events of one flow in one worker, one message an event.
 
-They are durable when all replicas in sync have them. The producer is idempotent and never gives a
-message up, so while the worker lives each event is in the topic once, whatever becomes of brokers;
-what it has not been answered for when it ends its senders send again, if they do. Nothing is
-trimmed here: Kafka deletes messages as the topic's settings say.
+Events are durable when all in-sync replicas have them. The idempotent producer retries without
+limit: while the worker lives, each event is in the topic exactly once. When it ends, senders may
+repeat unconfirmed events. Kafka trims the topic by its retention settings.
 """
 
 from __future__ import annotations
@@ -36,32 +35,30 @@ except ImportError as missing:
     raise UserError("a journal in Kafka needs a package: pip install 'flumeng[kafka]'") from missing
 
 ANSWER_SECONDS = 0.5
-"""So long a thread waits for brokers at a time; many journals share the threads."""
+"""How long a thread waits for brokers at a time: many journals share the threads."""
 OPEN_SECONDS = 10.0
 QUEUE_KBYTES = 32 * 1024
 OVERHEAD_BYTES = 200
-"""What a message takes in a request beside its value, key and headers, and more."""
+"""Upper bound of a message's size in a request without value, key and headers."""
 HEADER_BYTES = 20
 TRUNCATED = ("truncated", "true")
 
 
 @dataclass(eq=False)
 class Messages:
-    """Events on their way: body, host, time in microseconds, attributes. Those before ``next`` were
-    handed over."""
+    """Encoded rows: body, host, time in microseconds, attributes; produced before ``next``."""
 
     rows: list[tuple[bytes, str, int, list[tuple[str, str | bytes | None]]]]
     next: int = 0
 
 
 class InKafka:
-    """See ``FlowJournal`` and ``Appendable``. Its calls belong to one thread at a time."""
+    """See ``FlowJournal`` and ``Appendable``. Used by one thread at a time."""
 
     restless = False
 
     def __init__(self, flow: str, options: KafkaJournal) -> None:
-        """Raises UserError: the topic is not there, or cannot be a journal, or the user is not let
-        in; UnavailableError."""
+        """Raises UnavailableError; UserError for a missing, unsuitable or forbidden topic."""
         self.id = f"{flow} in the topic {options.topic}"
         self.state: Mapping[str, object] = {}
         self._options = options
@@ -97,14 +94,14 @@ class InKafka:
         return spec.journal.kafka == self._options
 
     def give_back(self, acked: int, *, failed: bool) -> None:
-        """What has not been answered for is in the topic or not."""
+        """Drops the producer's queue: unconfirmed events may be in the topic or not."""
         del acked, failed
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.flush(0)
 
     def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Messages:
-        """A body that makes a message too large for the topic is cut, as an over-long line is.
+        """Truncates a body that makes a message too large for the topic, like an over-long line.
         Raises UserError for an event that is too large without its body."""
         assert not state, "sources that journal their place are refused where flows are read"
         body, ts, host, attrs = (batch.column(name) for name in ("body", "ts", "host", "attrs"))
@@ -118,7 +115,7 @@ class InKafka:
         return Messages(rows)
 
     def append_encoded(self, messages: Messages) -> int:
-        """Hand them over. Raises HeldError when there is no room; called again, it goes on."""
+        """Queue messages. Raises HeldError when the queue is full; a repeated call continues."""
         produce, topic = self._producer.produce, self._options.topic
         while messages.next < len(messages.rows):
             value, key, micros, headers = messages.rows[messages.next]
@@ -134,8 +131,8 @@ class InKafka:
         return self._appended
 
     def sync(self) -> int:
-        """Return when brokers have taken all. Raises HeldError while they do not answer, and
-        JournalFailedError when they have refused an event for good."""
+        """Wait until all in-sync replicas have all events. Raises HeldError while brokers do not
+        answer, JournalFailedError when they refuse an event for good."""
         left = self._producer.flush(ANSWER_SECONDS)
         self._require_sound()
         if left:
@@ -143,18 +140,18 @@ class InKafka:
         return self._appended
 
     def confirms(self, end: int) -> bool:
-        """The brokers have confirmed what was synced."""
+        """``sync`` returns only after the brokers' confirmation."""
         del end
         return True
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Nothing to wait for."""
+        """Never called back: ``confirms`` is always true."""
 
     def tend(self) -> None:
-        """Nothing becomes of it by itself."""
+        """Nothing to maintain."""
 
     def trim(self, ack: int) -> None:
-        """Kafka does that."""
+        """Kafka deletes old messages itself."""
 
     def _cut(self, value: bytes, excess: int) -> bytes:
         left = len(value) - excess
@@ -183,12 +180,12 @@ class InKafka:
         return HeldError(text, f"Kafka does not answer{said}")
 
     def _look_at_topic(self, settings: Mapping[str, Any]) -> int:
-        """The largest message that it takes, in bytes."""
+        """Check the topic; return its largest message size in bytes."""
         topic = self._options.topic
         admin = AdminClient(dict(settings))
         deadline = time.monotonic() + OPEN_SECONDS
         try:
-            # Unlike list_topics, it never makes the topic.
+            # Unlike list_topics, it never creates the topic.
             described = admin.describe_topics(TopicCollection([topic]))
             described[topic].result(OPEN_SECONDS)
             asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])

@@ -14,7 +14,7 @@ from flumeng.platform.options.option import Need, option
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaJournal(KafkaBrokers, OutsideJournal):
-    """Ingest workers produce what they receive, one message an event, and collect tasks read the
+    """Ingest workers produce the received events, one message an event, and collect tasks read the
     topic. Senders are answered when all replicas in sync have their events.
 
     A message has the body as its value, the host as its key, and an attribute an header; its time
@@ -43,6 +43,5 @@ class KafkaJournal(KafkaBrokers, OutsideJournal):
 
     @property
     def source(self) -> KafkaSource:
-        """What reads it."""
         shared = {field.name: getattr(self, field.name) for field in fields(KafkaBrokers)}
         return KafkaSource(topics=(self.topic,), **shared)

@@ -1,9 +1,6 @@
-"""The adapter to librdkafka's C API, for a consumer that takes messages by the ten thousand.
-
-confluent-kafka makes an object of each message, which costs as much as to fetch it. So this is a
-second, small client of the same library: it uses public functions and structures only. Settings
-and errors are those of confluent-kafka.
-"""
+"""The adapter to librdkafka's C API: a consumer that takes thousands of messages at a time, since
+confluent-kafka's object for each message costs as much as fetching it. Uses public functions and
+structures of the same library only. Settings and errors are those of confluent-kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ CONSUMER = 1
 
 
 class _Message(ctypes.Structure):
-    """``rd_kafka_message_t``. Of one with a ``code``, which is an error, ``body`` says which."""
+    """``rd_kafka_message_t``. With a ``code`` it is an error, and ``body`` is the error text."""
 
     _fields_ = (
         ("code", c_int),
@@ -71,8 +68,7 @@ _consume = _function("consume_batch_queue", c_ssize_t, c_void_p, c_int, POINTER(
 
 
 class Taken:
-    """Messages that were taken, in their order; ``records`` is an array of MESSAGE. They are gone
-    at the end of its context."""
+    """Messages in order; ``records`` is an array of MESSAGE. Leaving the context frees them."""
 
     def __init__(self, messages: Numbers) -> None:
         self._messages = messages
@@ -81,7 +77,7 @@ class Taken:
         gather(messages, ends, self.records.view(np.uint8))
 
     def of(self, field: str, chosen: Numbers) -> Numbers:
-        """That field of the messages with these numbers. An array of whole records is slower."""
+        """A field of the chosen messages. Indexing whole records would be slower."""
         return self.records[field][chosen]
 
     def error(self, number: int) -> Any:
@@ -91,8 +87,7 @@ class Taken:
         return KafkaError(int(record["code"]), text.decode(errors="replace"))
 
     def examined(self, chosen: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Of messages that are no errors, by their numbers: times, their kinds, and headers, see
-        ``examine``."""
+        """Times, timestamp types and header handles, see ``examine``. Not for error records."""
         found = (
             np.empty(len(chosen), np.int64),
             np.empty(len(chosen), np.int32),
@@ -114,8 +109,8 @@ class Taken:
 
 
 class Client:
-    """Of one thread at a time. ``on_error`` is told of connections' errors while messages are
-    taken. Raises KafkaException for settings that make no sense."""
+    """Used by one thread at a time. ``on_error`` receives connection errors during ``take``. The
+    constructor raises KafkaException for invalid settings."""
 
     def __init__(self, settings: Mapping[str, Any], on_error: Callable[[Any], None]) -> None:
         self._on_error = _OnError(
@@ -139,7 +134,7 @@ class Client:
         self._queue = _queue_get_consumer(self._client)
 
     def assign(self, topic: str, number: int, start: int) -> None:
-        """Take that partition from there on, and nothing else."""
+        """Read only this partition, from ``start`` on."""
         places = _list_new(1)
         _list_add(places, topic.encode(), number)
         _list_set_offset(places, topic.encode(), number, start)
@@ -152,7 +147,7 @@ class Client:
         _assign(self._client, None)
 
     def take(self, count: int, wait_seconds: float) -> Taken:
-        """So many messages, or as many as come meanwhile."""
+        """Up to ``count`` messages: those that arrive within ``wait_seconds``."""
         messages = np.empty(count, np.uintp)
         into = messages.ctypes.data_as(POINTER(c_void_p))
         found = _consume(self._queue, int(wait_seconds * 1000), into, count)

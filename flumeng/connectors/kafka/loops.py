@@ -1,8 +1,5 @@
-"""Loops over messages of librdkafka in compiled code, so that none is an object of Python.
-
-Addresses go in and numbers come out; nothing here knows what they mean. numba compiles this when it
-is imported, in half a second, so only what reads messages imports it.
-"""
+"""Compiled loops over librdkafka's messages: addresses in, numbers out, no Python object for each.
+Compilation takes half a second at import, so only message readers import this module."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., None])
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 library = ctypes.CDLL(cimpl.__file__)
-"""The librdkafka that confluent-kafka brings: its symbols are found through the module's."""
+"""The librdkafka inside confluent-kafka, whose extension module exposes its symbols."""
 _address: Any = types.uintp
 _number: Any = types.int32
 _nothing: Any = types.void
@@ -42,13 +39,12 @@ _header_count = _of_library("rd_kafka_header_cnt", _address, _address)
 
 
 def _compiled(signature: str | None = None) -> Callable[[F], F]:
-    """Without a signature it is compiled when it is called first."""
     return cast("Callable[[F], F]", njit(signature, nogil=True))
 
 
 @_compiled("void(uintp[::1], int64[::1], uint8[::1])")
 def gather(places: Numbers, ends: Numbers, into: Numbers) -> None:
-    """Copy what is at ``places`` one behind the other, each as far as its end."""
+    """Copy the bytes at ``places`` to ``into``, one after the other, up to ``ends`` there."""
     start = 0
     for number in range(len(places)):
         if ends[number] > start:
@@ -58,7 +54,7 @@ def gather(places: Numbers, ends: Numbers, into: Numbers) -> None:
 
 @_compiled("void(uintp[::1], int64[::1], int32[::1], uintp[::1])")
 def examine(messages: Numbers, times: Numbers, kinds: Numbers, headers: Numbers) -> None:
-    """The time of each message, of which kind it is, and the handle of its headers, or 0."""
+    """Write each message's time, timestamp type and header handle (0: none)."""
     for number in range(len(messages)):
         times[number] = _timestamp(messages[number], kinds.ctypes.data + 4 * number)
         if _headers(messages[number], headers.ctypes.data + 8 * number) != 0:
@@ -79,7 +75,7 @@ def count_headers(headers: Numbers, counts: Numbers) -> None:
 
 @_compiled()
 def list_headers(headers: Numbers, counts: Numbers, names: Numbers, values: Numbers) -> None:
-    """``names`` and ``values`` have a row for each header: where it is, and its length."""
+    """Rows of ``names`` and ``values``, one for each header: address and length."""
     at = 0
     for number in range(len(headers)):
         for which in range(counts[number]):

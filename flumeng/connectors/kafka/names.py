@@ -1,9 +1,5 @@
-"""What partitions of Kafka are called: ``orders.3.MkTRfQ2n@kafka``.
-
-The name has the topic, the number of the partition, and the beginning of the topic's id: a topic
-that was made anew, or is of another Kafka, has other partitions, so an ack never speaks about
-messages that it was not written for.
-"""
+"""Names of Kafka partitions: ``orders.3.MkTRfQ2n@kafka``. They contain the beginning of the topic
+id, so a recreated topic, or one of another Kafka cluster, never inherits acks."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ from flumeng.platform.errors import CorruptError
 
 INPUT = "kafka"
 ID_CHARACTERS = 8
-"""Of 22: as good as unique among the topics of one name."""
+"""Of 22 characters: practically unique among topics of one name."""
 TOPIC_CHARACTERS = 170
-"""A longer topic makes no name that ZooKeeper's schema allows."""
+"""Longest topic whose partition names fit ZooKeeper's schema."""
 _NAME = re.compile(rf"(.+)\.(\d+)\.([^.@]+)@{INPUT}", re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
 class KafkaPartition:
-    """``topic_id`` is the beginning of the topic's id as Kafka writes it, in base64."""
+    """``topic_id``: the first characters of the topic id, in base64 as Kafka prints it."""
 
     topic: str
     number: int
@@ -36,18 +32,16 @@ class KafkaPartition:
 
     @property
     def label(self) -> str:
-        """As Kafka's users write it: ``orders.3``."""
+        """The partition as Kafka users write it: ``orders.3``."""
         return f"{self.topic}.{self.number}"
 
 
 def id_text(said: str) -> str:
-    """The id of a topic as Kafka's own tools write it. librdkafka writes it in the other alphabet
-    of base64, which has a slash."""
+    """The topic id as Kafka's tools print it. librdkafka's base64 alphabet has a slash."""
     return said.replace("+", "-").replace("/", "_")
 
 
 def name_of(topic: str, number: int, topic_id: str) -> str:
-    """The name of a partition of the topic with this id, whole or cut."""
     return str(KafkaPartition(topic, number, topic_id[:ID_CHARACTERS]))
 
 
@@ -61,7 +55,7 @@ def parse(name: str) -> KafkaPartition:
 
 
 def parsed(names: Iterable[str]) -> dict[str, KafkaPartition]:
-    """Without those that make no sense."""
+    """Parsed names; invalid ones are left out."""
     found: dict[str, KafkaPartition] = {}
     for name in names:
         with suppress(CorruptError):

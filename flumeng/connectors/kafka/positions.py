@@ -1,4 +1,4 @@
-"""What one task asks about its partitions of Kafka."""
+"""The ``Positions`` of Kafka: how far one task's partitions can be read."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
 
 
 def source_of(spec: FlowSpec) -> KafkaSource | None:
-    """The one source of the flow that reads Kafka."""
+    """The flow's Kafka source: there is at most one."""
     options = (part.options for part in spec.partitioned)
     return next((one for one in options if isinstance(one, KafkaSource)), None)
 
 
 def reader_of(spec: FlowSpec) -> KafkaReader | None:
-    """Raises UserError."""
     source = source_of(spec)
     if source is None:
         return None
@@ -40,7 +39,7 @@ def reader_of(spec: FlowSpec) -> KafkaReader | None:
 
 
 class Watchers:
-    """Those of a process: one for all who read the same brokers in the same way."""
+    """The extent watchers of a process: one for each set of brokers and isolation."""
 
     def __init__(self, connect: Callable[[Access, bool], Brokers] | None = None) -> None:
         self._connect = connect or (lambda access, all_: KafkaBrokers(access, committed=all_))
@@ -49,7 +48,7 @@ class Watchers:
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "kafka probe")
 
     def of(self, source: KafkaSource) -> ExtentWatcher:
-        """Raises UserError."""
+        """Raises UserError when the password is not found."""
         key = Access.of(source), source.isolation == "committed"
         with self._lock:
             if key not in self._known:
@@ -70,14 +69,12 @@ class KafkaPositions:
         self._known: frozenset[str] = frozenset()
 
     def open(self, spec: FlowSpec) -> None:
-        """Raises UserError."""
         self.close()
         self._source, self._reader = source_of(spec), reader_of(spec)
         self._watcher = self._watchers.of(self._source) if self._source else None
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Of a flow that has no source of Kafka any more nothing: its partitions are on their way
-        out of its tasks."""
+        """Empty when the flow has no Kafka source any more: its partitions are being unassigned."""
         if self._watcher is None:
             return {}
         wanted = frozenset(partitions)

@@ -1,4 +1,4 @@
-"""The adapter to Kafka: a producer of librdkafka's, in memory and time bounds, with our errors."""
+"""The adapter to librdkafka's producer, bounded in memory and time."""
 
 from __future__ import annotations
 
@@ -29,32 +29,30 @@ except ImportError as missing:
 QUEUE_KBYTES = 32 * 1024
 QUEUE_MESSAGES = 100_000
 LARGEST_BYTES = 32 * 1024 * 1024
-"""Larger messages are refused before any broker has seen them."""
+"""Larger messages are refused before any broker sees them."""
 LOOK_EVERY = 1_000
 LOOK_SECONDS = 0.5
 GRACE_SECONDS = 5.0
-"""librdkafka says so much later at most that a message has not been answered in time."""
+"""Margin for librdkafka to report a message's timeout."""
 PROBES = 100
-"""So many topics that are not listed are asked for one by one, at most, each time."""
+"""Most unlisted topics that one call asks for one by one."""
 CREATED_SECONDS = 1.0
-"""Brokers that create a topic which is asked for have it after that."""
+"""Wait for brokers that create a topic when it is asked for."""
 
 Header = tuple[str, bytes]
 Message = tuple[str, bytes, bytes | None, Sequence[Header] | None, int]
-"""Topic, value, key, headers, and the time in milliseconds: 0 is now."""
+"""Topic, value, key, headers, and milliseconds since 1970; 0: the current time."""
 Failure = tuple[Any, bytes]
-"""librdkafka's error, and the value of the message."""
 
 
 class KafkaProducer:
-    """For one split at a time. ``alone``: each message has a request of its own."""
+    """Used for one split at a time. ``alone``: one request for each message."""
 
     def __init__(self, options: Kafka, password: Secret | None, *, alone: bool = False) -> None:
         self._options = options
         self._topics: set[str] = set()
-        """Those that are known to be there."""
         self._trouble: Any = None
-        """librdkafka's last error about its connections; that all brokers are down is no cause."""
+        """librdkafka's last connection error, except "all brokers are down", which is no cause."""
         self._all_down_since: float | None = None
         config = producer_config(options, password)
         self._failures: list[Failure] = []
@@ -70,17 +68,12 @@ class KafkaProducer:
             raise UserError(f"kafka: {error.args[0].str()}") from error
 
     def listed(self) -> set[str]:
-        """The topics that there are. Asking creates none.
-
-        Raises UnavailableError when no broker answers, UserError when the user is not let in.
-        """
+        """All visible topics. Creates none. Raises UnavailableError when no broker answers,
+        UserError when the user is not let in."""
         return {name for name, topic in self._ask(None).topics.items() if topic.error is None}
 
     def missing(self, names: Iterable[str]) -> dict[str, str]:
-        """Which of these topics cannot be written to, and why.
-
-        Raises UnavailableError when no broker answers, UserError when the user is not let in.
-        """
+        """Topics that cannot be written to, with reasons. Raises like ``listed``."""
         unknown = set(names) - self._topics
         if not unknown:
             return {}
@@ -99,7 +92,7 @@ class KafkaProducer:
         return why
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Hand them over; ``refusals`` says which the brokers did not take."""
+        """Queue messages; ``refusals`` then reports the refused ones."""
         produce: Callable[..., None] = self._producer.produce
         for number, (topic, value, key, headers, time_ms) in enumerate(messages):
             try:
@@ -112,8 +105,8 @@ class KafkaProducer:
                 self._look(0)
 
     def refusals(self) -> dict[bytes, str]:
-        """Wait until brokers have answered for all messages; the values of those that they have
-        refused for good, or that came with such a one, and why. Raises any other failure."""
+        """Wait for the brokers' answers; return refused values with reasons, including values that
+        shared a request with a refused one. Raises any other failure."""
         began = time.monotonic()
         if self._all_down_since is not None:
             self._all_down_since = began
@@ -134,13 +127,12 @@ class KafkaProducer:
         return refused
 
     def close(self) -> None:
-        """At once: what is not answered yet may have been written or not."""
+        """Close at once: unanswered messages may have been written or not."""
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.flush(0)
 
     def _meaning(self, error: Any) -> FlumengError:
-        """What an error of librdkafka's means."""
         text = f"kafka {self._brokers}: {error.str()}"
         if error.code() in PERSONS:
             return UserError(text)
@@ -155,14 +147,13 @@ class KafkaProducer:
             self._all_down_since = time.monotonic()
 
     def _is_down_for(self, seconds: float) -> bool:
-        """Whether all brokers have been down for this many seconds."""
         since = self._all_down_since
         return since is not None and time.monotonic() - since > seconds
 
     def _send_when_there_is_room(
         self, topic: str, value: bytes, key: bytes | None, headers: Any, time_ms: int
     ) -> None:
-        """There will be: each message is answered, or its time is over."""
+        """Waits for room in the queue: each message is answered or expires."""
         while True:
             self._look(LOOK_SECONDS)
             try:
@@ -172,7 +163,7 @@ class KafkaProducer:
                 continue
 
     def _ask(self, topic: str | None) -> Any:
-        """What brokers say of a topic, or of all."""
+        """Metadata of a topic, or of all. Raises UnavailableError and UserError."""
         began = time.monotonic()
         limit = min(self._options.timeout_seconds, CONNECT_SECONDS)
         while True:
@@ -190,13 +181,12 @@ class KafkaProducer:
                 return found
 
     def _look(self, seconds: float) -> None:
-        """At what librdkafka has to tell."""
         with self._translated():
             self._producer.poll(seconds)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """What ends the producer is raised by whatever it does next."""
+        """Translates fatal producer errors, which any call may raise."""
         try:
             yield
         except KafkaException as error:
@@ -213,8 +203,7 @@ class KafkaProducer:
 
 
 def _note(failures: list[Failure], error: Any, message: Any) -> None:
-    """A report of a message that was not taken: of others there is none, since a callback for each
-    message takes as long as to produce it."""
+    """Records a failed message. Callbacks for successes would take as long as producing."""
     failures.append((error, message.value() or b""))
 
 

@@ -1,9 +1,5 @@
-"""Reads ranges of Kafka's partitions from the brokers.
-
-A topic that was deleted and made anew has other messages at the same offsets. So the brokers are
-asked for the topic's id before a range is read, and again when messages have come, before those are
-handed on: ids are never used twice, so the topic was there all the time in between.
-"""
+"""Reads ranges of Kafka partitions. A recreated topic has other messages at the same offsets. So
+its id, never reused, is checked before a range is read, and before fetched messages are yielded."""
 
 from __future__ import annotations
 
@@ -29,14 +25,14 @@ if TYPE_CHECKING:
     from flumeng.connectors.kafka.consumer import RangeConsumer
 
 CONSUMER = "flumeng.connectors.kafka.consumer"
-"""Only who reads imports it: it is compiled then."""
+"""Imported only for reading, as its import compiles code."""
 _idle: IdleClients[tuple[Access, bool], RangeConsumer] = IdleClients()
 
 
 @dataclass(frozen=True)
 class KafkaReader:
-    """See ``Reader``; an address is the whole id of the partition's topic. ``committed``: see the
-    option ``isolation``. ``journaled``: messages are events that flumeng has put there."""
+    """See ``Reader``; an address is the full topic id. ``committed``: see the option ``isolation``.
+    ``journaled``: messages are events of a flumeng journal."""
 
     access: Access
     committed: bool
@@ -44,7 +40,6 @@ class KafkaReader:
 
     @classmethod
     def of(cls, source: KafkaSource, *, journaled: bool = False) -> KafkaReader:
-        """Raises UserError when the password is nowhere."""
         return cls(Access.of(source), source.isolation == "committed", journaled)
 
     @property
@@ -73,8 +68,7 @@ class KafkaReader:
                     yield _as_journaled(events) if self.journaled else events
 
     def _require_id(self, asked: Future[Any], topic: str, expected: str) -> None:
-        """Raises CorruptError when the topic is not the one that it was, as the brokers have said
-        when they were ``asked``."""
+        """Raises CorruptError when the brokers' answer has another topic id."""
         found = admin.shared(self.access).topic_id(asked)
         if found != expected:
             raise CorruptError(
@@ -84,7 +78,7 @@ class KafkaReader:
 
     @contextmanager
     def _consumer(self) -> Iterator[RangeConsumer]:
-        """One that nobody else uses now. It is kept for the next read when this one ends well."""
+        """An idle or new consumer, reused later unless this read fails."""
         from flumeng.connectors.kafka.consumer import RangeConsumer  # noqa: PLC0415  see CONSUMER
 
         key = (self.access, self.committed)
@@ -112,8 +106,8 @@ def _events(of_messages: Columns, piece: Range, partition: names.KafkaPartition)
 
 
 def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
-    """The events as they were before ``flumeng.connectors.kafka.journal`` has made messages of
-    them. Raises CorruptError when it has not."""
+    """Restore the events of flumeng's journal from messages. Raises CorruptError for other
+    producers'."""
     try:
         received = {
             "host": events["key"].cast(pa.string()).fill_null(""),

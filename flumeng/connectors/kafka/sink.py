@@ -1,9 +1,8 @@
-"""Messages in topics of Kafka, one an event: at least once.
+"""The sink ``kafka``: one message an event, at least once.
 
-A split has ended when brokers have answered for each of its messages. A message that they refuse
-for good is a dead letter; as they refuse a whole request for one such message, those of a refused
-request are sent again one by one. Any other failure fails the batch, which is then repeated, with
-what had been written of it.
+A split ends when brokers have answered for all its messages. Messages refused for good become dead
+letters. Brokers refuse a whole request for one such message, so messages of refused requests are
+sent again one by one. Any other failure fails the batch, and its repetition may write duplicates.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 EVENT_ID = "event_id"
 HELD_BYTES = 32 * 1024 * 1024
-"""So many events wait at most until it is known whether brokers took them all."""
+"""Most bytes of events held until brokers have answered for them."""
 TOPIC_CHARACTERS = 249
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
@@ -59,7 +58,7 @@ class KafkaSink:
         return self._options.event_id
 
     def probe(self) -> None:
-        """A topic that brokers would create at its first message is reported as missing."""
+        """Reports a topic as missing even if brokers would create it at its first message."""
         with self._stage.producer() as producer:
             topics = producer.listed()
         topic = self._options.topic
@@ -89,7 +88,7 @@ class KafkaSink:
 
 @dataclass(frozen=True)
 class Produce:
-    """Writes a split's events, and yields how many they were."""
+    """The stage: writes a split's events and yields their count."""
 
     options: Kafka
     password: Secret | None
@@ -114,7 +113,7 @@ class Produce:
 
     @contextmanager
     def producer(self, *, alone: bool = False) -> Iterator[KafkaProducer]:
-        """One that nobody else uses now; after an error it is not used again."""
+        """An idle or new producer, reused later unless there is an error."""
         from flumeng.connectors.kafka.producer import KafkaProducer  # noqa: PLC0415  an extra
 
         key = (self.options, self.password, alone)
@@ -129,7 +128,8 @@ class Produce:
     def _with_topic(
         self, producer: KafkaProducer, events: pa.RecordBatch, refuse: Refuse
     ) -> pa.RecordBatch:
-        """The events whose topic is there. Raises UserError when that does not depend on them."""
+        """Refuse events whose topic is missing, return the others. Raises UserError for a fixed
+        topic."""
         topic = self.options.topic
         if not COLUMN.search(topic):
             for reason in producer.missing([topic]).values():
@@ -151,7 +151,6 @@ class Produce:
         return events.filter(pc.invert(unsendable))
 
     def _settle(self, producer: KafkaProducer, held: Sequence[_Messages], refuse: Refuse) -> None:
-        """Wait until all of ``held`` is answered for, and see to what was not taken."""
         refused = producer.refusals()
         if refused:
             with self.producer(alone=True) as single:
@@ -160,8 +159,6 @@ class Produce:
 
 
 class _Messages:
-    """The events of a record batch as messages."""
-
     def __init__(self, events: pa.RecordBatch, options: Kafka) -> None:
         self._events = events
         self._options = options
@@ -181,7 +178,7 @@ class _Messages:
         return zip(topics, values.to_pylist(), keys, self._headers(), _times(events), strict=True)
 
     def send_alone(self, single: KafkaProducer, values: Collection[bytes], refuse: Refuse) -> None:
-        """Those of ``values`` once more; those that are refused again are dead letters."""
+        """Send the events of these values again; those refused again become dead letters."""
         again = self._of(values)
         single.send(again.rows())
         if refused := single.refusals():
@@ -209,7 +206,7 @@ class _Messages:
 
 
 def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
-    """The topic of each event; null where a column of it is."""
+    """The topic of each event; null where a column in the template is null."""
     parts = [
         texts(events.column(part)) if number % 2 else part.encode()
         for number, part in enumerate(COLUMN.split(template))
@@ -218,8 +215,8 @@ def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
 
 
 def _times(events: pa.RecordBatch) -> Iterable[int]:
-    """The time of each event in milliseconds, and 0, which is now, where it has none, or one before
-    1970 or in the future: brokers refuse those."""
+    """Milliseconds since 1970; 0, which means now, for times that brokers refuse: none, before
+    1970, or in the future."""
     place = events.schema.get_field_index("ts")
     if place < 0 or not pa.types.is_timestamp(events.schema.field(place).type):
         return repeat(0, events.num_rows)
@@ -235,7 +232,7 @@ def _shown(name: bytes | None) -> str:
 
 
 def _illegal(name: bytes | None) -> str:
-    """Why no topic has that name; nothing when one may have it."""
+    """Why a topic cannot have that name; empty for a legal one."""
     if name is None:
         return "a column of it is null"
     legal = TOPIC.fullmatch(_shown(name)) and name not in (b".", b"..")

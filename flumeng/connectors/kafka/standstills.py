@@ -1,4 +1,4 @@
-"""What people are told of a partition of Kafka that stands still, and what they do about it."""
+"""Messages to operators about a Kafka partition that stands still, with the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from flumeng.control.snapshot.partitions import label_of
 
 
 def describe(standstill: Standstill) -> str:
-    """One sentence."""
     label, offset, acked = label_of(standstill.partition), standstill.offset, standstill.acked
     match standstill.kind:
         case "nonsense":

@@ -1,10 +1,6 @@
-"""How far Kafka's partitions can be read now: one thread and one client for all tasks of a process
-that read the same brokers in the same way.
-
-The brokers are asked again and again, for all partitions together: for the ids of their topics, for
-their ends, and now and then for their beginnings. What they do not answer is not known; brokers
-that are away cost the flows of others nothing.
-"""
+"""Polls the readable offsets of Kafka partitions: one thread and client for each set of brokers.
+All tasks of a process share it. Requests cover all partitions together: topic ids and ends each
+time, beginnings every BEGINNINGS_SECONDS. Unreachable brokers do not delay flows of others."""
 
 from __future__ import annotations
 
@@ -18,15 +14,14 @@ from flumeng.connectors.ranged.watcher import EndWatcher
 
 BEGINNINGS_SECONDS = 10.0
 ABSENT_LOOKS = 3
-"""Brokers that have just started may not know a topic yet."""
+"""Polls without a topic before it counts as deleted: restarted brokers may not know it yet."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A partition holds offsets from ``floor`` up to ``safe``. ``topic_id`` is the whole id.
-    ``trouble``: the brokers say something else instead. Where the topic was ``remade``, ``safe`` is
-    the last known end of the old one, or 0. ``leader_epoch`` is of the leader that said ``safe``.
-    """
+    """Offsets [``floor``, ``safe``) are readable, under the full ``topic_id``, unless there is
+    ``trouble``. For a ``remade`` topic, ``safe`` is the last known end of the old one, or 0.
+    ``leader_epoch`` is that of the leader which reported ``safe``."""
 
     topic_id: str = ""
     floor: int = 0
@@ -37,20 +32,20 @@ class Extent:
 
 
 class ExtentWatcher(EndWatcher[Extent]):
-    """See ``EndWatcher``; of its methods only ``compare`` blocks."""
+    """See ``EndWatcher``. Only ``compare`` blocks its caller."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("kafka positions", clock)
         self._brokers = brokers
-        # Of the thread alone:
+        # Used only by the watcher's thread:
         self._floors: dict[Place, int] = {}
         self._floors_at = float("-inf")
         self._absent: dict[str, int] = {}
         self._last: dict[str, Extent] = {}
-        """Of each partition what the brokers said last; its topic may be made anew."""
+        """The last sound extent of each partition, needed once its topic is remade."""
 
     def compare(self, partition: str, offset: int, leader_epoch: int) -> None:
-        """See ``Brokers``. This one waits for them."""
+        """Blocks; see ``Brokers``."""
         place = parse(partition)
         self._brokers.compare((place.topic, place.number), offset, leader_epoch)
 
@@ -93,7 +88,7 @@ class ExtentWatcher(EndWatcher[Extent]):
     def _troubles(
         self, partitions: Mapping[str, KafkaPartition], described: Described
     ) -> dict[str, str]:
-        """The partitions of topics that are not there, or not the same any more."""
+        """Partitions whose topic is missing, recreated or refused, with reasons."""
         self._absent = {topic: self._absent.get(topic, 0) + 1 for topic in described.absent}
         troubles: dict[str, str] = {}
         for name, one in partitions.items():
@@ -109,7 +104,7 @@ class ExtentWatcher(EndWatcher[Extent]):
         return troubles
 
     def _find_floors(self, places: Collection[Place]) -> None:
-        """They move seldom, and a range that is gone is noticed when it is read."""
+        """Refresh floors rarely: they move slowly, and reading a deleted range fails anyway."""
         now = self._clock()
         due = now - self._floors_at >= BEGINNINGS_SECONDS
         wanted = [place for place in places if due or place not in self._floors]

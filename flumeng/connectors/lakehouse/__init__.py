@@ -1,1 +1,1 @@
-"""The sinks ``delta`` and ``iceberg``: tables with commits of their own."""
+"""Sinks ``delta`` and ``iceberg``: tables with their own commits."""

@@ -1,9 +1,6 @@
-"""Delta Lake tables, committed to without a JVM.
-
-The number of the last batch of a series is an *application transaction* of the table. Delta accepts
-a number twice, and lower ones too, so it is read first; a commit through a handle that is older
-than another commit of the series is refused.
-"""
+"""Delta Lake tables, committed to without a JVM. A series' batch number is an *application
+transaction*. Delta accepts repeated and lower numbers, so the number is read first; commits through
+a handle that is older than another commit of the series are rejected."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ WRITABLE = frozenset(
         "variantType",
     }
 )
-"""The writer features that the library supports or that ``_check_table`` checks by their use."""
+"""Writer features that the library supports, or whose use ``_check_table`` checks."""
 SHORT_BYTES = 64
 """Longer texts have no statistics."""
 _DAY = "_day"
@@ -154,7 +151,7 @@ class DeltaLake(Table):
 
 
 def stats(file: TableFile) -> dict[str, Any]:
-    """The statistics of a file by which readers of Delta skip it."""
+    """A file's statistics, by which Delta readers skip it."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -174,7 +171,7 @@ def stats(file: TableFile) -> dict[str, Any]:
 
 
 def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statistics]]]:
-    """The statistics of each row group, by top-level column; without columns that lack some."""
+    """Row group statistics by top-level column, without columns with incomplete ones."""
     for number in range(footer.num_columns):
         if "." in (name := footer.schema.column(number).path):
             continue
@@ -185,7 +182,7 @@ def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statisti
 
 
 def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
-    """Minimum and maximum, for types whose JSON all readers read alike."""
+    """Minimum and maximum, for types whose JSON all readers interpret alike."""
     try:
         low, high = (group.min, group.max) if group.has_min_max else (None, None)
     except (OverflowError, ValueError):
@@ -207,7 +204,7 @@ def _json(value: Any) -> Any:
 
 
 def _partitions(table: Any, events: pa.Schema) -> tuple[Partition, ...]:
-    """The partitioning of an existing table: by columns of the events, or the day of one."""
+    """Partitioning of an existing table: by columns of the events, or their day."""
     found = []
     for name in table.metadata().partition_columns:
         column = name.removesuffix(_DAY)
@@ -235,7 +232,7 @@ def _check_fields(fields: Iterable[pa.Field]) -> None:
 
 
 def _check_table(table: Any) -> None:
-    """Raises UserError when the table needs a writer feature that is not supported."""
+    """Raises UserError when the table needs an unsupported writer feature."""
     settings = table.metadata().configuration
     asked = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":

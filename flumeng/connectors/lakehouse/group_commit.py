@@ -1,17 +1,16 @@
-"""One commit of a table for all tasks of a collector that have files for it.
+"""Group commit: one commit of a table for all tasks of a collector that have files for it.
 
 Rules
-1. One commit of a table is under way at a time. Meanwhile other tasks wait, and one of them then
-   commits for all.
-2. A task that is alone never waits. With other tasks, a commit starts when all of them or many
-   wait, or after ``GATHER_SECONDS`` and at least ``GAP_SECONDS`` after the last one.
-3. A group is fenced as each member is. The numbers of all members are read through the handle
-   through which the group is committed. If another owner of a member's task has committed the
-   batch before the handle was made, the number is found and the member left out; if after, the
-   table refuses the commit and the numbers are read again. So no member needs its epoch, and it
-   does not matter which of them commits.
-4. A group commits all or nothing. After an error each member commits by itself, so that an error
-   of one member stays its own. A commit of unknown outcome is settled by the numbers too.
+1. One commit of a table runs at a time. Meanwhile other tasks wait, and one of them then commits
+   for all.
+2. A single task never waits. With other tasks, a commit starts when all or many of them wait, or
+   after ``GATHER_SECONDS`` and at least ``GAP_SECONDS`` after the last one.
+3. A group is fenced as each member is. All members' numbers are read through the handle that
+   commits the group. If another owner of a member's task committed the batch before the handle was
+   made, the number is found and the member left out; if after, the table rejects the commit and the
+   numbers are reread. So no member needs its epoch, and any member may commit.
+4. A group commits all or nothing. After an error each member commits alone, so that an error of one
+   member stays its own. The numbers also settle a commit of unknown outcome.
 5. A member waits for a bounded time. Its files may still be committed later, as after any lost
    answer.
 """
@@ -38,14 +37,14 @@ MANY_CALLS = 24
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """The files, at least one, of a task and batch."""
+    """One or more files of a task and batch."""
 
     files: Sequence[TableFile]
     batch: BatchId | None
 
 
 Add = Callable[[Sequence[Addition]], Collection[Addition]]
-"""Commits additions at once, returns those that do not fit: see ``Table.add``."""
+"""Commits additions together, returns unfit ones: see ``Table.add``."""
 
 
 def to_commit(
@@ -53,12 +52,9 @@ def to_commit(
     last: Callable[[str], int | None],
     fits: Callable[[Sequence[TableFile]], bool],
 ) -> tuple[list[Addition], list[Addition]]:
-    """Splits additions into those to commit and those that do not fit the table; those that the
-    table has already are left out.
-
-    ``last`` gives the number of a series in the table. Of two additions with the same number, of an
-    owner and its successor, one is committed.
-    """
+    """Splits additions into those to commit and unfit ones, without those already in the table.
+    ``last`` returns a series' number there. Of equal numbers, of an owner and its successor, one is
+    committed."""
     taken: list[Addition] = []
     unfit: list[Addition] = []
     numbers: dict[str, int] = {}
@@ -85,7 +81,7 @@ def numbers(additions: Iterable[Addition]) -> dict[str, int]:
 
 @dataclass(eq=False)
 class _Call:
-    """``alone``: its group has failed with ``error``. ``settled``: its outcome is final."""
+    """``alone``: its group failed with ``error``. ``settled``: its outcome is final."""
 
     addition: Addition
     task: str
@@ -100,7 +96,7 @@ class _Call:
 
 
 class GroupCommit:
-    """The commits of one table in this process. Thread-safe. ``clock`` gives monotonic seconds."""
+    """Commits of one table in this process. Thread-safe. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -116,11 +112,8 @@ class GroupCommit:
             self._tasks[sink] = task
 
     def commit(self, addition: Addition, task: str, add: Add, patience_seconds: float) -> bool:
-        """Commit ``addition``, with those of other tasks. False: it does not fit the table.
-
-        ``add`` commits for the caller and for others. Raises what it raises; UnavailableError on
-        timeout.
-        """
+        """Commit ``addition``, grouped with other tasks' ones. False: it does not fit the table.
+        Raises the errors of ``add``, and UnavailableError on timeout."""
         call = _Call(addition, task, self._clock() + patience_seconds)
         with self._news:
             self._waiting.append(call)
@@ -162,7 +155,7 @@ class GroupCommit:
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Take the calls of the next commit from the waiting ones; ``call`` is one of them."""
+        """Take the calls of the next commit, including ``call``, from the waiting ones."""
         with self._news:
             now = self._clock()
             if not call.alone:
@@ -181,7 +174,7 @@ class GroupCommit:
         return len(calls) >= MANY_CALLS or {one.task for one in calls} >= {*self._tasks.values()}
 
     def _end(self, calls: Sequence[_Call], error: Exception | None = None) -> None:
-        """Settle ``calls``, or let each commit alone after an error of the group."""
+        """Settle ``calls``; after a group's error each call commits alone."""
         with self._news:
             for call in calls:
                 if call.settled:
@@ -199,7 +192,7 @@ _lock = threading.Lock()
 
 
 def of(table: Hashable) -> GroupCommit:
-    """The group commit of this process for ``table``, a key of its address and options."""
+    """The group commit of this process for ``table``, a key of address and options."""
     with _lock:
         found = _of_tables.get(table)
         if found is None:

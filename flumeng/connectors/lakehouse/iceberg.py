@@ -1,9 +1,6 @@
-"""Apache Iceberg tables, committed to without a JVM.
-
-The number of the last batch of a series is a property of the table, set in the transaction that
-adds the batch's files. A commit is refused when the table has changed since its handle was made;
-the library must not retry it, since it would not read the number again.
-"""
+"""Apache Iceberg tables, committed to without a JVM. A series' batch number is a table property,
+set in the transaction that adds its files. Commits through outdated handles are rejected; the
+library must not retry them, as it would not reread the number."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ from flumeng.platform.options.locations import located, store_of
 from flumeng.platform.scrubbing import Secret
 
 NUMBER = "flumeng."
-"""Prefix of the property of a series."""
+"""Prefix of a series' property."""
 TIME_OUTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "keepalives_idle": "10"}
 RETRIES = "commit.retry.num-retries"
 MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "50"}
 """Defaults: each commit writes a list of all manifests, so these should be few."""
 NEW_TABLE = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Each commit writes all metadata again: old metadata files are deleted."""
+"""Each commit writes all metadata, so old metadata files are deleted."""
 FIELD_ID = b"PARQUET:field_id"
 WRITTEN_BY = {iceberg_snapshots.WRITER: __version__}
 STORAGE = {
@@ -55,7 +52,7 @@ class IcebergTable(Table):
     def __init__(self, options: Iceberg) -> None:
         super().__init__(options)
         self._catalogs = imported("pyiceberg.catalog", "iceberg")
-        logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it has a line for each column
+        logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it logs a line for each column
         self._options = options
         self._properties = _properties(options) | _storage(options, self._secrets)
         self._opened: Any = None
@@ -188,7 +185,7 @@ class IcebergTable(Table):
 
 
 def _columns(table: Any) -> pa.Schema:
-    """The table's columns with the types that Spark has too."""
+    """The table's columns in types that Spark has too."""
     return pa.schema([field.with_type(_plain(field.type)) for field in table.schema().as_arrow()])
 
 
@@ -211,7 +208,7 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """``files`` with the field ids of the table, by which readers find columns."""
+    """``files`` with the table's field ids, by which readers find columns."""
     return pa.schema(
         [
             table.field(one.name).with_nullable(one.nullable)
@@ -227,8 +224,8 @@ def _identity(field: pa.Field) -> tuple[pa.DataType, bytes | None]:
 
 
 def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
-    """Raises UserError for a new column that is in the table's name mapping: files without field
-    ids would show old values in it."""
+    """Raises UserError for a new column in the name mapping: files without ids would show old
+    values."""
     mapping = table.metadata.name_mapping()
     names = {name for one in (mapping.root if mapping else ()) for name in one.names}
     for field in added:
@@ -241,7 +238,7 @@ def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
 
 
 def _transaction(table: Any) -> Any:
-    """The library's transaction with cached metadata: it copies all metadata on each access."""
+    """A transaction with cached metadata: the library's copies all metadata on each access."""
     base: Any = imported("pyiceberg.table", "iceberg").Transaction
 
     class Transaction(base):  # type: ignore[misc]
@@ -256,7 +253,7 @@ def _transaction(table: Any) -> Any:
 
 
 def _data_file(metadata: Any, file: TableFile) -> Any:
-    """A manifest entry from the footer that the executor has sent."""
+    """A manifest entry from the footer that the executor sent."""
     files = imported("pyiceberg.io.pyarrow", "iceberg")
     manifest = imported("pyiceberg.manifest", "iceberg")
     schema = metadata.schema()
@@ -296,7 +293,6 @@ def _directory(table: Any) -> str:
 
 
 def _properties(options: Iceberg) -> dict[str, str]:
-    """Properties of the catalog, with its secrets."""
     catalog = options.catalog
     found = {"type": catalog.type, "uri": _address(catalog)}
     if catalog.warehouse is not None:
@@ -308,7 +304,7 @@ def _properties(options: Iceberg) -> dict[str, str]:
 
 
 def _address(catalog: Catalog) -> str:
-    """The address with the password; for PostgreSQL with the driver of the library."""
+    """The address with the password; for PostgreSQL with the library's driver."""
     if catalog.type != "sql":
         return catalog.uri
     url = imported("sqlalchemy", "iceberg").make_url(catalog.uri)
@@ -320,7 +316,6 @@ def _address(catalog: Catalog) -> str:
 
 
 def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
-    """The library's options for S3."""
     found = {"s3.connect-timeout": "5", "s3.request-timeout": "10"}
     found |= {"s3.endpoint": options.endpoint} if options.endpoint is not None else {}
     found |= {"s3.region": options.region} if options.region is not None else {}

@@ -1,9 +1,6 @@
-"""Expiry of snapshots: each snapshot that is kept makes every later commit slower.
-
-Only snapshots of flumeng's own commits are expired, and only those that only appends follow, so
-that all of their data files are in the current snapshot. Snapshots before a rewrite by another
-engine are left to that engine.
-"""
+"""Expiry of snapshots: each retained snapshot slows down later commits. Only flumeng's own
+snapshots followed only by appends are expired: all their data files are in the current one.
+Snapshots before another engine's rewrite are left to that engine."""
 
 from __future__ import annotations
 
@@ -16,16 +13,15 @@ from flumeng.connectors.lakehouse.options import Snapshots
 log = logging.getLogger(__name__)
 
 AT_ONCE = 10
-"""Fewer are not worth reading the lists of their manifests."""
+"""Fewer are not worth reading their manifest lists."""
 APPEND = "append"
 WRITER = "flumeng.version"
-"""Property of flumeng's own snapshots."""
 MAX_AGE, LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 DEFAULT_AGE_MS, DEFAULT_LEAST = 3_600_000, 20
 
 
 def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
-    """The snapshots to expire, the oldest first; none when they are fewer than AT_ONCE."""
+    """The snapshots to expire, oldest first; none when fewer than AT_ONCE."""
     if metadata.properties.get("gc.enabled", "true").lower() == "false":
         return []
     chain = _appended(metadata)
@@ -61,7 +57,7 @@ def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
 
 
 def _appended(metadata: Any) -> list[Any]:
-    """The latest snapshots of the main branch, the oldest first, that only appends follow."""
+    """The latest snapshots of the main branch followed only by appends, oldest first."""
     by_id = {one.snapshot_id: one for one in metadata.snapshots}
     found = []
     one = by_id.get(metadata.current_snapshot_id)
@@ -74,8 +70,8 @@ def _appended(metadata: Any) -> list[Any]:
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
-    """Delete the metadata files that only ``gone`` needed. Files that cannot be deleted are
-    orphans, for the table's own clean-up."""
+    """Delete metadata files that only ``gone`` needed. Failures leave orphans, for the table's own
+    clean-up."""
     try:
         dropped: dict[str, int] = {}
         for one in gone:
@@ -87,7 +83,7 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
                 dropped.pop(manifest, None)
         for file in (*sorted(dropped), *(one.manifest_list for one in gone)):
             table.io.delete(file)
-    except Exception as error:  # whatever the store's library raises
+    except Exception as error:  # any error of the store's library
         log.warning("metadata of %d expired snapshots stays: %s", len(gone), error)
 
 

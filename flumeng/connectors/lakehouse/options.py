@@ -121,7 +121,7 @@ class Delta(InStore, TableOptions):
     )
 
     def claims(self) -> Iterator[tuple[str, str]]:
-        """Two sinks of a flow must not share a table: they would share the numbers of batches."""
+        """A flow's sinks must not share a table: they would share the batch numbers."""
         yield "path", re.sub("^s3[an]:", "s3:", self.path.rstrip("/"))
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -133,7 +133,7 @@ class Delta(InStore, TableOptions):
 
 
 def _unusual(credentials: Credentials, store: str) -> str | None:
-    """Credentials that the libraries do not support."""
+    """The problem with credentials that the libraries do not support, or None."""
     if store != "s3":
         return "only for S3: let the environment of the collector say it"
     if credentials.role or credentials.ca:

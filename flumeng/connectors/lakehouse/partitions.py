@@ -16,7 +16,7 @@ Values = tuple[str | None, ...]
 """Partition values as text; None: null."""
 
 LONGEST_BYTES = 1024
-"""Of a text: statistics, from which readers know the partition, leave out longer ones."""
+"""Limit of a text: statistics, from which readers know the partition, omit longer ones."""
 _UNITS = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
@@ -30,7 +30,7 @@ class Partition:
 
 
 def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
-    """Raises UserError when ``events`` cannot be partitioned so."""
+    """Raises UserError when ``events`` cannot be partitioned like this."""
     for partition in partitions:
         if partition.column not in events.names:
             raise UserError(f"partition_by: the events have no column {partition.column}")
@@ -46,7 +46,7 @@ def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
 
 
 def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Array | None:
-    """Mask of events with a text that is too long to partition by; None: there are none."""
+    """Mask of events with an overlong text in a partition column; None if there are none."""
     long = None
     for partition in partitions:
         column = events.column(partition.column)
@@ -57,7 +57,7 @@ def too_long(events: pa.RecordBatch, partitions: Sequence[Partition]) -> pa.Arra
 
 
 def split(events: pa.Table, partitions: Sequence[Partition]) -> Iterator[tuple[Values, pa.Table]]:
-    """Each partition that occurs, with its events in their order."""
+    """Each occurring partition, with its events in order."""
     if not events.num_rows:
         return
     columns = [(partition, _encoded(events, partition)) for partition in partitions]
@@ -83,7 +83,7 @@ def _encoded(events: pa.Table, partition: Partition) -> pa.DictionaryArray:
 
 
 def _floor(column: pa.ChunkedArray, unit: str) -> pa.ChunkedArray:
-    """How many years, months, days or hours after 1970, rounded down."""
+    """Years, months, days or hours since 1970, rounded down."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s"))
     micros = pc.fill_null(column.cast(pa.timestamp("us")).cast(pa.int64()), 0).to_numpy()

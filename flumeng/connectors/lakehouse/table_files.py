@@ -1,7 +1,5 @@
-"""Parquet files of a table, one partition each, invisible until a commit of the table names them.
-
-File names are never reused. A file that no commit names is an orphan, for the table's own clean-up.
-"""
+"""Parquet files of a table, one partition each, invisible until a commit. Names are never reused;
+files without a commit are orphans, for the table's own clean-up."""
 
 from __future__ import annotations
 
@@ -46,9 +44,8 @@ _NAME_CHARACTERS = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Where and how files of a table are written. ``schema``: columns of the events in the types of
-    the table. ``stored``: the columns in the files, in some formats without the partition columns.
-    ``secrets``: by their references in the directory, since the executor may not have them."""
+    """How a table's files are written. ``schema``: event columns in the table's types; ``stored``:
+    columns in the files. ``secrets``: by reference in the directory; executors may lack them."""
 
     directory: str
     schema: pa.Schema
@@ -60,8 +57,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A durable file; ``path`` is relative to the layout's directory, ``uri`` has no
-    credentials."""
+    """A durable file; ``path`` is relative to the layout's directory, ``uri`` lacks credentials."""
 
     path: str
     uri: str
@@ -77,10 +73,8 @@ class TableFile:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Writes a split's events to files of ``layout``, and yields a row for each file.
-
-    A single row without a path means that the split makes too many files.
-    """
+    """Writes a split's events to files of ``layout``, one row per file; a row without a path
+    reports too many files."""
 
     layout: Layout
 
@@ -106,7 +100,7 @@ class WriteFiles:
     def _bounded(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        """The events without those whose text is too long to partition by."""
+        """The events, without those whose text is too long to partition by."""
         for batch in batches:
             long = partitions.too_long(batch, self.layout.partitions)
             if long is None:
@@ -119,7 +113,7 @@ class WriteFiles:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Stands for ``WriteFiles`` when the table could not be reached."""
+    """Replaces ``WriteFiles`` when the table is unreachable."""
 
     message: str
 
@@ -130,7 +124,7 @@ class Unreachable:
 
 
 def read(rows: Sequence[Row]) -> list[TableFile]:
-    """The files that all splits have written. Raises BatchTooWideError."""
+    """The files written by all splits. Raises BatchTooWideError."""
     if any(row["path"] is None for row in rows):
         raise BatchTooWideError(f"over {MOST_FILES} files of one split: partition_by is too fine")
     return [
@@ -167,7 +161,6 @@ class _Files:
             self._files.get(values, partial(self._new, values)).write(rows)
 
     def finish(self) -> list[_OpenFile]:
-        """Make all files durable."""
         files = self._files.close_all()
         for directory in {file.directory for file in files}:
             self._store.sync(directory)
@@ -200,7 +193,6 @@ class _OpenFile:
         self._refused += refused(rows)
 
     def close(self) -> None:
-        """Make the file durable."""
         self._writer.close()
         self._store.sync(self._place)
 
@@ -219,7 +211,7 @@ class _OpenFile:
 
 
 def _directory(partition: Partition, value: str | None) -> str:
-    """For people only: the table says which partition a file is of."""
+    """For people only: the table records each file's partition."""
     shown = "__HIVE_DEFAULT_PARTITION__" if value is None else value[:_NAME_CHARACTERS]
     return "=".join(_UNSAFE.sub("_", text) for text in (partition.name, shown))
 

@@ -1,8 +1,5 @@
-"""Fits the columns of events to an existing table: which columns are added, which are widened.
-
-Pure. A table keeps its types. What it cannot hold without loss is a UserError that names the
-column.
-"""
+"""Fits event columns to an existing table: added columns and widened types. Pure. A table keeps its
+types; a column that would lose values raises UserError."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ _FRACTIONS = (pa.float32(), pa.float64())
 
 @dataclass(frozen=True)
 class Fit:
-    """``files``: the columns of the files, in the types of the table. The table first needs the
-    columns ``added`` and the types of ``widened``."""
+    """``files``: columns in the table's types, once the table has ``added`` and ``widened``
+    ones."""
 
     files: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -28,8 +25,8 @@ class Fit:
 
 
 def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
-    """``add``: columns may be added; ``widen``: numbers may grow. Raises UserError. Columns that
-    ``events`` lack are null in the table, so they must not be required."""
+    """``add``: columns may be added; ``widen``: numbers may grow. Columns missing in ``events``
+    become null, so they must not be required. Raises UserError."""
     check_names(events)
     by_name = {field.name: field for field in table}
     same_but_for_case = {field.name.lower(): field.name for field in table}
@@ -68,7 +65,7 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
 
 
 def check_names(events: pa.Schema) -> None:
-    """Names of tables are case-insensitive."""
+    """Column names of tables are case-insensitive. Raises UserError."""
     seen: dict[str, str] = {}
     for name in events.names:
         if name.lower() in seen:
@@ -77,15 +74,15 @@ def check_names(events: pa.Schema) -> None:
 
 
 def check_types(fields: Iterable[pa.Field]) -> None:
-    """No table has columns of nulls or durations."""
+    """Tables cannot have columns of nulls or durations. Raises UserError."""
     for field in fields:
         if not _has_place(field.type):
             raise UserError(f"the column {field.name} is {field.type}, which no table can hold")
 
 
 def widest(table: pa.DataType, events: pa.DataType) -> pa.DataType | None:
-    """The type that holds all values of both, ``table`` itself if possible; None when there is
-    none. Names inside lists and maps do not matter; structs need the same fields."""
+    """The type that holds all values of both, preferably ``table``; None if impossible. Names
+    inside lists and maps do not matter; structs need the same fields."""
     if table == events:
         return table
     for kinds in (_WHOLE, _FRACTIONS):

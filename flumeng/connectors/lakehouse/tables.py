@@ -1,10 +1,6 @@
-"""A sink into a table that remembers the number of the last batch that it took.
-
-Executors write Parquet files that no reader sees. The driver names them all in one commit of the
-table, with the batch's number, through a handle that was made before that number was read: so of
-two owners that commit the same batch one wins, and the other reads again. Tasks of a collector
-share commits (``group_commit``).
-"""
+"""Sink into a table that remembers the number of its last batch. Executors write invisible Parquet
+files. The driver names them in one commit with the number, through a handle made before reading it:
+of two owners that commit the same batch one wins. Tasks share commits (``group_commit``)."""
 
 from __future__ import annotations
 
@@ -37,9 +33,9 @@ COMMITS = 12
 """Attempts while other writers are first."""
 PAUSE_SECONDS = 0.05
 ANSWER_SECONDS = 20.0
-"""A turn of a task may take 30."""
+"""A task's turn may take 30."""
 FORGET_SECONDS = 300.0
-"""A call that hangs for so long is given up: its server may be gone."""
+"""A hanging call is abandoned after this: its server may be gone."""
 _Result = TypeVar("_Result")
 
 
@@ -48,29 +44,26 @@ class OvertakenError(FlumengError):
 
 
 class Table(ABC):
-    """A table of one format, as its library reaches it. Each call makes a handle of its own.
-    Raises UserError, UnavailableError."""
+    """A table of one format. Each call makes its own handle. Raises UserError, UnavailableError."""
 
     def __init__(self, options: Delta | Iceberg) -> None:
         self._secrets = secrets.of(options.credentials)
         self._local: dict[str, LocalDirectory] = {}
 
     def prepare(self, events: pa.Schema) -> Layout:
-        """Create the table, or add the columns that it lacks, as its options say."""
+        """Create the table, or add missing columns, depending on its options."""
         with self._translated():
             return self._layout(self._load() or self._create(events), events)
 
     def probe(self) -> None:
-        """Load the table; that there is none is no error."""
+        """Load the table; a missing one is no error."""
         with self._translated():
             self._load()
 
     def add(self, additions: Sequence[Addition]) -> Sequence[Addition]:
-        """Commit at once the additions whose batch, or a later one, the table does not have.
-
-        Returns those that no longer fit the table, which are left out. Raises OvertakenError,
-        ConflictError; then nothing was committed.
-        """
+        """Commit additions together, except batches that the table has already. Returns those that
+        no longer fit the table. Raises OvertakenError, ConflictError; then nothing was
+        committed."""
         with self._translated():
             table = self._load()
             if table is None:
@@ -96,33 +89,33 @@ class Table(ABC):
 
     @abstractmethod
     def _load(self) -> Any | None:
-        """A handle of the current table; None when there is none."""
+        """A handle of the current table; None when it is missing."""
 
     @abstractmethod
     def _create(self, events: pa.Schema) -> Any: ...
 
     @abstractmethod
     def _layout(self, table: Any, events: pa.Schema) -> Layout:
-        """Where and how files for the table are written; adds missing columns first."""
+        """The layout of files for the table; adds missing columns first."""
 
     @abstractmethod
     def _number(self, table: Any, series: str) -> int | None:
-        """The number of the last batch of a series that the table has."""
+        """The number of a series' last batch in the table."""
 
     @abstractmethod
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
-        """Whether the table still has the columns and partitions that the files were made for."""
+        """Whether the table still has the files' columns and partitions."""
 
     @abstractmethod
     def _append(self, table: Any, additions: Sequence[Addition]) -> None: ...
 
     @abstractmethod
     def _metadata_place(self, table: Any) -> str:
-        """The directory of the commits; synced here when it is a local path."""
+        """The directory of the commits; a local path is synced here."""
 
     @abstractmethod
     def _meaning(self, error: Exception) -> FlumengError:
-        """The error of ours for one of the library."""
+        """Converts an error of the library."""
 
 
 class TableSink:
@@ -170,7 +163,7 @@ class TableSink:
             raise UnavailableError("the table was changed while files for it were written")
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
-        """Call ``step`` again while other writers are first."""
+        """Retry ``step`` while other writers are first."""
         began = time.monotonic()
         for attempt in itertools.count(1):
             try:
@@ -184,14 +177,14 @@ class TableSink:
 
 
 class LocalDirectory:
-    """The metadata directory of a table on a local disk, which no library syncs."""
+    """A local table's metadata directory, which the libraries do not sync."""
 
     def __init__(self, place: str) -> None:
         self._place = place
         self._synced_ns = 0
 
     def sync(self) -> None:
-        """Make all files durable, also those of an owner that was killed."""
+        """Make all files durable, including those of an owner that was killed."""
         newest = self._synced_ns
         for entry in os.scandir(self._place):
             with suppress(FileNotFoundError):
@@ -204,7 +197,7 @@ class LocalDirectory:
 
 
 def imported(package: str, extra: str) -> Any:
-    """An optional package. Raises UserError."""
+    """Imports an optional package. Raises UserError."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -212,10 +205,8 @@ def imported(package: str, extra: str) -> Any:
 
 
 class _Caller:
-    """Makes calls that may hang, one at a time, each within ANSWER_SECONDS.
-
-    A call that ends late does no harm: it commits what it was asked to, or is overtaken.
-    """
+    """Makes calls that may hang, one at a time, each within ANSWER_SECONDS. A late end is harmless:
+    the call commits its batch, or is overtaken."""
 
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()

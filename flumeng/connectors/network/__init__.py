@@ -1,1 +1,1 @@
-"""The sources ``syslog``, ``tcp`` and ``udp``, and TLS for all that listen."""
+"""Sources ``syslog``, ``tcp`` and ``udp``, and TLS for all listening sources."""

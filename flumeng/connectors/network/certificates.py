@@ -1,9 +1,6 @@
-"""Client certificates: whom they identify, and which are revoked.
-
-By RFC 5425 section 5.2 only subject alternative names count; a wildcard name in a certificate
-identifies nobody. TLS itself checks certificates and revocation lists when a connection is made;
-``RevocationLists`` reports outdated lists and certificates revoked since.
-"""
+"""Client certificates: names that identify clients, and revocation. Only subject alternative names
+count (RFC 5425 section 5.2), without wildcards. TLS checks revocation lists when connecting,
+``RevocationLists`` reports outdated lists and later revocations."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Messages over UDP.
-
-Datagrams that arrive while reading is paused, or too fast, are dropped and counted by the kernel. A
-busy socket is read every few milliseconds and not for each datagram, which halves the work; an idle
-one costs nothing.
-"""
+"""Messages over UDP. The kernel drops and counts datagrams while reading is paused or too slow. A
+busy socket is read every few milliseconds, not for each datagram, which halves the CPU time."""
 
 from __future__ import annotations
 
@@ -29,12 +25,12 @@ GATHER_SECONDS = 0.002
 LAST_READS = 128  # more than the kernel's buffer holds
 PEERS_REMEMBERED = 4096
 DROPS_SECONDS = 1.0
-"""Seconds between two reads of the kernel's drop count while paused."""
+"""Interval of reading the kernel's drop count while paused."""
 
 _MAX_DATAGRAM_BYTES = 65_536
 _SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
-_MEMINFO_DROPS = 8  # the ninth of its numbers of 32 bits
+_MEMINFO_DROPS = 8  # the ninth of its 32-bit numbers
 
 _buffer = memoryview(bytearray(_MAX_DATAGRAM_BYTES))
 
@@ -52,7 +48,7 @@ class Datagrams:
 
     async def start(self, listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER_BYTES)
-        with contextlib.suppress(PermissionError):  # beyond what the system allows everybody
+        with contextlib.suppress(PermissionError):  # beyond the system's limit for all users
             listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, KERNEL_BUFFER_BYTES)
         self._socket = listener
         self.resume()
@@ -115,7 +111,7 @@ class Datagrams:
             self.pause()
             self._reception.context.fail(error)
             return
-        if self._paused:  # by what was submitted
+        if self._paused:  # by the submitted datagrams
             return
         loop = asyncio.get_running_loop()
         if not taken:
@@ -156,7 +152,6 @@ class Datagrams:
             )
 
     def _receive(self, bound: socket.socket) -> dict[tuple[Any, ...], list[bytes]]:
-        """Pending datagrams by sender."""
         received: dict[tuple[Any, ...], list[bytes]] = {}
         for _ in range(DATAGRAMS_AT_ONCE):
             try:

@@ -1,9 +1,6 @@
-"""Accepts TLS connections, with a bounded number of handshakes at once.
-
-At most ``MOST_HALF_OPEN`` handshakes run, a quarter of them for one address; one more ends the
-oldest, so silent clients keep nobody out. TLS starts with a connection's first bytes: until then it
-costs almost nothing.
-"""
+"""Accepts TLS connections with up to ``MOST_HALF_OPEN`` handshakes, a quarter per address. One more
+ends the oldest, so silent clients cannot lock out others. TLS starts with the first bytes: until
+then a connection costs almost nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _NO_CERTIFICATE = "peer did not return a certificate"
 
 
 class Handshakes:
-    """A listening TLS socket; ``make`` makes the protocol of a connection after its handshake."""
+    """A listening TLS socket; ``make`` returns a connection's protocol after its handshake."""
 
     def __init__(
         self,
@@ -56,11 +53,11 @@ class Handshakes:
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         self._told: dict[str, RateLimitedLog] = {}
-        """By what is told: the few reasons that TLS knows."""
+        """By message: TLS has only a few reasons."""
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Ends all handshakes too. May be repeated."""
+        """Also ends all handshakes. Idempotent."""
         if self._again is not None:
             self._again.cancel()
         if self._listener.fileno() >= 0:
@@ -155,7 +152,7 @@ class Handshakes:
                 self._tell(peer, f"does not talk TLS as it should: {reason}")
         except ConnectionAbortedError:
             self._counters.idle += 1
-        except OSError:  # it is gone by itself, or was given up
+        except OSError:  # closed by the peer, or given up
             pass
         finally:
             self._forget(taken)
@@ -172,11 +169,11 @@ class Handshakes:
             asyncio.get_running_loop().remove_reader(taken)
             taken.close()
             return
-        with contextlib.suppress(OSError):  # it is gone by itself
+        with contextlib.suppress(OSError):  # closed by the peer
             taken.shutdown(socket.SHUT_RDWR)
 
     def _forget(self, taken: socket.socket) -> bool:
-        """Whether it had not sent anything yet."""
+        """Returns whether it had not sent anything yet."""
         key, silence = self._half_open.pop(taken, _HalfOpen(""))
         if key:
             same = self._by_address[key]
@@ -189,7 +186,7 @@ class Handshakes:
 
 
 class _HalfOpen(NamedTuple):
-    """A connection during its handshake: its address, and the timer of its silence."""
+    """A connection before the end of its handshake: address, and timer until the first bytes."""
 
     key: str
     silence: asyncio.TimerHandle | None = None

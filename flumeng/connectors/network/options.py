@@ -44,7 +44,7 @@ def idle_seconds() -> Any:
 
 
 def claim(protocol: str, listen: str) -> Iterator[tuple[str, str]]:
-    """One address and port has one source; port 0 is never the same."""
+    """One source per address and port; port 0 never collides."""
     if not listen.endswith(":0"):
         yield "listen", f"{protocol} {listen}"
 

@@ -1,8 +1,5 @@
-"""Limits of what each peer address may send to one source. Pure.
-
-An address with an overdrawn rate is remembered until that is made good, so that reconnecting gains
-nothing.
-"""
+"""Limits of each peer address's traffic to one source. Pure. Addresses with an overdrawn rate are
+remembered until recovery, so reconnecting gains nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from flumeng.connectors.network.senders import NO_LIMITS, PeerLimits
 from flumeng.platform.rate_limit import RateLimit
 
 NETWORK_BITS = 64
-"""An IPv6 sender has all addresses of its network."""
+"""An IPv6 sender owns all addresses of its network."""
 
 QUANTUM_SECONDS = 0.1
 LEAST_QUANTUM_BYTES = 4096
@@ -61,7 +58,7 @@ class Peers:
         self._debtors: dict[str, None] = {}
 
     def enter(self, host: str) -> Peer | None:
-        """Adds a connection, or returns None at the limit. ``leave`` follows."""
+        """Adds a connection, or returns None at the limit. ``leave`` must follow."""
         if self._is_unlimited:
             return self._anybody
         key = network(host)
@@ -90,7 +87,7 @@ class Peers:
         assert idle == self._debtors.keys(), (idle, self._debtors)
 
     def quantum_bytes(self, most: int) -> int:
-        """Most bytes of one read, so that a connection does not wait long afterwards."""
+        """Maximum bytes of one read, so that the following wait stays short."""
         events, nbytes = self._limits.events_per_second, self._limits.bytes_per_second
         rates = [events * SHORT_EVENT_BYTES] if events is not None else []
         rates += [nbytes] if nbytes is not None else []
@@ -98,7 +95,7 @@ class Peers:
         return min([most, *quanta])
 
     def _forget(self) -> None:
-        """Drops the oldest two at most, if they owe nothing or are too many."""
+        """Drops up to two of the oldest, if they have recovered or are too many."""
         for key in [key for key, _ in zip(self._debtors, range(2), strict=False)]:
             if self._peers[key].wait_seconds and len(self._debtors) <= MOST_DEBTORS:
                 return

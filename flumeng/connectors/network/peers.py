@@ -1,4 +1,4 @@
-"""Senders of a socket source, and how their events are attributed."""
+"""Senders of a socket source, and attributes of their events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from flumeng.connectors.api.received_block import LineRules, Origin
 from flumeng.connectors.api.source import SourceContext
 
 ATTRIBUTE_CHARACTERS = 200
-"""An attribute is repeated for each event: its length is not the sender's choice."""
+"""Limits attributes chosen by senders, as each event repeats them."""
 
 
 class UnauthorizedError(Exception):
-    """Why a client is not admitted."""
+    """The reason why a client is not admitted."""
 
 
 class Client(NamedTuple):
-    """The peer of a connection; ``name`` is empty without a certificate (DER). ``let_in_by``: its
-    names in ``tls.clients``."""
+    """The peer of a connection; ``name`` is empty without a certificate (DER)."""
 
     name: str = ""
     let_in_by: frozenset[str] = frozenset()
@@ -39,8 +38,8 @@ def address(name: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True)
 class Reception:
-    """How received bytes become blocks. ``cutter`` makes one for each connection or datagram;
-    without it a datagram is one message."""
+    """Turns received bytes into blocks. ``cutter`` serves one connection or datagram; without it a
+    datagram is one message."""
 
     source: str
     rules: LineRules
@@ -48,7 +47,6 @@ class Reception:
     cutter: Callable[[], Cutter] | None
 
     def origin(self, peer: tuple[Any, ...], client: str = "", **more: str) -> Origin:
-        """``client`` is the sender's verified name."""
         proven = {"client": short(client)} if client else {}
         attrs = {"source": self.source, "peer": address(peer), **proven, **more}
         return Origin(peer[0], tuple(attrs.items()), self.rules)

@@ -19,9 +19,9 @@ def check_sender(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerLimits:
-    """What one peer address (of IPv6: one /64 network) may have of each ingest worker.
+    """Limits for one peer address (of IPv6: one /64 network) in each ingest worker.
 
-    Who sends faster is read more slowly; over `http` it is answered with 429 and `Retry-After`.
+    A faster sender is read more slowly; over `http` it is answered with 429 and `Retry-After`.
     Behind a proxy all senders have its address.
     """
 
@@ -44,8 +44,8 @@ NO_LIMITS = PeerLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class SenderAuth:
-    """Who may send events, with a token (`Authorization: Bearer`), as a user (`Basic`), or with a
-    certificate that `tls` lets in.
+    """The senders that may send events, with a token (`Authorization: Bearer`), as a user
+    (`Basic`), or with a certificate that `tls` lets in.
 
     A sender that names neither is answered with 401 before its body is read, one that may not use
     the path with 403. With `tokens` or `users` a certificate alone is not enough.

@@ -19,8 +19,8 @@ SHA_256 = "sha-256"
 
 
 def canonical(client: str) -> str:
-    """The normal form of a name in a client's certificate, or of its fingerprint (RFC 5425, 4.2.2).
-    Raises ValueError."""
+    """The normal form of a certificate's name, or fingerprint (RFC 5425, 4.2.2). Raises
+    ValueError."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(client))
     if _FINGERPRINT.fullmatch(client):
@@ -60,8 +60,8 @@ def check_client(client: str) -> None:
 class Tls:
     """TLS of at least version 1.2, from PEM files on the node.
 
-    They are read again within seconds when they change. A new file that cannot be used is told, and
-    the one before stays, but that nobody is let in without a readable `client_crl`.
+    They are read again within seconds when they change. A new file that cannot be used is reported,
+    and the one before stays; but without a readable `client_crl` no sender is let in.
     """
 
     certificate: str = option(

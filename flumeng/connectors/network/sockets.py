@@ -67,8 +67,6 @@ class SocketSource(Source):
 
 
 class TcpSource(SocketSource):
-    """Lines, or messages with their lengths."""
-
     def __init__(self, options: Tcp, context: SourceContext) -> None:
         rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)
         cut = partial(cutter, options.framing, options.max_line_bytes)
@@ -78,7 +76,7 @@ class TcpSource(SocketSource):
 
 
 class UdpSource(SocketSource):
-    """One message a datagram, or several, cut as on a stream."""
+    """One message per datagram, or several, cut as on a stream."""
 
     def __init__(self, options: Udp, context: SourceContext) -> None:
         rules = LineRules(options.max_line_bytes, TRAILERS[options.framing], keep_empty=False)

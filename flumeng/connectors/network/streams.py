@@ -1,11 +1,9 @@
 """Messages over TCP.
 
-All connections of a worker share one receive buffer; only the unfinished message of each is kept,
-so idle ones cost almost nothing. The event loop cuts after the last whole message, copies once and
-queues.
-
-The number of connections is bounded, and so are all unfinished messages together (``HELD_BYTES``):
-the connection with the largest one is closed. A connection over its address's rate is paused.
+All connections share one receive buffer; only unfinished messages are kept, so idle ones cost
+almost nothing. The event loop cuts after the last whole message, copies once and queues. Over
+``HELD_BYTES`` of unfinished messages, the connection with the largest is closed. A connection over
+its address's rate is paused.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ QUIET_SECONDS = 0.02
 HELD_BYTES = 32 << 20
 
 _buffer = bytearray(RECEIVE_BYTES)
-"""Shared by all connections: what was read into it is cut before anything else is read."""
+"""Shared by all connections: its content is cut before anything else is read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Per worker. ``idle_seconds`` None: never closed for being idle."""
+    """Per worker. Without ``idle_seconds`` no idle connection is closed."""
 
     connections: int = 10_000
     idle_seconds: float | None = None
@@ -46,8 +44,6 @@ class Limits:
 
 
 class Streams:
-    """A listening socket and its connections."""
-
     def __init__(self, reception: Reception, limits: Limits, tls: ServerTls | None = None) -> None:
         self.reception = reception
         self.limits = limits
@@ -92,8 +88,7 @@ class Streams:
         self._server = None
 
     async def _read_what_was_sent(self) -> None:
-        """The kernel has acknowledged these bytes to the senders, also on connections not accepted
-        yet."""
+        """Read bytes that the kernel has acknowledged, also on connections not accepted yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LAST_BYTES_SECONDS
         before = -1
@@ -132,7 +127,6 @@ class Streams:
                 connection.abort()
 
     def hold(self, nbytes: int) -> None:
-        """Counts bytes of unfinished messages."""
         self.held_bytes += nbytes
         if nbytes > 0 and self.held_bytes > HELD_BYTES:
             greediest = max(self.connections, key=lambda connection: connection.held_bytes)
@@ -143,7 +137,6 @@ class Streams:
             greediest.abort()
 
     def discard(self, nbytes: int, peer: str) -> None:
-        """Counts the unfinished message of a lost connection."""
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
         self._broken.warning(
@@ -170,7 +163,7 @@ class Streams:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One sender. A message cut off by a broken connection is not taken."""
+    """One sender. A message cut off by a broken connection is discarded."""
 
     __slots__ = (
         "_account",
@@ -221,7 +214,7 @@ class _Connection(asyncio.BufferedProtocol):
         return address(self._peer)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """A new connection can be paused only after one read: of one byte."""
+        """One byte for a new connection while paused: it can be paused only after one read."""
         view = self._streams.view
         return view[:1] if self._streams.paused else view
 
@@ -293,7 +286,7 @@ class _Connection(asyncio.BufferedProtocol):
         seconds = self._account.take(nbytes, events)
         if seconds:
             self.pause()
-            if self._waiting is not None:  # TLS had more of it in its buffer
+            if self._waiting is not None:  # TLS had more data in its buffer
                 self._waiting.cancel()
             loop = asyncio.get_running_loop()
             self._waiting = loop.call_later(seconds, self._go_on)

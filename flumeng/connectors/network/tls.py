@@ -1,8 +1,5 @@
-"""Server-side TLS from files that are read again when they change.
-
-An unusable certificate, key or authority leaves the old one in place; without a readable revocation
-list nobody is admitted.
-"""
+"""Server-side TLS from files that are reread when they change. An unusable certificate, key or
+authority leaves the old one in place; without a readable revocation list no client is admitted."""
 
 from __future__ import annotations
 
@@ -25,11 +22,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks at the files."""
 
 
 async def every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
-    """Repeats ``look`` until it is cancelled; one that fails is logged."""
+    """Repeats ``look`` until cancelled; failures are logged."""
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -39,7 +35,7 @@ async def every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
 
 
 class Files(NamedTuple):
-    """The state of the files: their stat, and the outdated lists."""
+    """State of the files: their stat, and the outdated lists."""
 
     looks: tuple[tuple[int, int, int, int], ...] = ()
     outdated: tuple[str, ...] = ()
@@ -52,9 +48,8 @@ class Loaded(NamedTuple):
 
 
 class ServerTls:
-    """The TLS of one source. ``context`` is for the next connection; None: nobody is admitted.
-    ``changed`` is called in the event loop when ``problem`` or the revoked certificates may
-    differ."""
+    """TLS of one source. ``context``: for the next connection; None rejects all. ``changed`` is
+    called in the event loop when ``problem`` or revocations may differ."""
 
     def __init__(
         self,
@@ -74,7 +69,7 @@ class ServerTls:
         self.problem = ""
 
     async def start(self) -> None:
-        """Raises UserError, which names the file."""
+        """Raises UserError that names the file."""
         if self._options.client_ca is not None:  # only then it costs memory
             from flumeng.connectors.network.certificates import Clients  # noqa: PLC0415
 
@@ -82,7 +77,7 @@ class ServerTls:
         self._use(await asyncio.to_thread(self._read))
 
     async def look(self) -> None:
-        """Reads changed files; unusable ones are retried each time."""
+        """Rereads changed files; unusable ones are retried each time."""
         try:
             loaded = await asyncio.to_thread(self._read_if_changed)
         except UserError as error:
@@ -136,7 +131,7 @@ class ServerTls:
         return None if unchanged else self._read()
 
     def _read(self) -> Loaded:
-        """The files' stat is taken first: a change meanwhile is read again."""
+        """Takes the files' stat first, so that a concurrent change is reread."""
         looks = self._look(None).looks
         context = _context(self._options)
         revoked = self._read_lists()
@@ -173,7 +168,7 @@ def _context(options: Tls) -> ssl.SSLContext:
     for path in options.files():
         _require_readable(path)
     try:
-        # Without a function here, a key with a password would be asked for on the terminal.
+        # Without a function here, OpenSSL would ask for a key's password on the terminal.
         context.load_cert_chain(options.certificate, options.key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         raise UserError(
@@ -183,8 +178,8 @@ def _context(options: Tls) -> ssl.SSLContext:
     if options.client_ca is not None:
         _trust(context, options.client_ca, "certificates")
         context.verify_mode = ssl.CERT_REQUIRED
-    # Who resumes a session is not looked at again. And a sender that never reads has the tickets
-    # unread when it closes: TCP then drops what it had sent last (RFC 1122, 4.2.2.13).
+    # A resumed session is not checked again. And a sender that never reads has the tickets unread
+    # when it closes: TCP then drops its last data (RFC 1122, 4.2.2.13).
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     return context

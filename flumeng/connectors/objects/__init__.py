@@ -1,3 +1,1 @@
-"""Objects as an input: discovery tasks append them to a queue's lanes, of which collect tasks read
-ranges.
-"""
+"""Objects source: discovery tasks fill the lanes of a queue, collect tasks read ranges of lanes."""

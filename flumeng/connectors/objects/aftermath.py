@@ -1,6 +1,4 @@
-"""Deletes, moves or tags objects when all of their events are acked. Idempotent; a rewritten object
-is left alone.
-"""
+"""Deletes, moves or tags fully acked objects. Idempotent; rewritten objects are left alone."""
 
 from __future__ import annotations
 
@@ -28,10 +26,10 @@ class Aftermath:
         places = [split_query(path)[0] for path in source.paths]
         fixed = (re.split(r"[*?\[]", place, maxsplit=1)[0].rpartition("/")[0] for place in places)
         self._roots = sorted((f"{root}/" for root in fixed), key=len, reverse=True)
-        """The directories before the first wildcards; they are left out below ``move_to``."""
+        """The fixed directories before the first wildcards; ``move_to`` omits them."""
 
     def clear(self, done: Sequence[Item]) -> str:
-        """Treat objects that are done. Returns why one of them is still there, or an empty text."""
+        """Process acked objects. Returns the reason why one of them remains, or an empty text."""
         once = {
             "keep": None,
             "delete": partial(self._once, lambda store, path, _: store.files.delete_file(path)),

@@ -1,8 +1,4 @@
-"""Archives: the members of one item as contents with consecutive positions, the same at each
-reading.
-
-Nothing is ever written to a disk; names of members are never used as paths.
-"""
+"""Archives: members of one item as contents with repeatable positions. Never writes to a disk."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ _LATEST = 253_402_300_800
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of events: the ``item``, or the member of it at ``path``."""
+    """The source of events: the ``item``, or its archive member at ``path``."""
 
     item: Item
     path: str
@@ -38,7 +34,7 @@ class Origin:
 
 
 def kind_of(content: Content) -> Kind | None:
-    """Raises CorruptError for a content whose name and beginning contradict each other."""
+    """Raises CorruptError when the content's name and first bytes contradict each other."""
     beginning = content.beginning(tar_members.HEADER_BYTES)
     named: Kind | None = "zip" if content.name.endswith(_ZIP_NAMES) else None
     if content.name.endswith(_TAR_NAMES):
@@ -56,8 +52,7 @@ def kind_of(content: Content) -> Kind | None:
 def parts_of_members(
     opened: Opened, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
 ) -> Iterator[tuple[Origin, Part]]:
-    """The parts in [start, end). An archive among the members is a CorruptError after all
-    others."""
+    """The parts in [start, end). A nested archive raises CorruptError after all other members."""
     base, archives = 0, []
     allowance = Allowance(opened.item.size)
     for member in _members(opened, content, kind, allowance):
@@ -102,7 +97,6 @@ def _members(
 
 
 def _shifted(inside: Content, find: FindIn, base: int, end: int) -> Iterator[Part]:
-    """All parts of a member; its positions begin at ``base``."""
     if inside.beginning(1):
         for part in find(inside, 0, end - base):
             if isinstance(part, Segment):

@@ -1,8 +1,5 @@
-"""Rows of Avro files as JSON, block by block, through fastavro.
-
-A value that neither Python nor Arrow can hold (a date in the year 10000) stays the number of the
-file, and its row gets a ``parse_error``.
-"""
+"""Avro rows as JSON, block by block, through fastavro. A value out of Python's and Arrow's range
+(the year 10000) stays a number; its row gets a ``parse_error``."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ MOST_DIGITS = 38
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Raises CorruptError before the first damaged block, UserError for types that JSON or Arrow
-    lack."""
+    """Raises CorruptError before the first damaged block, UserError for unsupported types."""
     file = BlockFile(content.blocks())
     with content.explained():
         try:
@@ -91,8 +87,6 @@ def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iter
 
 @dataclass(frozen=True)
 class _Unfit:
-    """A value that its logical type cannot hold."""
-
     value: Any
 
 
@@ -113,7 +107,7 @@ LOGICAL_READERS["fixed-uuid"] = _guarded(lambda value, *_: UUID(bytes=value))
 def _bodies(
     rows: Sequence[Mapping[str, Any]], kind: pa.DataType | None
 ) -> Iterator[tuple[pa.BinaryArray, str]]:
-    """Bodies and their error; with ``kind`` None rows are encoded one by one."""
+    """Bodies and their error. Without a ``kind`` rows are encoded one by one."""
     plain = [_plain(row) for row in rows]
     unfit = [number for number, row in enumerate(rows) if _unfit_names(row)]
     first = 0
@@ -143,7 +137,7 @@ def _together(
 
 
 def _alone(row: Mapping[str, Any]) -> pa.BinaryArray:
-    """One row encoded without Arrow, in the same format."""
+    """Encodes one row without Arrow, in the same format."""
     known = {name: value for name, value in row.items() if value is not None}
     return pa.array([_ENCODER.encode(_shown(known))], pa.binary())
 
@@ -200,7 +194,6 @@ def _define(schema: Any, named: dict[str, Any]) -> None:
 
 
 def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
-    """``within``: the names of the enclosing records."""
     if isinstance(schema, str):
         if schema in within:
             raise UserError(f"its Avro has a {schema} in each {schema}, which no column can hold")
@@ -228,7 +221,7 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.
 
 
 def _plain(value: Any) -> Any:
-    """The value as Arrow takes it: a UUID as text, an unfit one as in the file."""
+    """The value as Arrow accepts it: a UUID as text, an unfit value as in the file."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, _Unfit):

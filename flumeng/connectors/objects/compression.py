@@ -1,4 +1,4 @@
-"""Compressed items: detecting the codec, and decompressing block by block."""
+"""Compressed items: codec detection and block-wise decompression."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from flumeng.connectors.objects.formats import SUFFIXES
 from flumeng.platform.errors import CorruptError, FlumengError
 
 Codec = Literal["gzip", "zstd", "lz4", "bz2", "xz", "deflate"]
-"""``deflate`` occurs in archives only."""
+"""``deflate`` occurs only in archives."""
 Counted = Callable[[Iterator[bytes]], Iterator[bytes]]
 
 MAGIC_BYTES = 10
 _MAGIC: tuple[tuple[bytes, Codec], ...] = (
     (b"\x1f\x8b\x08", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
-    *(
-        (bytes([0x50 + n]) + b"\x2a\x4d\x18", "zstd") for n in range(16)
-    ),  # begins by a frame to skip
+    *((bytes([0x50 + n]) + b"\x2a\x4d\x18", "zstd") for n in range(16)),  # skippable frame
     (b"\x04\x22\x4d\x18", "lz4"),
     *((b"BZh%d1A" % level, "bz2") for level in range(1, 10)),
     *((b"BZh%d\x17\x72" % level, "bz2") for level in range(1, 10)),  # empty
@@ -52,7 +50,7 @@ _UNKNOWN_SUFFIXES = {
 }
 UNPACK_BYTES = 1 << 20
 XZ_BYTES = 256 << 20
-"""An item that needs more memory is damaged; ``xz -9`` takes 65 MiB."""
+"""Items that need more memory count as damaged; ``xz -9`` takes 65 MiB."""
 _IGZIP_ERROR = cast(type[Exception], igzip_lib.error)
 _DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, _IGZIP_ERROR)
 
@@ -66,8 +64,7 @@ _MEMBERS: dict[Codec, Callable[[], Any]] = {
 
 
 def codec_of(beginning: bytes, location: str) -> Codec | None:
-    """Raises CorruptError when the first bytes contradict the name, or the codec is not
-    supported."""
+    """Raises CorruptError for an unsupported codec, or a name that contradicts the first bytes."""
     unknown = next((name for magic, name in _UNKNOWN if beginning.startswith(magic)), None)
     unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
     if unknown is not None and beginning:
@@ -83,8 +80,8 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
 
 
 def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Content:
-    """The decompressed content, or ``packed`` itself. Raises CorruptError where the name
-    contradicts the first bytes. ``counted`` wraps the decompressed blocks."""
+    """The decompressed content, or ``packed``. ``counted`` wraps decompressed blocks. Raises
+    CorruptError."""
     codec = codec_of(packed.beginning(MAGIC_BYTES), packed.name)
     if codec is None:
         return packed
@@ -94,7 +91,7 @@ def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Con
 
 
 def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
-    """Raises CorruptError where the blocks are compressed again."""
+    """Raises CorruptError for doubly compressed blocks."""
     first = next(blocks, b"")
     while 0 < len(first) < MAGIC_BYTES and (more := next(blocks, b"")):
         first += more
@@ -107,9 +104,8 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
 
 
 def unpacked(blocks: Blocks, codec: Codec) -> Iterator[bytes]:
-    """The decompressed stream, in blocks of 1 to ``UNPACK_BYTES`` bytes. A damaged one yields all
-    bytes before the damage, then CorruptError: a second reading in small steps finds the last of
-    them."""
+    """The decompressed stream in blocks of up to ``UNPACK_BYTES``. All bytes before damage are
+    yielded, then CorruptError is raised: a second pass in small steps finds them."""
     whole_steps = 0
     try:
         for block in _steps(blocks(), codec, lambda: UNPACK_BYTES):
@@ -165,7 +161,7 @@ def _members(
 
 
 def _past_padding(rest: bytes, blocks: Iterator[bytes]) -> bytes:
-    """The bytes after a member; tapes and some tools pad with zeros."""
+    """The bytes after a member and its zero padding."""
     while not (rest := rest.lstrip(b"\0")):
         rest = next(blocks, b"")
         if not rest:

@@ -1,7 +1,5 @@
-"""The bytes that formats read: of an item, of a decompressed item, or of an archive's member.
-
-An item has random access. All others are streams, held in memory for a format that needs more.
-"""
+"""Byte contents that formats read: an item, a decompressed item, or an archive's member. Items have
+random access. Other contents are streams, held in memory for formats that seek."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from flumeng.control.snapshot.items import MOST_POSITION
 from flumeng.platform.errors import CorruptError, FlumengError
 
 BEGINNING_BYTES = 512
-"""Enough to recognise a tar by its first header."""
 HELD_BYTES = 128 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK_BYTES = 4
@@ -27,7 +24,7 @@ Explained = Callable[[], AbstractContextManager[None]]
 
 
 class Content(Protocol):
-    """``seekable``: blocks from a later position cost no more than those from the beginning."""
+    """``seekable``: reading from a later position costs no more than from the beginning."""
 
     @property
     def name(self) -> str: ...
@@ -39,17 +36,17 @@ class Content(Protocol):
         """At most ``BEGINNING_BYTES``."""
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Its bytes in blocks that are not empty. ``start`` is for ``seekable`` contents only."""
+        """Non-empty blocks. ``start`` is for ``seekable`` contents only."""
 
     def file(self) -> pa.NativeFile:
-        """All of it, for random access."""
+        """The whole content, for random access."""
 
     def explained(self) -> AbstractContextManager[None]:
-        """A context that turns the errors of libraries into CorruptError and its like."""
+        """A context that converts library errors to FlumengError."""
 
 
 class Streamed:
-    """``source`` begins the stream again with each call; peeking and then reading calls it once."""
+    """A stream; ``source`` restarts it. Peeking followed by reading calls ``source`` once."""
 
     seekable = False
 
@@ -60,7 +57,6 @@ class Streamed:
         self._head: bytes | None = None
         self._rest: Iterator[bytes] | None = None
         self._trouble: FlumengError | None = None
-        """The error after the head."""
 
     def beginning(self, size: int) -> bytes:
         if self._head is None:
@@ -104,8 +100,8 @@ class Streamed:
 
 
 class BlockFile(io.RawIOBase):
-    """Blocks as a file for C++ libraries, which lose what they hold when a read fails. So where the
-    blocks end in an error the file ends, and ``check`` raises the error."""
+    """Blocks as a file for C++ libraries, which lose data when reads fail: an error ends the file,
+    ``check`` raises it."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()
@@ -149,8 +145,8 @@ def is_utf8(encoding: str) -> bool:
 
 
 def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iterator[bytes]]:
-    """The nearest readable position at or below ``position``, and the text from there in blocks of
-    UTF-8. Raises CorruptError for UTF-16 that is read as UTF-8."""
+    """The nearest readable position at or below ``position``, and UTF-8 blocks from there. Raises
+    CorruptError for UTF-16 declared as UTF-8."""
     if not is_utf8(encoding):
         return 0, _bounded(_decoded(content.blocks(), encoding), 0)
     beginning = content.beginning(_MARK_BYTES)
@@ -162,7 +158,6 @@ def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iter
 
 
 def without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Without a byte order mark."""
     yield next(blocks, b"").removeprefix(codecs.BOM_UTF8)
     yield from blocks
 
@@ -187,8 +182,7 @@ def _bounded(blocks: Iterator[bytes], position: int) -> Iterator[bytes]:
 MOST_MEMBERS = 100_000
 FREE_BYTES = 1 << 30
 MOST_TIMES = 1000
-"""The most that an archive unpacks to, in times its own bytes, where that is more than
-``FREE_BYTES``: Deflate's limit; logs shrink to a tenth or a fiftieth."""
+"""Limit of unpacked bytes per archive byte, above ``FREE_BYTES``: the maximum of Deflate."""
 
 
 class Member(NamedTuple):
@@ -200,7 +194,7 @@ class Member(NamedTuple):
 
 
 class Allowance:
-    """What an archive of ``packed`` bytes may still unpack to. Raises CorruptError for a bomb."""
+    """The remaining unpacking limits of an archive. Raises CorruptError for a zip bomb."""
 
     def __init__(self, packed: int) -> None:
         self._members = MOST_MEMBERS

@@ -1,6 +1,4 @@
-"""Rows of CSV as JSON, with verbatim texts as values. A row of the wrong width is an event with its
-text.
-"""
+"""CSV rows as JSON with verbatim text values. A row of the wrong width is kept as its raw text."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ from flumeng.platform.errors import CorruptError
 BLOCK_BYTES = 4 << 20
 NAMES_BYTES = 1 << 20
 MOST_UNFIT = 100_000
-"""After so many consecutive rows of the wrong width the item is no such CSV."""
+"""More consecutive rows of the wrong width make the item damaged."""
 
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Rows]:
-    """Raises CorruptError before the last row read when damage follows it: it may be incomplete."""
+    """Raises CorruptError, without the last row if damage follows: it may be incomplete."""
     _, blocks = text_from(content, source.encoding, 0)
     with content.explained():
         yield from numbered(_bodies(without_mark(blocks), source), start, end)
@@ -87,7 +85,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
-    """Ends with a newline: without one Arrow drops a first row that is the last."""
+    """The blocks with a final newline: without one Arrow drops a single row."""
     block = beginning
     while block:
         yield block
@@ -97,17 +95,17 @@ def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
 
 
 class _Reading:
-    """The rows after the names, one batch behind Arrow's reader, which may fail in the next."""
+    """Rows after the header, one batch behind Arrow's reader: its next batch may fail."""
 
     def __init__(
         self, names: Sequence[str], blocks: Iterator[bytes], source: ObjectsSource
     ) -> None:
         self._file = BlockFile(blocks)
         self._unfit: deque[pc.InvalidRow] = deque()
-        """Rows of the wrong width that are not given yet."""
+        """Rows of the wrong width to be yielded."""
         self._position = 0
         self._seen = 0
-        """The rows that Arrow has read."""
+        """Number of rows that Arrow has read."""
         self._reader = pc.open_csv(
             pa.PythonFile(self._file, "r"),
             pc.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names),
@@ -126,7 +124,6 @@ class _Reading:
         )
 
     def bodies(self) -> Iterator[pa.BinaryArray | str]:
-        """A text is the error of the row that follows."""
         for batch in self._sound():
             first = 0
             while first < batch.num_rows:

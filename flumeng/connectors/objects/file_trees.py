@@ -1,4 +1,4 @@
-"""Directories of this host, and stores listed through pyarrow: GCS, Azure, HDFS."""
+"""Directory trees of this host, and of stores listed through pyarrow: GCS, Azure, HDFS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 
 
 class LocalTree:
-    """The names of a directory are in memory while it is listed."""
+    """Local directories; the names of a directory are in memory while it is listed."""
 
     lasting = True
 
@@ -56,7 +56,7 @@ class LocalTree:
         return page
 
     def _entries(self, request: Request) -> list[tuple[str, bool, os.DirEntry[str]]]:
-        """Names that may match, the last one first; those of directories end in a slash."""
+        """Possibly matching names in reverse order; those of directories end in a slash."""
         scope = request.scope
         entries = []
         try:
@@ -94,7 +94,7 @@ def _explained(error: OSError, path: str) -> Exception:
 
 
 class ArrowTree:
-    """pyarrow lists whole directories, about 300 bytes an object in memory, without ETags."""
+    """Stores through pyarrow: whole directories, about 300 bytes an object in memory, no ETags."""
 
     def __init__(self, store: FileStore, root: str, head: str, tail: str) -> None:
         self._store = store
@@ -126,7 +126,6 @@ class ArrowTree:
         return page
 
     def _infos(self, request: Request) -> list[tuple[str, fs.FileInfo]]:
-        """The names in the directory, sorted; those of directories end in a slash."""
         directory = f"{self._root}/{request.scope.directory}"
         selector = fs.FileSelector(directory if request.scope.directory else self._root or "/")
         try:

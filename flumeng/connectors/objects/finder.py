@@ -1,8 +1,6 @@
-"""Finds the objects of a source, and appends new ones to the lanes of the flow's queue.
-
-A look takes a bounded time and goes on where the last one stopped. What was seen is written in the
-transaction that appends the items, so each object is appended once.
-"""
+"""Discovery of objects: appends new ones to the lanes of the flow's queue. A look takes a bounded
+time and resumes the last one. One transaction appends items and marks them as seen: each object is
+appended once."""
 
 from __future__ import annotations
 
@@ -31,20 +29,19 @@ from flumeng.platform.errors import FlumengError
 AHEAD_ITEMS = 50_000
 APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
-"""Of names and tags, to fit into ZooKeeper's largest transaction."""
+"""Bytes of names and tags in one append; keeps below ZooKeeper's largest transaction."""
 LOOK_SECONDS = 10.0
-"""How long a look lists, and before that removes what is done."""
+"""Time limit of listing in a look, and of the removal of acked items before it."""
 NAMED = 3
 WINDOW_SECONDS = 3600.0
-"""How much older than others a new object may be with ``order: modified``: S3 dates a multipart
+"""With ``order: modified``, a new object may be older than others by this: S3 dates a multipart
 upload to its beginning."""
 
 
 @dataclass
 class _Pass:
-    """A listing of all paths. In ``held`` paths something has not settled, and nothing after it
-    may be taken; ``young``: something has not settled; ``troubles``: of paths not listed to
-    their end."""
+    """One listing of all paths. ``held``: paths with an unsettled object, which blocks later ones;
+    ``young``: some object was unsettled; ``troubles``: errors of incompletely listed paths."""
 
     pages: Iterator[tuple[str, list[Listed]]]
     held: set[str] = field(default_factory=set)
@@ -57,8 +54,6 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The clocks (monotonic seconds, microseconds since the epoch) and stores of a finder."""
-
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     lister: Callable[[str], Lister] = Lister
@@ -88,24 +83,24 @@ class ObjectsFinder(FinderBase):
         self._seen: Seen | None = None
         self._settling = Settling(source.settle_seconds)
         self._lister = cache(self._around.lister)
-        """One for each path, whose threads are bounded."""
+        """One lister for each path, whose threads are bounded."""
         self._pass: _Pass | None = None
         self._found: list[tuple[str, Listed]] = []
-        """New and settled objects that are not appended yet, with their paths."""
+        """Settled new objects to be appended, with their paths."""
         self._places: set[str] = set()
-        """Those of ``_found``: paths may overlap."""
+        """The places in ``_found``: paths may overlap."""
         self._next_pass = 0.0
         self._said: tuple[str, ...] = ()
         self._left: tuple[str, ...] = ()
-        """Why objects that are done are still there."""
+        """Reasons why acked objects remain."""
 
     @classmethod
     def of(cls, options: ObjectsSource, store: Store, task: FindingTask) -> ObjectsFinder:
         return cls(options, store, task)
 
     def find(self, before: Before) -> Findings:
-        """Raises ConflictError when another owner writes the queue. After any error all is read
-        again."""
+        """Raises ConflictError when another owner writes the queue. Errors make it reread all
+        state."""
         del before
         try:
             log, known = self._taken()
@@ -159,7 +154,7 @@ class ObjectsFinder(FinderBase):
         }
 
     def _taken(self) -> tuple[QueueLog, Seen]:
-        """The queue under this task's epoch, and what was seen; read again after any error."""
+        """The queue under this task's epoch, and the seen objects; reread after an error."""
         if self._log is None or self._seen is None:
             self._pass, self._found, self._places = None, [], set()
             source, task = self._source, self._task
@@ -183,7 +178,7 @@ class ObjectsFinder(FinderBase):
         return self._log, self._seen
 
     def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
-        """Remove acked segments after the aftermath of their objects; whether the time sufficed."""
+        """Process and remove acked segments. Returns whether the time sufficed."""
         aftermath, left = self._around.aftermath(self._source), []
         until, in_time = self._clock() + LOOK_SECONDS, True
         for lane, state in log.lanes.items():
@@ -202,7 +197,7 @@ class ObjectsFinder(FinderBase):
         return in_time
 
     def _list(self, log: QueueLog, known: Seen) -> bool:
-        """Append new objects while there is room; whether there are more at once."""
+        """Append new objects while there is room. Returns whether to continue at once."""
         until = self._clock() + LOOK_SECONDS
         while self._clock() < until:
             room = self._most_waiting - log.kept_items
@@ -276,7 +271,7 @@ class ObjectsFinder(FinderBase):
         self._next_pass = self._clock() + self._source.discovery_seconds
         self._settling.passed()
         complete = not (run.troubles or run.held or self._found)
-        if complete and run.listed:  # a mount point without its mount is empty, and nothing is gone
+        if complete and run.listed:  # an unmounted directory is empty: do not forget its objects
             known.passed(self._source.paths, self._around.now_us())
             if changed := known.changed():
                 log.forget(changed)

@@ -1,4 +1,4 @@
-"""The formats of items, and the parts that they find: segments of uncut lines, or rows."""
+"""Formats of items, and the parts they yield: segments of uncut lines, or rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ TEXT_BYTES = 1 << 20
 
 
 class Segment(NamedTuple):
-    """Consecutive lines; the next one begins at ``end``. ``cut``: the beginning of a too long
-    line."""
+    """Consecutive lines up to position ``end``. ``cut``: only the beginning of an overlong line."""
 
     position: int
     end: int
@@ -29,7 +28,7 @@ class Segment(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Consecutive rows from number ``position`` on; those with an ``error`` are verbatim."""
+    """Consecutive rows from number ``position`` on; rows with an ``error`` are verbatim."""
 
     position: int
     bodies: pa.BinaryArray
@@ -51,7 +50,7 @@ Part = Segment | Rows
 
 
 def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> Iterator[Rows]:
-    """The rows [start, end), reading no further. A text is the error of the row that follows."""
+    """The rows [start, end), read no further. A text in ``bodies`` is the error of the next row."""
     position, error = 0, ""
     while position < end:
         found = next(bodies, None)
@@ -69,7 +68,7 @@ def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> It
 
 
 def texts_of(rows: pa.RecordBatch) -> Iterator[pa.BinaryArray]:
-    """Rows as JSON, a few MB at a time. Raises UserError for columns that JSON cannot show."""
+    """Rows as JSON, in parts of a few MB. Raises UserError for types that JSON lacks."""
     each = max(1, rows.num_rows * TEXT_BYTES // max(rows.nbytes, 1))
     for first in range(0, rows.num_rows, each):
         yield json_text.rows(rows[first : first + each])
@@ -96,7 +95,7 @@ def parts_of(form: Format) -> FindParts:
 
 
 def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that the source takes. Raises CorruptError when it takes none."""
+    """The names among the configured columns. Raises CorruptError when there are none."""
     if source.columns is None:
         return list(names)
     found = [name for name in names if name in source.columns]
@@ -106,7 +105,7 @@ def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:
-    """Whether the item at a location can be read from any position, not only from its beginning."""
+    """Returns a test: can the item at a location be read from any position?"""
     if source.format not in ("lines", "ndjson") or not is_utf8(source.encoding):
         return lambda _location: False
     return lambda location: not split_query(location)[0].endswith(_WHOLE)

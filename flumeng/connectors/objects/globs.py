@@ -1,9 +1,6 @@
-"""Globs of object paths: matching names, the directories to list, and whether two globs overlap.
-
-As in Hadoop and Spark, names that begin with ``.`` or ``_``, or end in ``._COPYING_``, are hidden
-with all that is below them, unless their part of the glob begins with the same character.
-``_name=value`` is a partition of a table and not hidden.
-"""
+"""Globs of object paths: matching, directories to list, overlap of two globs. As in Hadoop and
+Spark, names that begin with ``.`` or ``_`` (but not ``_name=value``), or end in ``._COPYING_``, are
+hidden with contents, unless their glob part begins with the same character."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Part:
 
 
 class Glob:
-    """``root``: the directory before the first wildcard, without a slash at its end."""
+    """``root``: the directory before the first wildcard, without a trailing slash."""
 
     def __init__(self, path: str) -> None:
         names = path.split("/")
@@ -56,7 +53,7 @@ class Glob:
 
 
 class Scope:
-    """A directory, and the parts of the glob that its names may match."""
+    """A directory, and the glob parts that names in it may match."""
 
     def __init__(self, glob: Glob, directory: str, at: Iterable[int]) -> None:
         self._parts = glob.parts
@@ -82,8 +79,8 @@ class Scope:
         return self._last in self._at and self._parts[self._last].takes(name)
 
     def below(self, name: str, *, linked: bool = False) -> Scope | None:
-        """None when nothing in ``name`` can match. ``**`` follows no links, which may form a
-        circle."""
+        """None when nothing in ``name`` can match. ``**`` follows no links, which may be
+        circular."""
         at = []
         for place in self._at:
             part = self._parts[place]
@@ -95,7 +92,7 @@ class Scope:
         return Scope(self._glob, joined(self.directory, name), at).advanced() if at else None
 
     def advanced(self) -> Scope:
-        """The scope below the directories that the glob names literally, which need no listing."""
+        """The scope below literally named directories, which need no listing."""
         scope = self
         while len(scope._at) == 1 and scope._at[0] < scope._last:
             part = scope._parts[scope._at[0]]
@@ -111,12 +108,12 @@ def is_hidden(name: str) -> bool:
 
 
 def joined(directory: str, name: str) -> str:
-    """The path of a name; a directory without a name is the top of a bucket."""
+    """Joins a directory and a name; an empty directory is the top of a bucket."""
     return f"{directory}/{name}" if directory not in ("", "/") else directory + name
 
 
 def check_objects(text: str) -> None:
-    """Raises ValueError for text that is no glob of one bucket or disk."""
+    """Raises ValueError for text that is no glob within one bucket or disk."""
     place, query = split_query(text)
     if query and _PARAMETERS.fullmatch(query) is None:
         raise ValueError(
@@ -151,8 +148,8 @@ def _meet(
     is_any: Callable[[str], bool],
     share: Callable[[str, str], bool],
 ) -> bool:
-    """Whether some sequence matches both patterns: an element that ``is_any`` matches any number
-    of elements, and ``share`` says whether two other elements match the same."""
+    """Whether some sequence matches both patterns. ``is_any`` elements match any number of
+    others."""
     left, met = [(0, 0)], set()
     while left:
         place = at, other_at = left.pop()
@@ -171,7 +168,6 @@ def _meet(
 
 @lru_cache(4096)
 def _same(one: str, other: str) -> bool:
-    """Whether some name matches both."""
     return _meet(_TOKEN.findall(one), _TOKEN.findall(other), lambda token: token[0] == "*", _share)
 
 

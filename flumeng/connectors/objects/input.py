@@ -1,8 +1,5 @@
-"""Objects as an input of a collector: the ends of lanes, and the items in them.
-
-An object that cannot be read is tried a few times. Then its lane goes on after it; the unread rest
-is skipped, and recorded with the ack. A store that does not answer is waited for.
-"""
+"""Objects as a collector's input: ends and items of lanes. Of an object unreadable after a few
+tries the rest is skipped and recorded with the ack. An unavailable store is waited for."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ from zkschema.records import QueueFailure
 from zkschema.table import ZPath
 
 TRIES, TRY_SECONDS = 3, 0.3
-"""Tries of an object, within a second, before its lane goes on without it."""
+"""Tries of an object, within a second, before its lane skips it."""
 GIVEN_UP_AT_ONCE = 50
-"""The most consecutive objects that are tried, and given up, together."""
+"""Maximum number of consecutive objects that are tried and given up together."""
 WHY_CHARACTERS = 500
 LEFT_OUT = "it could not be read when the batch was written that is repeated"
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
@@ -39,8 +36,7 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """``items``: the unread rests of items. ``last``: the consecutive ones given up last, as
-    one."""
+    """``items``: unread rests of items. ``last``: the latest consecutive ones, as one."""
 
     items: tuple[Gone, ...]
     last: Gone | None = None
@@ -93,10 +89,9 @@ class LanePositions:
         self._reaches: dict[str, _Known] = {}
         self._given_up: dict[str, _GivenUp] = {}
         self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
-        """To be given up once the lane is known."""
+        """Parts to give up as soon as the lane is known."""
 
     def open(self, spec: FlowSpec) -> None:
-        """Raises UserError, UnavailableError."""
         self.close()
         self._flow, self._source = spec.flow, source_of(spec, ObjectsSource)
         self._reader = self._reader_of(self._source) if self._source else None
@@ -109,7 +104,7 @@ class LanePositions:
         self._left_out = dict(parts)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        """Empty for a flow without such a source: its lanes are leaving its tasks."""
+        """Empty for a flow without this source: its lanes are leaving its tasks."""
         if self._source is None:
             return {}
         lanes = {name: queues.lane_of(name) for name in partitions}
@@ -172,14 +167,13 @@ class LanePositions:
     def _give_up(
         self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
     ) -> None:
-        """Give up the rest of damaged items, which are consecutive from ``start``."""
         fresh = self._gone(partition, log, damage)
         more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
         last = Gone(start, fresh[-1].end, damage[0].why + more)
         self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
 
     def _give_up_again(self, partition: str, log: LaneLog) -> None:
-        """Give up the parts without which a repeated batch was written."""
+        """Give up the parts that the original of a repeated batch left out."""
         parts = self._left_out.pop(partition)
         damage = [UnreadableError(partition, start, LEFT_OUT) for start, _ in parts]
         again = self._gone(partition, log, damage)
@@ -196,7 +190,7 @@ class LanePositions:
         ]
 
     def _kept(self, partition: str, log: LaneLog, fresh: Sequence[Gone]) -> list[Gone]:
-        """What was given up before of other items that are still there."""
+        """Earlier given-up rests of other items that still exist."""
         before, numbers = self._given_up.get(partition), {items.number_of(o.start) for o in fresh}
         return [
             one
@@ -220,7 +214,7 @@ class LanePositions:
         return _over(self._watcher.store.read(path), path, failure)
 
     def _as_of_now(self, one: Gone) -> Gone:
-        """An operator may have changed ``wanted`` of an item that failed before."""
+        """Reread the failure: an operator may have changed ``wanted`` since."""
         (told,) = one.also
         assert isinstance(told, Put) and isinstance(told.value, QueueFailure)
         before = self._watcher.store.read(told.path)
@@ -260,7 +254,7 @@ class LanePositions:
 def _over(
     before: Versioned[QueueFailure] | None, path: ZPath[QueueFailure], failure: QueueFailure
 ) -> Put:
-    """Replaces the item's failure, but keeps its first position and what an operator wants."""
+    """Replaces the item's failure, keeping its first position and the operator's ``wanted``."""
     if before is None:
         return Put(path, failure, ABSENT)
     position = min(failure.position, before.value.position)
@@ -272,7 +266,7 @@ def _over(
 def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
-    """The errors of the first, unreadable items. Raises UnavailableError."""
+    """The errors of the leading unreadable items. Raises UnavailableError."""
     found: list[UnreadableError] = []
     start = piece.start
     while start < piece.end and len(found) < most:
@@ -284,7 +278,7 @@ def _damage(
             if error.damaged:
                 found.append(error)
             elif found:
-                break  # a store that does not answer is waited for when its turn comes
+                break  # a store without an answer is waited for when its turn comes
             else:
                 raise UnavailableError(error.why) from error
         start = end

@@ -1,8 +1,6 @@
-"""Finds the elements of JSON arrays, and concatenated objects, in a stream of blocks.
-
-Elements of a block are delimited at once, as in simdjson: by quotes, and brackets outside of
-strings. msgspec validates them together. Texts are kept but for white space between tokens.
-"""
+"""Elements of JSON arrays and of concatenated objects, found in a stream of blocks. All elements of
+a block are delimited at once by quotes and brackets, as in simdjson, and validated together by
+msgspec. Texts stay verbatim except for white space between tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _ARRAY, _COMMA, _OBJECT, _ARRAY_END, _OBJECT_END = b"[,{]}"
 _QUOTE, _SPACE = b'" '
 _BLANK = b" \t\n\r"
 FIRST_BYTES, MOST_BYTES = 256, 1 << 20
-"""The bytes of the first and of the largest step in which the end of a value is sought."""
+"""First and largest step, in bytes, of the search for a value's end."""
 MOST_NAME_BYTES = 1 << 20
 _BLANKS = re.compile(rb"[ \t\n\r]*")
 _SCALAR_END = re.compile(rb"[,\]}\s]")
@@ -84,7 +82,7 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | st
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
-    """The bodies of elements; ``NOT_FINITE`` precedes one that is not JSON for that reason."""
+    """The bodies of elements; ``NOT_FINITE`` precedes one with NaN or an infinity."""
     rest, inside = b"", 0
     for block in blocks:
         for first in range(0, len(block), SCAN_BYTES):
@@ -113,12 +111,10 @@ def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryA
 
 
 class _Scan:
-    """The separators of elements in ``data``: ``kinds``, bytes of ``[,{]}``, at ``places``.
-
-    The separator of an array that began before ``data`` lies at -1. ``fits`` is false where more
-    is closed than was opened; the rest is then left out. ``checked`` is ``data`` with ``[]`` for
-    each NaN or infinity; these begin at ``beyond``.
-    """
+    """The element separators in ``data``: ``kinds``, bytes of ``[,{]}``, at ``places``; -1 for an
+    array that began before. ``fits`` is false for surplus closing brackets, the rest is then
+    ignored. ``checked``: ``data`` with ``[]`` for each NaN or infinity, which begin at
+    ``beyond``."""
 
     def __init__(self, data: bytes, inside: int) -> None:
         """``inside``: 0, or the separator before ``data`` in the same array."""
@@ -168,8 +164,8 @@ class _Scan:
         return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
 
     def bodies(self) -> tuple[pa.BinaryArray, list[int], bool]:
-        """The elements before the first broken one, the indices of those with NaN or an infinity,
-        and whether there is a broken one."""
+        """The elements before the first invalid one, the indices with NaN or infinity, and whether
+        one is invalid."""
         kept = self.shown.copy()
         separators = self.places[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
         kept[separators[separators >= 0]] = False
@@ -240,7 +236,7 @@ def _is_valid(text: bytes) -> bool:
 
 
 class JsonText:
-    """A cursor in a stream of JSON, which skips values unparsed, and blanks before each token."""
+    """A cursor in a JSON stream that skips values unparsed, and blanks before each token."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -294,7 +290,7 @@ class JsonText:
         while True:
             piece = self._block[self._at : self._at + size]
             if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-                piece = piece[:-1]  # the escaped character has not come yet
+                piece = piece[:-1]  # the escaped character is in the next block
             if not piece:
                 rest, self._block, self._at = self._block[self._at :], b"", 0
                 if not self._more():
@@ -335,7 +331,7 @@ class JsonText:
 
 
 def _scanned(piece: bytes, depth: int, in_string: bool) -> tuple[int, int, bool]:
-    """The end of the value in ``piece``, or 0; the depth and whether a string is open after it."""
+    """The end of the value in ``piece``, or 0; depth and open string after it."""
     plain = piece
     if b"\\" in piece:
         plain = piece.replace(b"\\\\", b"..").replace(b'\\"', b"..")

@@ -1,4 +1,4 @@
-"""The lanes of a queue: their items, how ranges are cut, which lane gets the next object."""
+"""Lanes of a queue: their items, range cuts, and the choice of a lane for each object."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 
 EVENT_BYTES = 200
-"""Bytes an event: of a line, and of an item that is read whole, mostly a compressed one."""
+"""Estimated bytes per event of a line, and of an item read whole, mostly compressed."""
 WHOLE_EVENT_BYTES = 20
 ITEM_EVENTS = 50
-"""The cost of opening an object, in events."""
 
 Cuttable = Callable[[str], bool]
 
 
 def weight(size: int, *, cuttable: bool) -> int:
-    """The estimated events of an item, and the cost of opening it. Constant, as repeated batches
-    are cut as before."""
+    """Estimated events of an item, including its opening. Constant, as repeats need equal cuts."""
     return ITEM_EVENTS + -(-size // (EVENT_BYTES if cuttable else WHOLE_EVENT_BYTES))
 
 
 class LaneContents:
-    """See ``Contents``. ``lane``: the consecutive items from the first unacked one on. ``until``:
-    number of an item -> the position at which reading it ends, which does not change its weight."""
+    """See ``Contents``. ``lane``: consecutive items from the first unacked one. ``until``: item
+    number -> the position where reading it ends; weights ignore it."""
 
     def __init__(
         self, lane: Sequence[Item], cuttable: Cuttable, until: Mapping[int, int] | None = None
@@ -122,12 +120,8 @@ def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -
 
 
 class LaneState:
-    """A lane in memory, for the task that writes it: consecutive ``segments``, and the ``next``
-    number.
-
-    ``kept`` counts items; ``weight`` is that of unacked ones. An append never iterates over waiting
-    items.
-    """
+    """In-memory lane of its writer; ``kept`` counts items, ``weight`` is that of unacked ones. An
+    append never iterates over waiting items."""
 
     def __init__(self, next: int = 0, weigh: Weigh = alike) -> None:
         self.next = next
@@ -143,7 +137,7 @@ class LaneState:
         self._wait(part)
 
     def acknowledge(self, number: int) -> None:
-        """All below ``number`` is acked. After a reset of the lane it is lower than before."""
+        """All items below ``number`` are acked. A reset of the lane lowers it."""
         if number < self.acked:
             self._waiting.clear()
             self.acked = self.weight = 0

@@ -1,8 +1,5 @@
-"""Lines of text: those of a range, and cutting many at once.
-
-A range has the lines whose first byte lies in it: it reads one byte before it and the rest of its
-last line. So adjacent ranges have each line once.
-"""
+"""Lines of text: those of a range, and cutting many at once. A range owns the lines whose first
+byte lies in it: it reads one byte before itself, and its last line to the end."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from flumeng.connectors.objects.formats import Segment
 from flumeng.connectors.objects.options import ObjectsSource
 
 MOST_LINE_BYTES = 1 << 24
-"""A longer line is cut, and marked."""
+"""Longer lines are cut and marked."""
 _NEWLINE, _RETURN = 10, 13
 
 
 class Cut(NamedTuple):
-    """Lines without their ends, ``counts`` of them in each segment."""
+    """Lines without line ends, and their ``counts`` by segment."""
 
     bodies: pa.BinaryArray
     positions: npt.NDArray[np.int64]
@@ -47,8 +44,7 @@ def _without_mark(found: Iterator[Segment]) -> Iterator[Segment]:
 
 
 def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> Iterator[Segment]:
-    """The lines that begin in [start, end). ``blocks`` begin at ``position``, which is 0 or below
-    ``start``."""
+    """The lines that begin in [start, end). ``blocks`` begin at ``position`` <= ``start``."""
     held: _Held | None = None
     for first, block in _from_line(blocks, position, start):
         begin = 0
@@ -73,7 +69,6 @@ def segments(blocks: Iterator[bytes], position: int, start: int, end: int) -> It
 
 
 def _from_line(blocks: Iterator[bytes], position: int, start: int) -> Iterator[tuple[int, bytes]]:
-    """Blocks and their positions, from the first line at or after ``start``."""
     sought = start > position
     for block in blocks:
         skipped = 0
@@ -106,7 +101,7 @@ class _Held:
 
 
 def cut(found: Sequence[Segment], *, keep_empty: bool) -> Cut:
-    """All lines of these segments, without carriage returns before their ends."""
+    """All lines of the segments, without ``\\n`` or ``\\r\\n``."""
     whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in found]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)

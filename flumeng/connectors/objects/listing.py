@@ -1,9 +1,6 @@
-"""Lists the objects that match a path, in pages, in byte order of the whole path as in S3.
-
-Hidden and unfinished objects (``globs``), dangling links, devices and markers of directories are
-left out. A directory that vanishes meanwhile counts as empty. Objects that no location can name are
-counted: names that are not UTF-8, and in URLs those with a question mark or an empty name.
-"""
+"""Lists objects that match a path in pages, in byte order of the path as in S3. Omits hidden and
+unfinished objects (``globs``), dangling links, devices and directory markers. Counts objects
+without a location: no UTF-8, or in URLs a question mark or an empty name."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ from flumeng.platform.remote_store import Resolve, revealed
 
 ASK_AT_ONCE = 8
 SILENT_SECONDS = 120.0
-"""The time-out of a page, for dead mounts and libraries without one."""
+"""Time-out of a page, for dead mounts and libraries without one."""
 
 
 _Work = tuple["Future[Page]", Callable[[Request], Page], Request]
 
 
 class Lister:
-    """Lists one location, whose path is a glob. Raises UserError for an unknown scheme."""
+    """Lists one glob location. Raises UserError for an unknown scheme."""
 
     def __init__(
         self,
@@ -47,17 +44,17 @@ class Lister:
         self._glob = Glob(path)
         self._silent_seconds = silent_seconds
         self._free_threads = threading.Semaphore(ASK_AT_ONCE)
-        """A thread that hangs in a dead mount never comes back."""
+        """A thread that hangs in a dead mount never returns."""
 
     def listing(self, after: str = "", *, strict: bool = False) -> Listing:
-        """The objects after the place ``after``. A directory that cannot be listed is a UserError,
-        raised at once when ``strict``, else after all others are listed."""
+        """The objects after the place ``after``. An unreadable directory raises UserError: at once
+        if ``strict``, else after all others are listed."""
         start = Request(self._glob.scope, after.removeprefix(self._head))
         return Listing(self, start, strict)
 
 
 class Listing:
-    """Gives pages of 1 to 1,000 objects, once. Complete when it ends without an error."""
+    """Pages of 1 to 1,000 objects, iterable once. Complete when it ends without an error."""
 
     def __init__(self, lister: Lister, start: Request, strict: bool) -> None:
         self._lister = lister
@@ -66,7 +63,7 @@ class Listing:
         self._refusal: UserError | None = None
         self._refused = 0
         self.unnamed = 0
-        """The objects that no location can name; ``unnamed_example`` is one of them."""
+        """Number of objects without a valid location; ``unnamed_example`` is one of them."""
         self.unnamed_example = ""
 
     def __iter__(self) -> Iterator[list[Listed]]:
@@ -141,7 +138,7 @@ class Listing:
 
 
 class _Reading:
-    """The daemon threads of one listing, as many as are ``free``; they end with it."""
+    """Daemon threads of one listing, as many as are ``free``; they end with it."""
 
     def __init__(self, free: threading.Semaphore) -> None:
         self._free = free
@@ -176,7 +173,6 @@ class _Reading:
 
 
 def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
-    """The tree, the prefix of its places, and the glob in it."""
     store = store_of(location)
     if not store:
         head = "file://" if location.startswith("file://") else ""

@@ -1,9 +1,6 @@
-"""An open item: its bytes, as long as it is as it was listed.
-
-A small item takes one request for its identity and one for its bytes; a large one is read in
-blocks, one ahead. A store may give the bytes of a newer object, so the identity (size, and tag or
-time) is checked again after reading, unless the tag is the MD5 of the bytes.
-"""
+"""An open item: its bytes while the object is unchanged since it was listed. Small items take one
+request for identity and one for bytes, large ones are read in blocks. As stores may return a newer
+object's bytes, identity is checked again afterwards, unless the tag is the bytes' MD5."""
 
 from __future__ import annotations
 
@@ -36,12 +33,12 @@ _DAMAGE = (
 
 
 class ChangedError(CorruptError):
-    """The item is gone or was rewritten; bytes read may be another object's."""
+    """The item is gone or rewritten; bytes read may be another object's."""
 
 
 class Opened:
-    """See ``Content``. Reading raises CorruptError when the item is gone, rewritten or damaged,
-    UserError when it may not be read, UnavailableError when its store does not answer."""
+    """See ``Content``. Reading raises CorruptError for a missing, rewritten or damaged item,
+    UserError without permission, UnavailableError when the store does not answer."""
 
     seekable = True
 
@@ -55,7 +52,7 @@ class Opened:
 
     @classmethod
     def of(cls, item: Item, location: str, resolve: Resolve) -> Opened:
-        """``location``: the item's, with the references to its credentials."""
+        """``location``: the item's, with references to its credentials."""
         store, path = open_store(location, resolve)
         with _explained(store):
             if store is LOCAL:
@@ -95,7 +92,7 @@ class Opened:
             self._file.close()
 
     def check(self) -> None:
-        """Raises ChangedError when bytes read may be another object's; called after reading."""
+        """Raises ChangedError when bytes read may be another object's. Call it after reading."""
         if self._whole is not None:
             return
         if self._store is LOCAL:
@@ -138,7 +135,7 @@ class Opened:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """See ``Content``; what is no error of the store is damage."""
+        """See ``Content``; errors that do not come from the store mean damage."""
         try:
             yield
         except OSError as error:
@@ -151,12 +148,12 @@ class Opened:
 
 
 def name_of(item: Item) -> str:
-    """The location without parameters of the store, for people and the attribute ``path``."""
+    """The location without store parameters, for people and the attribute ``path``."""
     return split_query(item.location)[0]
 
 
 def check_there(item: Item, store: FileStore, path: str) -> None:
-    """Raises as ``Opened`` when the item is not as it was listed."""
+    """Raises as ``Opened`` when the item changed since it was listed."""
     with _explained(store):
         if store is LOCAL:
             _check_local(item, Path(path).stat())

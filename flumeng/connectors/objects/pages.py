@@ -1,4 +1,4 @@
-"""Pages of a store's listing: one directory at a time, its names in byte order."""
+"""Pages of a store's listing: one directory at a time, names in byte order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PAGE = 1000
 
 
 class Listed(NamedTuple):
-    """An object as it was listed. ``location`` opens it; ``modified_us`` are microseconds since the
-    epoch by the store's clock; ``tag`` is the store's ETag of this content, or empty."""
+    """A listed object. ``location`` opens it; ``modified_us``: microseconds since the epoch by the
+    store's clock; ``tag``: the ETag, or empty."""
 
     location: str
     size: int
@@ -23,14 +23,13 @@ class Listed(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The location without the parameters of its store, which may change while the object stays
-        the same. Places of one path are listed in their order."""
+        """The location without store parameters, which may change. Listings follow this order."""
         return split_query(self.location)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Asks for the names in a directory after the path ``after``, from the store's ``token`` on."""
+    """Asks for names in a directory after the path ``after``, from the store's ``token`` on."""
 
     scope: Scope
     after: str = ""
@@ -62,7 +61,7 @@ class Request:
 
 @dataclass
 class Page:
-    """``unnamed``: objects, and whole directories, that no location can name."""
+    """``unnamed``: objects and whole directories without a valid location."""
 
     found: list[Listed | Request] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
@@ -88,5 +87,5 @@ class Tree(Protocol):
     """Whether empty directories exist, so that a missing one is an error."""
 
     def page(self, request: Request) -> Page:
-        """At most some thousand objects; a request at its end is for the rest. Raises
-        FileNotFoundError, NotADirectoryError, UserError, UnavailableError."""
+        """About a thousand objects at most, then a request for the rest. Raises FileNotFoundError,
+        NotADirectoryError, UserError, UnavailableError."""

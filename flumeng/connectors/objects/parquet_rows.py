@@ -1,4 +1,4 @@
-"""Rows of Parquet as JSON, one row group after the other."""
+"""Parquet rows as JSON, row group by row group."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""The queue of a flow as its discovery task writes it: items are appended to lanes, acked ones
-removed.
+"""Writer of a flow's queue: the discovery task appends items to lanes and removes acked ones.
 
-Every write is one transaction on the version of the head, so of two tasks one writes, whatever
-their epochs. What was seen is written with the items that it became.
-
-A file of what was seen is durable before its name is written to ZooKeeper, and deleted after a
-transaction without the name. An owner writes the head first: from then on no former owner can name
-a file, so one that has no name is garbage.
+Each write is one transaction on the version of the head: of two tasks only one writes. Seen objects
+are written with their items. A file of seen objects is durable before ZooKeeper has its name, and
+deleted after a transaction without the name. As an owner writes the head first, no former owner can
+name a file any more: unnamed files are garbage.
 """
 
 from __future__ import annotations
@@ -40,12 +37,12 @@ from zkschema import codec, paths
 from zkschema.records import Queue, QueueFailure, QueueSeen, QueueSegment
 
 SEEN_BYTES = 6 << 20
-"""The most of what was seen that is in ZooKeeper."""
+"""Limit of the seen objects kept in ZooKeeper."""
 SEEN_INLINE_BYTES = 12 << 10
-"""Larger buckets are in files, where the flow has ``seen_in``."""
+"""With ``seen_in``, larger buckets are files."""
 FORGOTTEN_AT_ONCE = 8
 SEGMENT_BYTES = 48 * 1024
-"""Of an encoded segment; the table allows a little more."""
+"""Limit of an encoded segment; the znode table allows a little more."""
 RETRY = "retry"
 
 
@@ -58,7 +55,7 @@ class _Bucket:
 
 
 class QueueLog:
-    """Useless once a call has raised an error: the state in ZooKeeper is unknown then."""
+    """Unusable after any error: the state in ZooKeeper is unknown then."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class QueueLog:
         self._files = files
         self._buckets: dict[str, _Bucket] = {}
         self._unnamed: set[str] = set()
-        """Files that nobody can name after the next transaction."""
+        """Files that are unnamed after the next transaction."""
         self.lanes: dict[str, LaneState] = {}
 
     @classmethod
@@ -91,9 +88,9 @@ class QueueLog:
         weigh: Weigh = alike,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:8],
     ) -> QueueLog:
-        """Take the queue under this epoch, with at least so many lanes; create it under a new id
-        when missing. ``rules`` say how objects are remembered, and never change. Raises
-        ConflictError, CorruptError, UserError, UnavailableError."""
+        """Take the queue under this epoch, with at least ``lanes`` lanes; creates a missing one.
+        ``rules`` of remembering objects never change. Raises ConflictError, CorruptError,
+        UserError, UnavailableError."""
         found = queues.head(store, flow)
         if found is None:
             owner = store.read(paths.flow(flow))
@@ -124,7 +121,6 @@ class QueueLog:
 
     @property
     def partitions(self) -> dict[str, str]:
-        """Partition -> lane."""
         return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
 
     def look(self) -> None:
@@ -135,16 +131,15 @@ class QueueLog:
 
     @property
     def kept_items(self) -> int:
-        """Items that wait, or whose segments are not removed."""
+        """Number of items that wait, or whose segments are not removed yet."""
         return sum(state.kept for state in self.lanes.values())
 
     @property
     def waiting_weights(self) -> dict[str, int]:
-        """Lane -> the weight of its unacked items."""
         return {lane: state.weight for lane, state in self.lanes.items()}
 
     def seen(self) -> dict[str, bytes]:
-        """The buckets of what was seen. Raises CorruptError when one is missing."""
+        """The buckets of seen objects. Raises CorruptError when one is missing."""
         names = self._store.children(paths.queue_seen(self._flow))
         found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
         inline, filed = {}, {}
@@ -183,8 +178,8 @@ class QueueLog:
         *,
         retried: str = "",
     ) -> None:
-        """``found``: the next items of each lane; ``seen``: the changed buckets; ``retried``: the
-        lane in which the item had failed. Raises UserError when the buckets do not fit."""
+        """``found``: the next items of each lane; ``seen``: changed buckets; ``retried``: lane of
+        the failed item. Raises UserError when the buckets do not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
         segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
@@ -227,7 +222,7 @@ class QueueLog:
             self.append({}, {name: seen[name] for name in names[first : first + FORGOTTEN_AT_ONCE]})
 
     def _stored(self, changed: Mapping[str, bytes]) -> dict[str, _Bucket]:
-        """All buckets after the write; those in files are durable then."""
+        """All buckets after the write; files are durable on return."""
         large = {
             name: data
             for name, data in changed.items()
@@ -247,14 +242,14 @@ class QueueLog:
         return kept | {name: _Bucket(size) for name, size in small.items()} | written
 
     def failures(self) -> dict[str, Versioned[QueueFailure]]:
-        """Items that could not be read, by ``LANE.NUMBER``."""
+        """Failed items by ``LANE.NUMBER``."""
         names = self._store.children(paths.queue_failures(self._flow))
         found = self._store.read_each([paths.queue_failure(self._flow, one) for one in names])
         read = zip(names, map(readable, found), strict=True)
         return {name: one for name, one in read if one is not None}
 
     def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
-        """Do what an operator wants of failures: retry or forget them."""
+        """Carry out the operator's decision on failures: retry or forget."""
         for name, one in failures.items():
             if one.value.wanted and not self._is_kept(name):
                 gone = Remove(paths.queue_failure(self._flow, name), one.version)
@@ -268,13 +263,12 @@ class QueueLog:
                     self.append({}, {}, [gone])
 
     def _is_kept(self, name: str) -> bool:
-        """Whether the item's segment is kept, whose failures must be known."""
+        """Whether the item's segment is kept; its failure must be kept as long."""
         lane, _, number = name.partition(".")
         kept = self.lanes[lane].segments
         return bool(kept) and kept[0][0].number <= int(number)
 
     def remove(self, done: Mapping[str, Iterable[tuple[Item, ...]]]) -> None:
-        """Remove acked segments."""
         gone = [(lane, part) for lane, parts in done.items() for part in parts]
         still = Check(paths.queue(self._flow), self._head.version)
 
@@ -323,7 +317,7 @@ class QueueLog:
 
 
 def _segments(part: Sequence[Item]) -> Iterable[QueueSegment]:
-    """As few as fit into a znode each. Raises CorruptError for an item that is too large."""
+    """As few segments as fit into a znode each. Raises CorruptError for an overlong item."""
     whole = items.segment_of(part)
     if len(codec.encode(whole)) <= SEGMENT_BYTES:
         yield whole

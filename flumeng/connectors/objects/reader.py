@@ -1,7 +1,5 @@
-"""Reads ranges of lanes in executors: the lines or rows of their items, as these were listed.
-
-Of a damaged item all events before the damage are read, then the range ends in an error.
-"""
+"""Executor-side reader of lane ranges: lines or rows of items as they were listed. A damaged item
+yields all events before the damage, then UnreadableError."""
 
 from __future__ import annotations
 
@@ -42,14 +40,13 @@ Result = Opened | FlumengError
 
 @dataclass(frozen=True)
 class ObjectsReader:
-    """See ``Reader``; an address has the items of the range, see ``items.encode``."""
+    """See ``Reader``; an address encodes the range's items, see ``items.encode``."""
 
     source: ObjectsSource
     resolved: Secrets = ()
 
     @classmethod
     def of(cls, source: ObjectsSource) -> ObjectsReader:
-        """Raises UserError."""
         try:
             is_utf8(source.encoding)
         except LookupError as error:
@@ -65,7 +62,7 @@ class ObjectsReader:
         return frozenset({MODULES[self.source.format]})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises UnreadableError itself, since items have fewer events than positions."""
+        """Raises UnreadableError itself, as items have fewer events than positions."""
         touched = [
             item
             for item in items.decode(address)
@@ -123,7 +120,7 @@ class ObjectsReader:
 
 
 def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Result]]:
-    """Each item in turn, open, or its error; several are opened at once. The caller closes them."""
+    """Each item in turn, open, or its error; several open ahead. The caller closes them."""
     if len(items) <= 1:
         yield from ((item, _result(item, open_)) for item in items)
         return
@@ -148,7 +145,7 @@ def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Re
 
 
 def _groups(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Small items together, which take less time than handing one over."""
+    """Groups of small items, which open faster than a hand-over between threads."""
     group: list[Item] = []
     size = 0
     for item in items:
@@ -175,8 +172,6 @@ _ERROR = PARSE_ERROR.encode()
 
 
 class Gathered:
-    """Parts of items until they make a batch."""
-
     def __init__(self, piece: Range, *, keep_empty: bool) -> None:
         self._piece = piece
         self._keep_empty = keep_empty
@@ -188,7 +183,6 @@ class Gathered:
         self._bytes = self._rows = 0
 
     def add(self, origin: Origin, part: Part) -> Iterator[pa.RecordBatch]:
-        """Yields batches once there is enough for one."""
         self._origins.append(origin)
         self._parts.append(part)
         if isinstance(part, Segment):

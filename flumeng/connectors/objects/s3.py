@@ -1,9 +1,6 @@
-"""S3 and compatible stores through botocore: listing buckets, tagging objects.
-
-pyarrow lists only whole directories, without ETags, and not from a given name; the Rust library
-object_store fails at a key with an empty name or a line break. botocore finds credentials where
-AWS's tools and pyarrow do.
-"""
+"""S3 and compatible stores through botocore: listing buckets, tagging objects. pyarrow lists only
+whole directories without ETags; the Rust library object_store fails at keys with an empty name or a
+line break. botocore finds credentials where AWS's tools do."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ _REMEDY = {
 
 
 class S3Tree:
-    """A bucket; locations are ``head``, a key, and ``tail``. Below ``**`` keys are listed without
+    """A bucket; locations are ``head`` + key + ``tail``. Below ``**`` keys are listed without
     directories. Elsewhere a page has matching objects or directories, never both, in S3's order."""
 
     lasting = False
@@ -154,7 +151,7 @@ def _has_location(key: str) -> bool:
 
 @lru_cache(maxsize=32)
 def client(values: tuple[tuple[str, str], ...]) -> Any:
-    """``values``: the parameters in the query of a location, sorted, secrets resolved."""
+    """``values``: the location's query parameters, sorted, secrets resolved."""
     given = dict(values)
     endpoint = given.get("endpoint_override")
     if endpoint is not None and "://" not in endpoint:
@@ -189,7 +186,7 @@ def _take_on(session: Any, role: str) -> None:
 
 
 def explained(error: Exception, name: str, needs: str) -> FlumengError:
-    """The error as a UserError or an UnavailableError. ``needs``: the permissions required."""
+    """The error as UserError or UnavailableError. ``needs``: the required permissions."""
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -205,9 +202,9 @@ def explained(error: Exception, name: str, needs: str) -> FlumengError:
 
 
 def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
-    """Add tags to the object, unless it is gone or rewritten; idempotent. S3 has no conditional
-    tagging, so the object is checked first, and exactly its version is tagged where the bucket has
-    versions. Raises UserError, UnavailableError."""
+    """Add tags to the object, unless it is gone or rewritten. Idempotent. S3 cannot tag
+    conditionally, so it is checked first, and exactly its version is tagged. Raises UserError,
+    UnavailableError."""
     place, query = split_query(location)
     bucket, _, key = place.partition("://")[2].partition("/")
     try:

@@ -1,10 +1,8 @@
-"""Remembers listed objects, so that each becomes an item once. Pure.
+"""Memory of listed objects, so that each becomes an item once. Pure.
 
-With ``order: any`` all existing objects are remembered as 64-bit hashes, 7 bytes each; exact names,
-sizes and times would take 32. With n objects, one new object in 2**64 / n is taken for a known one
-and never read: with ten million, one in 1.8e12.
-
-After a failed write of ``changed`` buckets, make a new object of what is stored.
+``order: any`` keeps 64-bit hashes, 7 bytes each, instead of 32 for exact values. With n objects a
+new one is mistaken for a known one, and never read, with probability n / 2**64: with ten million, 1
+in 1.8e12. After a failed write of ``changed`` buckets, build a new object from the stored ones.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from flumeng.connectors.objects.seen_hashes import SMALL, Hashes, SeenHashes, Si
 from flumeng.platform.errors import CorruptError
 
 MARK = "mark-"
-"""The prefix of buckets that hold the watermark of a path."""
+"""Prefix of buckets that hold a path's watermark."""
 LEAST_WINDOW_US = 1_000_000
-"""Stores have times in whole seconds."""
+"""Stores round times to seconds."""
 
 
 class Seen(ABC):
@@ -38,18 +36,18 @@ class Seen(ABC):
 
     @abstractmethod
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
-        """Those that were not added before, in their order."""
+        """The objects not added before, in their order."""
 
     @abstractmethod
     def add(self, path: str, listed: Iterable[Listed]) -> None:
-        """They are items now. With ``order: name`` no object before one of them is new later."""
+        """Record objects as items. With ``order: name`` no object before them is new later."""
 
     def passed(self, paths: Collection[str], now_us: int) -> None:  # noqa: B027
-        """All paths were listed to their ends since the last call; what was not met is gone."""
+        """All paths were listed to their ends since the last call; unlisted objects are gone."""
 
     @abstractmethod
     def changed(self) -> dict[str, bytes]:
-        """The buckets changed since the last call; an empty one is to be deleted."""
+        """The buckets changed since the last call; delete an empty one."""
 
 
 def seen(
@@ -60,8 +58,8 @@ def seen(
     buckets: Mapping[str, bytes],
     sizes: Sizes = SMALL,
 ) -> Seen:
-    """``rewritten``: a rewritten object is a new one. ``window_seconds``: how much older than the
-    newest a new object may be with ``order: modified``."""
+    """``rewritten``: a rewritten object is a new one. ``window_seconds``: with ``order: modified``,
+    a new object may be older than the newest by this."""
     marks = {name: data for name, data in buckets.items() if name.startswith(MARK) and data}
     if order == "name":
         return SeenNames(marks)
@@ -72,7 +70,7 @@ def seen(
 
 
 class SeenNames(Seen):
-    """The last name of each path. New objects before it, and rewritten ones, are never found."""
+    """The last name of each path. Never finds new objects before it, or rewritten ones."""
 
     def __init__(self, marks: Mapping[str, bytes]) -> None:
         self._marks = _Marks(marks)
@@ -123,12 +121,9 @@ class SeenObjects(Seen):
 
 
 class SeenTimes(Seen):
-    """A time for each path, and the objects that are not older.
-
-    The time moves when all paths were listed to their ends; until then all objects are remembered.
-    It stays a window behind the newest object that became an item, the oldest that did not, and the
-    clock.
-    """
+    """A watermark (time) for each path, and the objects that are not older. The mark moves after a
+    complete listing; until then all objects are remembered. It stays one window behind the newest
+    appended object, the oldest other one, and the clock."""
 
     def __init__(
         self,
@@ -142,9 +137,9 @@ class SeenTimes(Seen):
         self._objects = SeenObjects(hashes, rewritten=rewritten)
         self._window_us = max(LEAST_WINDOW_US, int(window_seconds * 1_000_000))
         self._newest: dict[str, int] = {}
-        """When the newest item of a path was written."""
+        """Path -> modification time of its newest item."""
         self._refused: dict[str, dict[str, int]] = {}
-        """New objects of a path that did not become items, and when they were written."""
+        """Path -> new objects that did not become items -> their modification times."""
 
     def new(self, path: str, page: Sequence[Listed]) -> list[Listed]:
         mark = int(self._marks.get(path, 0))
@@ -211,16 +206,13 @@ class _Waiting:
 
 
 class Settling:
-    """Which objects have not changed for so long that they may be read.
-
-    An object is settled when it is old enough by the store's and this host's clocks. One that looks
-    too young, as the store's clock is ahead, settles when it was seen unchanged for that long.
-    """
+    """Decides whether an object is unchanged for long enough to be read: old enough by the store's
+    and this host's clocks, or seen unchanged for that long, if the store's clock is ahead."""
 
     def __init__(self, settle_seconds: float) -> None:
         self._seconds = settle_seconds
         self._waiting: dict[str, _Waiting] = {}
-        """Unsettled objects by place. Those taken since go with the next ``passed``."""
+        """Unsettled objects by place; settled ones leave with the next ``passed``."""
         self._looks = 0
 
     def __len__(self) -> int:
@@ -241,7 +233,7 @@ class Settling:
     def settled(
         self, page: Iterable[Listed], now_us: int, monotonic: float, *, in_order: bool = False
     ) -> list[Listed]:
-        """The settled ones; with ``in_order`` only those before the first that is not."""
+        """The settled objects; with ``in_order`` only those before the first unsettled one."""
         found = []
         held = False
         for one in page:
@@ -252,7 +244,7 @@ class Settling:
         return found
 
     def passed(self) -> None:
-        """A listing has ended: what it did not ask for is gone."""
+        """A listing has ended: objects without a call since are forgotten."""
         self._waiting = {
             place: waiting
             for place, waiting in self._waiting.items()

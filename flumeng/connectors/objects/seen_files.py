@@ -1,8 +1,5 @@
-"""Buckets of what was seen as files, each written once under a new name.
-
-A file counts when ZooKeeper has its name, so it is durable before. Files without a name are removed
-later.
-"""
+"""Buckets of seen objects as files, each written once under a new name. A file is durable before
+ZooKeeper has its name. Unnamed files are removed later."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ AT_ONCE = 8
 
 
 class SeenFiles:
-    """Of one queue, below the directory ``location``. Methods raise UserError, UnavailableError."""
+    """The files of one queue, below ``location``. Methods raise UserError, UnavailableError."""
 
     def __init__(self, location: str, flow: str, queue: str) -> None:
         directory = below(location, f"_seen.{flow}.{queue}")  # hidden: it may lie among objects
@@ -30,7 +27,7 @@ class SeenFiles:
         self._made = False
 
     def write(self, buckets: Mapping[str, bytes]) -> dict[str, str]:
-        """Bucket -> the name of its file, which is durable."""
+        """Returns bucket -> the name of its durable file."""
         names = {bucket: f"{bucket}.{uuid.uuid4().hex}" for bucket in buckets}
         if not buckets:
             return names

@@ -1,9 +1,6 @@
-"""A set of 64-bit hashes in buckets, of which a change touches few.
-
-Buckets are filled by age, as objects come and go in that order. The last hashes are in the bucket
-``tail``; a full tail is poured into the newest bucket. If only the first of the changed buckets are
-stored, some hashes are in two buckets, or not forgotten yet.
-"""
+"""A set of 64-bit hashes in buckets by age, so that a change touches few buckets. The last hashes
+are in the bucket ``tail``, which is poured into the newest bucket when full. If only the first
+changed buckets are stored, some hashes are there twice, or not forgotten yet."""
 
 from __future__ import annotations
 
@@ -30,18 +27,18 @@ class Sizes:
 
 
 SMALL = Sizes(bucket=4_400, tail=256)
-"""For ZooKeeper: a bucket has at most ``SMALL_BYTES``, below 50 KB as Base64."""
+"""For ZooKeeper: a bucket takes up to ``SMALL_BYTES``, below 50 KB as Base64."""
 SMALL_BYTES = 36_000
 LARGE = Sizes(bucket=100_000, tail=1_024)
-"""For files, of 600 KB each; their tail is in ZooKeeper."""
+"""For files of 600 KB each; their tail is in ZooKeeper."""
 MOST_BYTES = 16 * LARGE.bucket
-"""Of a decompressed bucket: twice the largest."""
+"""Limit of a decompressed bucket: twice the largest."""
 _IN_TAIL = 0
-"""The number of the tail; a bucket's is one more than its name."""
+"""The number of the tail; a bucket's number is its name plus one."""
 
 
 class SeenHashes:
-    """Made of the buckets that ``changed`` gave, with the same or other ``sizes``."""
+    """Built from the buckets of ``changed``, with the same or other ``sizes``."""
 
     def __init__(self, buckets: Mapping[str, bytes], sizes: Sizes = SMALL) -> None:
         self._sizes = sizes
@@ -54,19 +51,19 @@ class SeenHashes:
         first = np.ones(len(found), np.bool_)
         first[1:] = found[1:] != found[:-1]
         self._hashes: Hashes = found[first]
-        """Sorted. Of each: the number of its bucket, and whether it was met."""
+        """Sorted. ``_numbers`` and ``_met`` are parallel: bucket number, and whether it was met."""
         self._numbers: Numbers = numbers[first]
         self._met: Flags = np.zeros(len(self._hashes), np.bool_)
         self._changed: set[int] = set()
         self._counts: dict[int, int] = {}
-        """Number of a bucket -> its hashes, at least one."""
+        """Bucket number -> count of hashes, at least one."""
         self._count()
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def meet(self, hashes: Hashes) -> Flags:
-        """Which of them are known; these are met."""
+        """Returns a flag for each hash: known? Marks known ones as met."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.bool_)
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -75,7 +72,7 @@ class SeenHashes:
         return known
 
     def add(self, hashes: Hashes) -> None:
-        """Known ones are met."""
+        """Known hashes are marked as met."""
         hashes = np.unique(hashes)
         hashes = hashes[~self.meet(hashes)]
         if not len(hashes):
@@ -92,7 +89,6 @@ class SeenHashes:
             self._pour()
 
     def forget_unmet(self) -> None:
-        """Forget what was not met since the last call."""
         if not self._met.all():
             self._changed.update(np.unique(self._numbers[~self._met]).tolist())
             self._hashes, self._numbers = self._hashes[self._met], self._numbers[self._met]
@@ -101,8 +97,8 @@ class SeenHashes:
         self._met = np.zeros(len(self._hashes), np.bool_)
 
     def changed(self) -> dict[str, bytes]:
-        """The buckets changed since the last call; an empty one is to be deleted. A bucket that
-        takes hashes over comes before the one that loses them."""
+        """The buckets changed since the last call; delete an empty one. A bucket that receives
+        hashes comes before the one that loses them."""
         numbers, self._changed = self._changed, set()
         names = {TAIL if n == _IN_TAIL else f"{n - 1:06}": n for n in numbers}
         return {
@@ -124,7 +120,7 @@ class SeenHashes:
             number += 1
 
     def _join_small(self) -> None:
-        """Join neighbours that together fill half a bucket at most."""
+        """Join neighbours that together fill at most half a bucket."""
         before = None
         for number in sorted(self._counts.keys() - {_IN_TAIL}):
             together = self._counts[number] + self._counts.get(before or number, 0)

@@ -1,8 +1,5 @@
-"""The members of a tar in their order, in the memory of one block.
-
-``tarfile`` reads all headers, but takes a damaged one for the end: here that is an error, as are
-other bytes after the end. Concatenated archives are one.
-"""
+"""Members of a tar in order, with one block in memory. A damaged header is an error, not the end as
+in ``tarfile``; so are other bytes after the end. Concatenated archives are read as one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from flumeng.platform.errors import CorruptError
 
 HEADER_BYTES = 512
 MOST_HEADER_BYTES = 16 << 20
-"""Of a member's headers, in memory: long names and pax attributes."""
+"""Limit of a member's headers in memory: long names and pax attributes."""
 _MAGIC = slice(257, 262)
 _CHECKSUM = slice(148, 156)
 _DAMAGE = (tarfile.TarError, ValueError, LookupError, ArithmeticError, TypeError, RecursionError)
@@ -27,11 +24,11 @@ _WITHOUT_EVENTS = (
     tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE,
     tarfile.FIFOTYPE, b"V", b"D",
 )  # fmt: skip
-"""The last two: a volume's name, the names in a directory (GNU)."""
+"""The last two are GNU's volume name and list of a directory's names."""
 
 
 def is_header(block: bytes, *, old: bool) -> bool:
-    """Whether a tar begins so; ``old`` ones, without a magic, are known by their checksum alone."""
+    """Whether ``block`` is a tar header; ``old`` ones lack the magic and have only a checksum."""
     if len(block) < HEADER_BYTES or (block[_MAGIC] != b"ustar" and not old):
         return False
     said = block[_CHECKSUM].strip(b" \0")
@@ -42,7 +39,7 @@ def is_header(block: bytes, *, old: bool) -> bool:
 
 
 def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
-    """Its regular files. Each is read before the next one is asked for; it can be read again."""
+    """The regular files. Read each before asking for the next one; rereading is possible."""
     source = _Source(allowance.of(blocks()))
     with _told(source):
         tar = tarfile.TarFile(
@@ -75,7 +72,7 @@ def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
 
 
 def _again(blocks: Blocks, allowance: Allowance, number: int) -> Iterator[bytes]:
-    """The blocks of the file of this number, by reading the whole archive again."""
+    """The blocks of file ``number``, by rereading the whole archive."""
     for member in islice(members(blocks, allowance), number, number + 1):
         yield from member.blocks()
 
@@ -86,7 +83,7 @@ def _first(live: Iterator[bytes], again: Blocks) -> Blocks:
 
 
 class _Source(BlockFile):
-    """A tar as ``tarfile`` reads it: forwards, ``allowed`` bytes at most."""
+    """A tar as a forward-only file for ``tarfile``, limited to ``allowed`` bytes."""
 
     allowed = MOST_HEADER_BYTES
 
@@ -117,7 +114,7 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def _told(source: BlockFile) -> Iterator[None]:
-    """An error of the blocks precedes what ``tarfile`` makes of it."""
+    """An error of the blocks takes precedence over ``tarfile``'s own."""
     try:
         yield
     except _DAMAGE as error:
@@ -144,7 +141,7 @@ def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
 def _holes_filled(
     tar: tarfile.TarFile, source: _Source, info: tarfile.TarInfo, allowance: Allowance
 ) -> Iterator[bytes]:
-    """The bytes of a sparse file; its holes are zeros, and count as unpacked."""
+    """The bytes of a sparse file; holes are zeros, and count as unpacked."""
     end = 0
     for offset, size in cast(list[tuple[int, int]], info.sparse):
         if size and (size < 0 or offset < end):

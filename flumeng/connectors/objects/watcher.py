@@ -1,4 +1,4 @@
-"""The items in the lanes of queues, read when ZooKeeper reports a change, in one thread for all."""
+"""Watches the items in queue lanes: one thread rereads them when ZooKeeper reports a change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkschema import paths
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
-"""Queues are read again after this time without any change."""
+"""Queues are reread after this time without a change."""
 RETRY_SECONDS = 1.0
 
 
@@ -50,7 +50,7 @@ class _Queue:
 
 
 class QueueWatcher:
-    """Its methods never wait for ZooKeeper."""
+    """Methods never wait for ZooKeeper."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -100,7 +100,7 @@ class QueueWatcher:
         vital.start("queues", self._work)
 
     def _on_change(self, path: str) -> None:
-        if path.endswith("/polls"):  # only who writes it reads it
+        if path.endswith("/polls"):  # only its writer reads it
             return
         flow = path.split("/")[2] if path.count("/") >= 2 else None
         with self._news:
@@ -113,7 +113,7 @@ class QueueWatcher:
             self._turn(LOOK_SECONDS)
 
     def _turn(self, wait_seconds: float) -> None:
-        """Read the queues that have changed, or all when none has in time."""
+        """Read the changed queues, or all after ``wait_seconds`` without a change."""
         with self._news:
             if not self._changed and not self._news.wait(wait_seconds):
                 self._changed |= self._queues.keys()
@@ -169,13 +169,13 @@ class QueueWatcher:
 def _log(
     known: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
 ) -> LaneLog:
-    """The consecutive items below the head's end; later segments are not read yet."""
+    """Consecutive items below the head's end; unread later segments are omitted."""
     found: list[Item] = []
     for first in lane.segments:
         part = known.get((name, first), ())
         if first >= lane.next or not part:
             continue
         if found and found[-1].number + 1 != part[0].number:
-            found = []  # what is before it is acked, and being removed
+            found = []  # earlier items are acked and being removed
         found.extend(part)
     return LaneLog(lane.next, tuple(found))

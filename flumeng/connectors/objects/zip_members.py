@@ -1,4 +1,4 @@
-"""The members of a zip, in the order of their bytes, unpacked as compressed items are."""
+"""Members of a zip in byte order, unpacked like compressed items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flumeng.connectors.objects.opened import BLOCK_BYTES, Opened
 from flumeng.platform.errors import CorruptError, UserError
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-"""Of a zip with members, and of an empty one."""
+"""First bytes of a zip with members, and of an empty one."""
 DIRECTORY_BYTES = 32 << 20
 _LOCAL = struct.Struct("<4s22xHH")
 _TIME_FIELD, _UNIX = 0x5455, 3
@@ -52,7 +52,7 @@ def _is_file(info: zipfile.ZipInfo) -> bool:
 
 
 def _written(info: zipfile.ZipInfo) -> float:
-    """Only times in UTC; others are of an unknown zone."""
+    """Modification time in UTC; 0 when the zone is unknown."""
     at, extra = 0, info.extra
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)
@@ -64,7 +64,7 @@ def _written(info: zipfile.ZipInfo) -> float:
 
 
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The member's bytes; an error where size or checksum differ from the directory."""
+    """The member's bytes. Raises CorruptError when size or checksum differ from the directory's."""
     if info.flag_bits & 1:
         raise UserError("it is encrypted, which is not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -106,14 +106,14 @@ def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
 
 
 class _Window:
-    """An item read forwards, a block at a time."""
+    """Forward reads of an item through one block."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         self._start, self._block = 0, b""
 
     def read(self, start: int, size: int) -> bytes:
-        """Up to ``size`` bytes: none after the end, and all of what is as small as a header."""
+        """Up to ``size`` bytes, none after the end; always complete when as short as a header."""
         within = start - self._start
         if not 0 <= within <= len(self._block) - min(size, _LOCAL.size):
             most = min(BLOCK_BYTES, self._opened.item.size - start)
@@ -123,7 +123,7 @@ class _Window:
 
 
 class _Directory:
-    """The file of a zip for ``zipfile``, which reads the directory at its end."""
+    """A zip's file for ``zipfile``, which reads the directory at its end."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file

@@ -1,6 +1,3 @@
-"""Pollers as an input: the due times of a schedule are the items of a queue with one lane.
-
-A discovery task appends what is due. The collector that has the lane asks, one due time after the
-other, and keeps each answer in a file, since who asks again is answered otherwise. Batches read
-these files in exact ranges.
-"""
+"""Polling sources: each due time of a schedule is an item in a one-lane queue, appended by a
+discovery task. The collector that owns the lane polls in order and stores answers in files, as
+repeated requests may differ. Batches read exact ranges of these files."""

@@ -1,8 +1,6 @@
-"""Kept answers: their ranges, their files, and the reader of both in executors.
-
-An offset is a due time's number and a row of its answer. An answer counts once ZooKeeper has the
-name of its file, in one transaction with the state that it leaves. Names are never used again.
-"""
+"""Stored answers: ranges, files, and the executors' reader. An offset is a due time's number and a
+row. An answer counts once ZooKeeper has its unique file name, in one transaction with the next
+state."""
 
 from __future__ import annotations
 
@@ -43,8 +41,8 @@ COLUMNS = ("numbers", "due", "positions", "rows", "files")
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """``rows`` of the answer to the due time ``number``, from row ``position`` on, in ``file``.
-    ``due_us``: microseconds since the epoch. The fields are ``COLUMNS`` of the record."""
+    """Rows of the answer to due time ``number``, from row ``position`` on, in ``file``. ``due_us``:
+    microseconds since the epoch. The fields are ``COLUMNS`` of the record."""
 
     number: int
     due_us: int
@@ -62,7 +60,7 @@ class KeptAnswer:
 
 
 def kept(polls: Polls) -> list[KeptAnswer]:
-    """In the order of their offsets. Raises CorruptError when its columns do not fit together."""
+    """Sorted by offset. Raises CorruptError for columns of different lengths."""
     columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
         raise CorruptError("the record of polls has columns of several lengths")
@@ -75,12 +73,10 @@ def columns_of(answers: Sequence[KeptAnswer]) -> dict[str, Any]:
 
 
 def encode(answers: Sequence[KeptAnswer]) -> str:
-    """As an address for readers."""
     return json.dumps([[*astuple(one)] for one in answers], separators=(",", ":"))
 
 
 def decode(address: str) -> list[KeptAnswer]:
-    """Raises CorruptError."""
     try:
         return [KeptAnswer(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
@@ -88,7 +84,7 @@ def decode(address: str) -> list[KeptAnswer]:
 
 
 class AnswerContents:
-    """See ``Contents``. ``answers`` are in the order of their offsets."""
+    """See ``Contents``. ``answers`` are sorted by offset."""
 
     def __init__(self, answers: Sequence[KeptAnswer]) -> None:
         self._answers = answers
@@ -119,8 +115,8 @@ class AnswerContents:
 
 
 class AnswerFiles:
-    """The files of one queue, below the directory ``location``. ``resolve`` looks up the secrets to
-    which the location refers. Methods raise UserError, and UnavailableError for a retry."""
+    """Files of one queue below ``location``, whose secrets ``resolve`` looks up. Methods raise
+    UserError, UnavailableError."""
 
     def __init__(
         self, location: str, flow: str, queue: str, resolve: Resolve = secrets.resolve
@@ -133,7 +129,7 @@ class AnswerFiles:
 
     @contextmanager
     def new(self, number: int) -> Iterator[AnswerFile]:
-        """A file for the answer to this due time; it is synced behind the context."""
+        """A file for the answer to this due time; synced when the context ends."""
         name = f"{number:0{NUMBER_DIGITS}d}.{uuid.uuid4().hex}.parquet"
         path = f"{self._directory}/{name}"
         with self._explained():
@@ -154,8 +150,8 @@ class AnswerFiles:
             self._store.sync(self._directory)
 
     def read(self, name: str, start: int, end: int) -> Iterator[pa.BinaryArray]:
-        """The bodies [start, end) in order; no array is empty. Raises CorruptError when the file
-        is gone or damaged."""
+        """Non-empty arrays of bodies [start, end). Raises CorruptError for missing or damaged
+        files."""
         with self._explained(), self._damaged(name):
             opened = self._store.files.open_input_file(f"{self._directory}/{name}")
             with pq.ParquetFile(opened, page_checksum_verification=True) as file:
@@ -174,7 +170,7 @@ class AnswerFiles:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
 
     def remove_below(self, number: int) -> None:
-        """Also removes files that never counted."""
+        """Remove files of earlier due times, including those that never counted."""
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
@@ -224,8 +220,8 @@ class AnswerFile:
 
 @dataclass(frozen=True)
 class PollsReader:
-    """See ``Reader``; an address is made by ``encode``. ``resolved``: the secrets to which
-    ``location``, the directory of the answers, refers."""
+    """See ``Reader``; ``encode`` makes its addresses. ``resolved``: the secrets in ``location``,
+    the directory of the answers."""
 
     flow: str
     source: str

@@ -1,9 +1,6 @@
-"""Asks for the due times of one lane in order, ahead of what is read.
-
-An answer, or a part of a long one, counts once its file is synced and ZooKeeper has its name and
-the new state, in one transaction under the version that was read: of two that ask for the same due
-time one succeeds.
-"""
+"""Polls for the due times of one lane in order, ahead of the readers. An answer counts once its
+file is synced and one transaction, on the version read, gave ZooKeeper its name and the state: of
+two pollers one succeeds."""
 
 from __future__ import annotations
 
@@ -29,22 +26,22 @@ from zkschema.records import Polls, QueueFailure
 log = logging.getLogger(__name__)
 
 KEPT = 64
-"""Files of answers that are not in all sinks; then nothing is asked."""
+"""Polling pauses at this number of answers that are not in all sinks."""
 FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 8.0
 FAILED = 100
-"""Failed due times that wait for an operator; then one is asked until it is answered."""
+"""At this number of failed due times, the next failure is retried until an operator acts."""
 PART_SECONDS = 10.0
-"""A long answer is kept in parts of so long, which are not asked for again."""
+"""A long answer is stored in parts of this duration, which are not requested again."""
 TRIES = 3
-"""Attempts on a due time whose error a retry does not help."""
+"""Attempts on a due time whose error is not transient."""
 RETRY_SECONDS, RETRY_MOST_SECONDS = 1.0, 30.0
 WHY_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class Asked:
-    """All below the offset ``safe`` is answered. ``trouble``: why it does not go on. ``elsewhere``:
-    the answers are at this path, not where they are looked for."""
+    """Offsets below ``safe`` are answered. ``elsewhere``: the answers' path, if no longer the
+    configured one."""
 
     answers: tuple[KeptAnswer, ...]
     safe: int
@@ -53,16 +50,13 @@ class Asked:
 
 
 class _RefusedError(Exception):
-    """A retry does not help; the cause says why."""
+    """A permanent error of a poll; its cause is the reason."""
 
 
 @dataclass(eq=False)
 class Asking:
-    """Asks for one claim of ``partition``, whose queue is that of ``files``.
-
-    ``failing_pool`` is for polls that failed last. ``wake`` is called when ``asked`` has changed.
-    ``now`` gives the time, ``clock`` seconds that only grow.
-    """
+    """Polls for one claim of ``partition``, whose queue is that of ``files``. ``failing_pool`` runs
+    failing polls. ``wake`` is called when ``asked`` changes. ``clock``: monotonic seconds."""
 
     store: Store
     flow: str
@@ -82,17 +76,17 @@ class Asking:
         self._polls: Polls | None = None
         self._busy = self._closed = False
         self._idle: LaneLog | None = None
-        """A lane in which nothing is to be asked."""
+        """The last log without a due time to poll for."""
         self._refused: tuple[int, int] = (-1, 0)
-        """The due time that was refused last, and how often."""
+        """Number of the last refused due time, and its refusals."""
         self._trouble = ""
         self._rest_seconds = 0.0
         self._ask_at = 0.0
         self.asked: Asked | None = None
-        """None before ZooKeeper was read."""
+        """None until ZooKeeper is read."""
 
     def follow(self, lane: LaneLog) -> None:
-        """Ask for the next due time of ``lane``, its newest log. Never waits."""
+        """Poll for the next due time of ``lane``, its newest log. Never waits."""
         with self._lock:
             rests = self.clock() < self._ask_at or lane is self._idle
             if self._busy or self._closed or rests:
@@ -102,7 +96,7 @@ class Asking:
         pool.submit(self._turn, lane)
 
     def close(self) -> None:
-        """Ask for nothing more; the poll itself is closed by its maker."""
+        """Stop polling. The poll's owner closes the poll itself."""
         with self._lock:
             self._closed = True
 
@@ -112,7 +106,7 @@ class Asking:
             if not self._closed:
                 rest, idle = self._ask_next(lane)
         except ConflictError:
-            self._polls = None  # another owner has asked: read again
+            self._polls = None  # another owner has written: read again
             rest = RETRY_SECONDS
         except Exception as error:  # a fault of one flow, which must not stop the others
             trouble = str(error.__cause__ if isinstance(error, _RefusedError) else error)
@@ -148,7 +142,7 @@ class Asking:
             self.asked = replace(self.asked, trouble=trouble)
 
     def _ask_next(self, lane: LaneLog) -> tuple[float, bool]:
-        """The seconds to rest before the next one, and whether there is none in this lane."""
+        """Returns seconds until the next poll, and whether the lane has no due time left."""
         polls = self._polls or self._read()
         ack = self.store.read(ack_path(self.flow, self.partition))
         acked = ack.value.offset if ack else 0
@@ -183,8 +177,7 @@ class Asking:
         return 0.0, False
 
     def _count_refusal(self, number: int, refused: _RefusedError) -> None:
-        """Raises ``refused`` when it is to be tried again; UserError when too many failures wait
-        for an operator, since a schedule has no end."""
+        """Raises ``refused`` for a retry; UserError when too many failures wait for an operator."""
         before, tries = self._refused
         tries = tries + 1 if before == number else 1
         self._refused = number, tries
@@ -199,7 +192,7 @@ class Asking:
             ) from refused
 
     def _read(self) -> Polls:
-        """What another queue of the flow has left is ignored."""
+        """Ignores the record of another queue of the flow."""
         polls = Polls(queue=self.files.queue, path=self.files.path)
         found = self.store.read(paths.polls(self.flow))
         if found is not None and found.value.queue == polls.queue:
@@ -210,7 +203,7 @@ class Asking:
         return polls
 
     def _answer(self, due: Item, position: int, state: str) -> tuple[KeptAnswer, bool, str]:
-        """What is in its file, whether there is more of it, and the state behind it."""
+        """The stored part of the answer, whether more follows, and the next state."""
         moment = datetime.fromtimestamp(due.modified_us / 1e6, UTC)
         until = self.clock() + self.part_seconds
         part = self._ask(state, moment)
@@ -223,7 +216,7 @@ class Asking:
                 try:
                     part = self._ask(part.state, moment)
                 except (FlumengError, _RefusedError):
-                    break  # keep what is there; the next turn raises it
+                    break  # keep the finished part; the next turn raises the error
                 file.append(part.bodies)
         answer = KeptAnswer(due.number, due.modified_us, position, file.rows, file.name)
         return answer, part.more, part.state

@@ -1,8 +1,5 @@
-"""Finder of polls: appends due times to the flow's queue, and asks nothing.
-
-The last due time that was looked at is written with the items, so each becomes an item once, or is
-left out as the schedule's ``catch_up`` says.
-"""
+"""Schedule finder: appends due times to the flow's queue, together with the last one looked at. So
+each becomes an item once, or is skipped by the schedule's ``catch_up``."""
 
 from __future__ import annotations
 
@@ -23,20 +20,20 @@ from zkschema import paths
 
 LANE = "0"
 LOOKED_AT = "schedule"
-"""The bucket of what was seen that has the last due time."""
+"""The bucket with the last due time."""
 AHEAD_ITEMS = 1000
-"""Due times that may wait."""
+"""Maximum number of waiting due times."""
 LATE_SECONDS = 60.0
-"""The age of a due time that ``catch_up: none`` leaves out."""
+"""``catch_up: none`` skips due times of this age."""
 EARLY = timedelta(seconds=60)
-"""The clock skew between hosts that is tolerated."""
+"""Tolerated clock skew between hosts."""
 REST_SECONDS = 30.0
 UNASKED_SECONDS = 0.5
-"""The first pause while a due time is not asked yet that others wait for."""
+"""First pause while later due times wait for one without an answer."""
 
 
 class ScheduleFinder:
-    """See ``Finder``. ``now`` gives the time, in UTC."""
+    """See ``Finder``. ``now``: the current time in UTC."""
 
     def __init__(
         self,
@@ -127,10 +124,10 @@ class ScheduleFinder:
             log.remove({LANE: done})
 
     def _append(self, log: QueueLog) -> bool:
-        """Append what is due; whether a due time has to wait for the one before it."""
+        """Append due times. Returns whether one has to wait for its predecessor."""
         now = self._now()
         if self._looked_at is None:
-            # A cron expression begins when it is due next, a flow without one at once.
+            # A cron expression starts at its next due time, a flow without one at once.
             self._write(log, [], now - timedelta(seconds=self._schedule.every_seconds or 0))
         last = self._schedule.last_due(now, self._task.flow)
         assert self._looked_at is not None, "it was written just now"
@@ -152,7 +149,7 @@ class ScheduleFinder:
         return False
 
     def _early(self) -> tuple[str, ...]:
-        """The trouble after a clock was ahead: what it has asked is not asked again."""
+        """The warning after a clock was ahead: its due times are not repeated."""
         if self._looked_at is None or self._looked_at - self._now() <= EARLY:
             return ()
         return (

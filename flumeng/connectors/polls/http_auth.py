@@ -1,4 +1,4 @@
-"""Headers that authenticate requests: basic, bearer, or a token of OAuth 2."""
+"""Authentication headers: basic, bearer, or an OAuth 2 token."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 
 EARLY_SECONDS = 60.0
-"""A token is renewed so long before it expires."""
+"""Tokens are renewed this long before they expire."""
 DEFAULT_SECONDS = 300.0
 MOST_TOKEN_BYTES = 16 * 1024
 MOST_KEPT = 10
 
 
 class Auth:
-    """Headers that do not change. ``token`` is the one in them."""
+    """Constant headers that may contain ``token``."""
 
     def __init__(self, headers: Mapping[str, str], token: str = "") -> None:
         self._headers = headers
@@ -32,7 +32,7 @@ class Auth:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The last tokens, which no state may hold: a page may name the one before."""
+        """The latest tokens, forbidden in states: a page may contain the previous one."""
         return frozenset(self._tokens)
 
     def headers(self) -> Mapping[str, str]:
@@ -40,7 +40,7 @@ class Auth:
         return self._headers
 
     def forget(self) -> bool:
-        """After HTTP 401: whether the next headers may be others."""
+        """After HTTP 401. Returns whether the next headers may differ."""
         return False
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Auth:
 
 
 class OAuthTokens(Auth):
-    """Tokens by the grant ``client_credentials``; used by one thread."""
+    """Tokens by the grant ``client_credentials``. Not thread-safe."""
 
     def __init__(self, options: OAuth2, tls: ClientTls | None, timeout_seconds: float) -> None:
         """Raises UserError."""

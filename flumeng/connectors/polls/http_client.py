@@ -1,8 +1,6 @@
-"""HTTP client for servers that may do anything: bounded in time and bytes, on allowed URLs only.
-
-A request gives a ``Reply`` or raises UnavailableError, UserError or CorruptError. Only the server
-of the source gets the source's headers.
-"""
+"""HTTP client for untrusted servers: limited time, bytes, and URLs. Requests raise
+UnavailableError, UserError or CorruptError. Only the source's own server receives the source's
+headers."""
 
 from __future__ import annotations
 
@@ -40,13 +38,13 @@ READ_BYTES = 2**16
 MOST_REDIRECTS = 5
 MOST_URL_BYTES = 8 * 1024
 MOST_PAUSE_SECONDS = 3600.0
-"""Bounds ``Retry-After``."""
+"""Upper limit for ``Retry-After``."""
 MOST_SOCKETS = 8
 QUOTED_CHARACTERS = 200
 GENERAL = {"User-Agent": "flumeng", "Accept-Encoding": "gzip, deflate"}
 PORTS = {"http": 80, "https": 443}
 PASSING = (408, 425, 429)
-"""Retried, as are all from 500 on, and 403 with ``Retry-After``."""
+"""Retried, like 500 and above, and 403 with ``Retry-After``."""
 REDIRECTS = (301, 302, 303, 307, 308)
 _PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 HINTS = {
@@ -66,7 +64,7 @@ class UnauthorizedError(UserError):
 
 @dataclass(frozen=True)
 class Request:
-    """``own`` are headers for the source's server only."""
+    """``own``: headers for the source's server only."""
 
     method: str
     url: str
@@ -79,7 +77,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """``url`` is the one behind all redirects; names of headers are in lower case."""
+    """``url``: after all redirects. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -88,7 +86,7 @@ class Reply:
 
 
 class HttpClient:
-    """Requests ``home`` and URLs below ``elsewhere``. One thread requests."""
+    """Requests ``home`` and URLs below ``elsewhere``, from a single thread."""
 
     def __init__(
         self, home: str, elsewhere: Sequence[str], tls: ClientTls | None, timeout_seconds: float
@@ -106,8 +104,8 @@ class HttpClient:
         return _origin(parsed(url)) == _origin(self._home)
 
     def ask(self, request: Request) -> Reply:
-        """The reply behind redirects, of status 2xx or 304. Raises UnavailableError, also while
-        ``rest_seconds`` last; UserError, CorruptError."""
+        """The reply after redirects, with status 2xx or 304. Raises UserError, CorruptError,
+        UnavailableError."""
         self.wait(0)
         if left := self.rest_seconds:
             raise UnavailableError(
@@ -127,12 +125,12 @@ class HttpClient:
         self._connections.drop()
 
     def close(self) -> None:
-        """Abort the request of another thread, and all later ones."""
+        """Abort the request of another thread, and refuse later ones."""
         self._closed.set()
         self._connections.abort()
 
     def require_allowed(self, url: str, where: str) -> None:
-        """Raises UserError when a URL that a server has given may not be requested."""
+        """Raises UserError when a URL from a server may not be requested."""
         target = parsed(url)
         if target.auth is not None:
             raise UserError(f"{where} leads to a URL with a user in it, and is not followed")
@@ -151,7 +149,7 @@ class HttpClient:
 
     @property
     def rest_seconds(self) -> float:
-        """How much is left of the server's ``Retry-After``."""
+        """Remaining seconds of the server's ``Retry-After``."""
         return max(0.0, self._not_before - time.monotonic())
 
     def _redirected(self, first: Request, request: Request, reply: Reply) -> Request:
@@ -169,7 +167,7 @@ class HttpClient:
         return replace(request, url=url)
 
     def _checked(self, first: Request, reply: Reply) -> Reply:
-        """Raises the error that the status stands for."""
+        """Raises the error for the status."""
         status = reply.status
         if 200 <= status < 300 or status == 304 or status in REDIRECTS:
             return reply
@@ -222,8 +220,7 @@ class HttpClient:
 
     @contextmanager
     def _limited(self, request: Request) -> Iterator[None]:
-        """Aborts the connections after ``timeout_seconds``: those of sockets restart with each
-        byte."""
+        """Aborts connections after ``timeout_seconds``: socket time-outs restart with each byte."""
         late = threading.Event()
 
         def expire() -> None:
@@ -246,8 +243,8 @@ class HttpClient:
 
 
 class _Connections:
-    """Connection pools that another thread can abort at any point, also in a TLS handshake: each
-    socket is duplicated, and a shutdown of the duplicate ends the connection."""
+    """Connection pools that another thread can abort, even in a TLS handshake, by a shutdown of
+    duplicated sockets."""
 
     def __init__(self, tls: ClientTls | None) -> None:
         self._tls = tls
@@ -258,7 +255,7 @@ class _Connections:
         self.aborted = False
 
     def manager(self, url: Url, *, home: bool) -> urllib3.PoolManager:
-        """The client certificate is for ``home`` only. Raises UserError."""
+        """Only ``home`` gets the client certificate. Raises UserError."""
         if len(self._sockets) > MOST_SOCKETS:
             self.drop()
         if url.scheme == "https" and home not in self._contexts:
@@ -272,7 +269,7 @@ class _Connections:
             return self._managers[key]
 
     def abort(self) -> None:
-        """Close all connections, and those that are made until ``aborted`` is reset."""
+        """Close all connections, and new ones until ``aborted`` is reset."""
         self.aborted = True
         self.drop()
 
@@ -315,7 +312,7 @@ class _Connections:
 
 
 def parsed(url: str) -> Url:
-    """Normalized as urllib3 sends it. Raises UserError."""
+    """The URL normalized by urllib3. Raises UserError."""
     try:
         found = parse_url(url)
     except (LocationParseError, ValueError) as error:
@@ -335,7 +332,7 @@ def joined(base: str, url: str) -> str:
 
 
 def after_seconds(text: str) -> float:
-    """The value of ``Retry-After``, seconds or a date, within bounds; 0 when it is neither."""
+    """Seconds of a ``Retry-After`` (number or date), bounded; 0 when it is neither."""
     try:
         return min(urllib3.Retry().parse_retry_after(text), MOST_PAUSE_SECONDS)
     except (InvalidHeader, ValueError, TypeError, OverflowError):
@@ -343,8 +340,8 @@ def after_seconds(text: str) -> float:
 
 
 def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: int) -> bytes:
-    """The body in ``raw`` decompressed, up to ``limit`` and a little more. Raises CorruptError for
-    an encoding that was not accepted, and a damaged or cut body."""
+    """The decompressed body, up to about ``limit``. Raises CorruptError for damage or other
+    encodings."""
     name = encoding.strip().lower()
     if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise CorruptError("it is compressed in a way that was not asked for (Content-Encoding)")
@@ -360,7 +357,7 @@ def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: in
 
 
 def _inflated(packed: bytes, most: int) -> bytes:
-    """``deflate`` with the header of zlib or without one. Raises EOFError, zlib.error."""
+    """``deflate`` with or without a zlib header. Raises EOFError, zlib.error."""
     is_zlib = packed[0] & 0x0F == 8 and packed[0] >> 4 <= 7
     stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
     found = stream.decompress(packed, most)
@@ -370,7 +367,7 @@ def _inflated(packed: bytes, most: int) -> bytes:
 
 
 def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
-    """Raises CorruptError, UserError; for an error's body neither."""
+    """Raises CorruptError and UserError, except for the body of an error."""
     failed = not 200 <= response.status < 300
     limit = MOST_ERROR_BYTES if failed else MOST_BODY_BYTES
     try:
@@ -390,7 +387,6 @@ def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
 
 
 def _shown(url: str) -> str:
-    """``url`` for messages, without its query."""
     return excerpt(url.partition("?")[0], QUOTED_CHARACTERS)
 
 
@@ -404,7 +400,6 @@ def _is_below(url: Url, place: Url) -> bool:
 
 
 def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
-    """Raises UserError."""
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -417,7 +412,6 @@ def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
 
 
 def _proxy(url: Url) -> str | None:
-    """The environment's proxy for ``url``."""
     proxies = getproxies()
     found = proxies.get(url.scheme or "") or proxies.get("all")
     bypassed = found and proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host or "")
@@ -425,7 +419,7 @@ def _proxy(url: Url) -> str | None:
 
 
 def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolManager:
-    """Raises UserError without the proxy's URL, which may have a password."""
+    """Raises UserError without the proxy's URL, which may contain a password."""
     if proxy is None:
         return urllib3.PoolManager(maxsize=1, ssl_context=context)
     try:
@@ -439,7 +433,7 @@ def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolM
 
 
 def _distrusts(error: BaseException | None) -> bool:
-    """Whether a certificate that is not trusted is among the causes."""
+    """Whether the cause is an untrusted certificate."""
     while error is not None:
         inner = [error, *(arg for arg in error.args if isinstance(arg, BaseException))]
         if any(isinstance(one, ssl.SSLCertVerificationError) for one in inner):

@@ -71,7 +71,7 @@ class OAuth2:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpAuth:
-    """Who asks: a user with a password, the bearer of a token, or a client of OAuth 2."""
+    """The client: a user with a password, the bearer of a token, or a client of OAuth 2."""
 
     username: str | None = option(doc="The user.", example="flumeng", default=None)
     password: str | None = option(
@@ -97,7 +97,8 @@ class HttpAuth:
 
 @dataclass(frozen=True, kw_only=True)
 class Paging:
-    """How what follows a page is asked for, until there is no more; all under one due time."""
+    """How the pages after the first are requested, until there is no more; all under one due
+    time."""
 
     by: PagedBy = option(
         doc='`link`: the URL in the header `Link` with `rel="next"` (RFC 8288). `url`: the URL at '
@@ -121,7 +122,7 @@ class Paging:
 
     @property
     def variable(self) -> str | None:
-        """What the request has to have in it."""
+        """The variable that a request must contain."""
         return self.by if self.by in ("cursor", "page", "offset") else None
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -148,7 +149,7 @@ class TrackField:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpPollSource(KeepsAnswers):
-    """Asks a URL at the due times of a schedule; what is answered becomes events.
+    """Asks a URL at the due times of a schedule; the answers become events.
 
     In `query` and `body`, `{due}` is the due time and `{last}` how far the last answer reached: the
     greatest value of `track`, without it the `{due}` of that time. Times are ISO 8601 in UTC, or as

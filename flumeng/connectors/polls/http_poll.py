@@ -1,9 +1,6 @@
-"""Polls a server over HTTP, page by page, from the state that the poll before has left.
-
-An answer holds whole pages, and one that was not kept is asked for again from the state before it.
-When a due time fails between its pages, the next one goes on with them first. If the server does
-not know that place any more, that due time's chain of pages begins once again.
-"""
+"""HTTP poll: requests page by page, starting from the last stored state. Answers hold whole pages;
+unstored ones are requested again. A due time first continues the pages of a failed one; if the
+server rejects that place, its own pages start from the first."""
 
 from __future__ import annotations
 
@@ -38,29 +35,24 @@ from flumeng.platform.options.patterns import SECRET
 from flumeng.platform.options.texts import time_of
 
 ANSWER_BYTES = 8 * 2**20
-"""An answer ends with the page that makes it larger."""
+"""An answer ends with the page that exceeds this."""
 ANSWER_SECONDS = 30.0
 ANSWER_PAGES = 1_000
 PAUSES_SECONDS = (0.5, 1.5)
-"""Pauses before retries of later pages, in all of an answer: waiting holds a thread that other
-polls need."""
+"""Pauses before retries of later pages, per answer: waiting holds a thread of other polls."""
 MOST_PAGES = 100_000
-"""Of one due time."""
 MOST_AT_BYTES = 8 * 1024
 MOST_VALIDATOR = 1_024
 SECRET_CHARACTERS = 6
-"""Shorter secrets occur in unrelated texts."""
+"""Shorter secrets occur in unrelated texts by chance."""
 VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The pages of the due time ``due`` that are not read yet.
-
-    ``at``: the next page's number, offset, cursor or URL, as ``by`` says. ``pages`` and ``records``
-    came before; ``digest`` is of the last page. ``anew``: it replaces a chain that the server
-    refused to go on with.
-    """
+    """The unread pages of the due time ``due``. ``at``: the next page's number, offset, cursor or
+    URL, depending on ``by``. ``pages`` and ``records`` count earlier ones; ``digest`` is of the
+    last page. ``anew``: it replaces a chain that the server refused to continue."""
 
     due: str
     by: str
@@ -78,9 +70,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class State:
-    """``path`` and ``type`` of what is tracked, or "". ``until``: the latest `{due}` whose pages
-    all came; ``reach``: what was tracked then. ``validators``: headers that ask whether the answer
-    to the request with the digest ``asked`` has changed."""
+    """``path`` and ``type`` of the tracked value, or "". ``until``: the latest `{due}` with all
+    pages; ``reach``: the tracked value then. ``validators``: conditional headers for the request
+    with the digest ``asked``."""
 
     v: Literal[1]
     path: str = ""
@@ -181,8 +173,8 @@ class HttpPoll:
     def _retried_page(
         self, state: State, due: datetime, pauses: Iterator[float]
     ) -> tuple[pa.BinaryArray, State]:
-        """A page behind others is retried after each of ``pauses``, unless the server asks for a
-        longer one."""
+        """Retries a later page after each of ``pauses``, unless the server requests a longer
+        one."""
         while True:
             try:
                 return self._page(state, due)
@@ -193,7 +185,7 @@ class HttpPoll:
             self._client.wait(pause)
 
     def _page(self, state: State, due: datetime) -> tuple[pa.BinaryArray, State]:
-        """The next records and the state behind them, without a request where no chain is left."""
+        """The next records and the new state; no request when no chain is left."""
         state = self._begun(state, due)
         chain = state.chain
         if chain is None:
@@ -210,7 +202,7 @@ class HttpPoll:
         return bodies, state
 
     def _requested(self, state: State, chain: Chain) -> tuple[pa.BinaryArray, State]:
-        """The page where ``chain`` is, and the state behind it."""
+        """The page at ``chain``, and the new state."""
         moment = self._moment(time_of(chain.due))
         request = self._request(state, chain, moment)
         asked = _digest(_without(request.url, self._secret_parameters).encode())
@@ -235,10 +227,7 @@ class HttpPoll:
     def _read(
         self, state: State, chain: Chain, reply: Reply
     ) -> tuple[pa.BinaryArray, http_records.Tracked, Chain | None]:
-        """The new records of a page, what is tracked with them, and the chain behind it, if any.
-
-        Raises UserError.
-        """
+        """A page's new records, their tracked value, and the next chain. Raises UserError."""
         text = http_records.text_of(reply.body, reply.headers.get("content-type", ""))
         if self._options.format == "json" and text.strip():
             text = http_records.json_of(text)
@@ -249,8 +238,8 @@ class HttpPoll:
         return *self._tracker.pass_on(bodies, state.reach, chain.reached), following
 
     def _begun(self, state: State, due: datetime) -> State:
-        """``state`` with the chain to go on with, or a new one for this due time; with none where a
-        window up to there was taken."""
+        """``state`` with a chain to continue, or a new one; without any when a window covers
+        ``due``."""
         if self._tracker is not None and not state.reach.last and self._options.start_from:
             state = replace(state, reach=http_records.Tracked(self._options.start_from))
         chain = state.chain
@@ -267,11 +256,11 @@ class HttpPoll:
         return Chain(iso(due), self._by, at, reached=state.reach)
 
     def _moment(self, due: datetime) -> datetime:
-        """`{due}` of a due time."""
+        """The value of `{due}` for a due time."""
         return due.astimezone(UTC) - timedelta(seconds=self._options.settle_seconds)
 
     def _reply(self, request: Request) -> Reply:
-        """With a new token after HTTP 401."""
+        """Retries with a new token after HTTP 401."""
         try:
             return self._client.ask(self._with_auth(request))
         except UnauthorizedError:
@@ -323,7 +312,7 @@ class HttpPoll:
         return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
 
     def _at(self, chain: Chain, reply: Reply, text: bytes, count: int) -> str:
-        """Where the next page is; empty behind the last one."""
+        """The place of the next page; empty after the last one."""
         paging = self._options.paging
         if paging is None:
             return ""
@@ -342,7 +331,7 @@ class HttpPoll:
         return _without(url, self._secret_parameters, self._auth.tokens)
 
     def _named(self, text: bytes) -> str | None:
-        """The URL or cursor that the answer names."""
+        """The URL or cursor in the answer."""
         value = value_at(text, self._next_path)
         if value is None or value in (b"false", b"0"):
             return None
@@ -352,7 +341,7 @@ class HttpPoll:
         return found
 
     def _text(self, state: State) -> str:
-        """Raises UserError when a secret is in the state."""
+        """Raises UserError when the state contains a secret."""
         text = state.to_text()
         forms = (str, json.dumps, quote, quote_plus)
         secret = (*self._hidden, *self._auth.tokens)
@@ -366,7 +355,7 @@ class HttpPoll:
 
 
 def _headers(options: HttpPollSource) -> dict[str, str]:
-    """Those of the options, with secrets, and defaults. Raises UserError."""
+    """Configured headers with secrets, and defaults. Raises UserError."""
     own = secrets.filled(options.headers)
     for name, text in own.items():
         if not text.isascii() or not text.isprintable():
@@ -379,7 +368,6 @@ def _headers(options: HttpPollSource) -> dict[str, str]:
 
 
 def _references(options: HttpPollSource) -> Iterator[str]:
-    """References to all secrets."""
     texts = [*options.headers.values(), *options.query.values(), options.body]
     if options.auth is not None:
         texts += [options.auth.password, options.auth.bearer]
@@ -389,7 +377,7 @@ def _references(options: HttpPollSource) -> Iterator[str]:
 
 
 def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
-    """Escapes a text for a body of the content type in ``headers``."""
+    """A function that escapes text for the content type in ``headers``."""
     kind = next((text for name, text in headers.items() if name.lower() == "content-type"), "")
     if "json" in kind.lower():
         return lambda text: json.dumps(text)[1:-1]
@@ -410,7 +398,7 @@ def _validators(reply: Reply) -> dict[str, str]:
 
 
 def _without(url: str, names: frozenset[str], values: frozenset[str] = frozenset()) -> str:
-    """``url`` without the parameters of these names or values; the others keep their writing."""
+    """``url`` without parameters of these names or values; the others stay verbatim."""
     place, mark, query = url.partition("?")
     kept = []
     for one in query.split("&"):

@@ -1,4 +1,4 @@
-"""The records in a reply, those of them that are new, and the link to the next page."""
+"""Records of an HTTP reply, selection of new ones, and the link to the next page."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from flumeng.platform.scrubbing import excerpt
 MOST_RECORDS = 4_000_000
 HASH_BYTES = 8
 MOST_SEEN = 2_000
-"""More records with the same tracked value may come twice."""
+"""Above this, records with the same tracked value may repeat."""
 MOST_VALUE_BYTES = 1024
 NO_RECORDS = pa.array([], pa.binary())
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _NO_TEXTS = frozenset({"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined"})
-"""Encodings of Python that are no charsets."""
+"""Python encodings that are no charsets."""
 _HALF = rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _PAIR = rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rb"\\(?:(?P<pair>" + _PAIR + rb")|(?P<half>" + _HALF + rb")|.)", re.DOTALL)
@@ -42,8 +42,8 @@ _FRACTION = re.compile(r"[.,]([0-9]{1,100})")
 
 
 def text_of(body: bytes, content_type: str) -> bytes:
-    """``body`` in UTF-8, without a byte order mark. Bytes that are no text in the charset become
-    U+FFFD; those of UTF-8 stay as they are. Raises UserError."""
+    """``body`` as UTF-8 without a mark; other charsets' invalid bytes are U+FFFD. Raises
+    UserError."""
     try:
         message = Message()
         message["Content-Type"] = content_type.replace("\r", " ").replace("\n", " ")
@@ -59,7 +59,7 @@ def text_of(body: bytes, content_type: str) -> bytes:
 
 
 def json_of(text: bytes) -> bytes:
-    """``text``, which is JSON; lone halves of surrogate pairs become U+FFFD. Raises UserError."""
+    """JSON text with lone surrogate halves replaced by U+FFFD. Raises UserError."""
     try:
         try:
             _check_json(text)
@@ -73,7 +73,7 @@ def json_of(text: bytes) -> bytes:
 
 
 def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa.BinaryArray:
-    """One body for each record. ``text`` is JSON where ``form`` is. Raises UserError."""
+    """One body per record. ``text`` is JSON if ``form`` is. Raises UserError."""
     if not text.strip(json_paths.BLANK):
         return NO_RECORDS
     if form == "json":
@@ -86,7 +86,7 @@ def records_of(text: bytes, form: Format, path: Sequence[json_paths.Step]) -> pa
 
 
 def next_link(header: str) -> str | None:
-    """The target of ``rel="next"`` in a header ``Link``."""
+    """The target of ``rel="next"`` in a ``Link`` header (RFC 8288)."""
     for link in _LINK.finditer(header[: 64 * 1024]):
         rel = _REL.search(link[2])
         if rel is not None and "next" in (rel[1] or rel[2] or "").lower().split():
@@ -95,7 +95,7 @@ def next_link(header: str) -> str | None:
 
 
 def _elements(values: list[bytes]) -> pa.BinaryArray:
-    """Arrays give their elements, objects themselves, null nothing."""
+    """The elements of arrays, and objects; null is skipped."""
     kept = [one for one in values if one.strip(json_paths.BLANK) != b"null"]
     if any(one.lstrip(json_paths.BLANK)[:1] not in (b"[", b"{") for one in kept):
         raise UserError("the path `records` leads to what is neither an array nor an object")
@@ -109,7 +109,7 @@ def _elements(values: list[bytes]) -> pa.BinaryArray:
 
 
 def _checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
-    """Raises UserError when one is too large for an event."""
+    """Raises UserError for a body that is too large for an event."""
     if (pc.max(pc.binary_length(bodies)).as_py() or 0) > MOST_LINE_BYTES:
         raise UserError(f"an event of the answer is larger than {MOST_LINE_BYTES // 2**20} MiB")
     return bodies
@@ -117,8 +117,8 @@ def _checked(bodies: pa.BinaryArray) -> pa.BinaryArray:
 
 @dataclass(frozen=True)
 class Tracked:
-    """``last`` is the greatest tracked value so far, as it came, or "". ``seen``: the hashes of the
-    records that have it, joined."""
+    """``last``: the greatest tracked value so far, verbatim, or "". ``seen``: joined hashes of the
+    records with that value."""
 
     last: str = ""
     seen: bytes = b""
@@ -130,11 +130,8 @@ class Tracked:
 
 
 class Tracker:
-    """Drops records below the greatest value so far, and those at it that came before.
-
-    Over the pages of one due time the value before the first page counts: records may come in any
-    order.
-    """
+    """Drops records below the greatest value so far, and known ones at it. Pages of a due time
+    compare with the value before the first page: records may come in any order."""
 
     def __init__(self, track: TrackField) -> None:
         self._key = _KEYS[track.type]
@@ -145,10 +142,8 @@ class Tracker:
     def pass_on(
         self, bodies: pa.BinaryArray, began: Tracked, reached: Tracked
     ) -> tuple[pa.BinaryArray, Tracked]:
-        """The records that are new since ``began``, and ``reached`` with all of them.
-
-        Raises UserError when none of the records has the value, or one of another type.
-        """
+        """The records that are new since ``began``, and ``reached`` advanced by all records. Raises
+        UserError when no record has the value, or for a value of another type."""
         first = self._parsed(began.last) if began.last else None
         best = self._parsed(reached.last) if reached.last else None
         known, seen, kept, without = began.hashes, reached.hashes, [], 0
@@ -186,7 +181,7 @@ class Tracker:
         return text
 
     def _parsed(self, text: str) -> Any:
-        """What orders values of this type."""
+        """The sort key of a value."""
         try:
             return self._key(text)
         except (ValueError, ArithmeticError) as error:
@@ -196,7 +191,7 @@ class Tracker:
 
 
 def _time(text: str) -> tuple[int, Decimal]:
-    """Seconds and their fraction, of any number of digits."""
+    """Seconds and their fraction, with any number of digits."""
     fraction = _FRACTION.search(text)
     moment = datetime.fromisoformat(_FRACTION.sub("", text, count=1))
     if moment.tzinfo is None:

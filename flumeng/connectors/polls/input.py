@@ -1,8 +1,5 @@
-"""Input of a collector whose partitions are lanes of due times.
-
-A server that does not answer costs its own flow a delay. A due time that a retry does not help is
-recorded as failed, and the next one is asked.
-"""
+"""Collector input for polls; partitions are lanes of due times. A silent server delays only its own
+flow. Due times with permanent errors are recorded as failed, and the next one follows."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 
 ASK_THREADS, FAILING_THREADS = 16, 8
-"""Threads of a process that wait for servers, apart for polls that failed last."""
+"""Threads of a process for requests; polls whose last attempt failed have their own."""
 PROBE_THREADS = 2
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of due times")
 
 
 class PollsInput:
-    """See ``Input``. ``store`` has the queues; databases are read through ``spark``."""
+    """See ``Input``. ``store`` has the queues; ``spark`` reads databases."""
 
     def __init__(self, store: Store, spark: SparkSession) -> None:
         self.store = store
@@ -69,14 +66,12 @@ class PollPositions:
         self._shared = shared
         self._wake = wake
         self._reader: PollsReader | None = None
-        """Of the flow; None when it polls no more."""
+        """None when the flow has no poller."""
         self._poll: Poll | None = None
         self._asking: dict[str, Asking] = {}
-        """By partition."""
         self._watches = False
 
     def open(self, spec: FlowSpec) -> None:
-        """Raises UserError."""
         self.close()
         if spec.pollers:
             (part,) = spec.pollers
@@ -172,7 +167,7 @@ class PollPositions:
 
 
 def _reach(asking: Asking, lane: LaneLog) -> Reach | None:
-    """Answers can be read; due times without one are held while something is wrong."""
+    """The readable answers; due times without an answer are held while there is trouble."""
     if lane.trouble:
         return Reach("", 0, trouble=lane.trouble)
     asking.follow(lane)

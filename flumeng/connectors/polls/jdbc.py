@@ -1,8 +1,5 @@
-"""Reads rows of databases through Spark; columns that Spark would round are read as texts.
-
-Messages, plans and Spark's interface show the statement and nothing else. Time limits: the
-database's, then that of the driver's socket, then the job's in Spark.
-"""
+"""Reads database rows through Spark; columns that Spark would round are read as texts. Spark's UI
+shows only the statement. Time limits: the database's, the driver's socket, the Spark job's."""
 
 from __future__ import annotations
 
@@ -32,16 +29,16 @@ from flumeng.platform.scrubbing import excerpt
 POOL = "polls"
 BATCH_BYTES = 2**20
 LATE_SECONDS = 10
-"""So much later than in the database a statement is ended here."""
+"""A statement is ended here this long after the database's own limit."""
 MOST_DIGITS = 38
-"""Of Spark's decimals: a column with so many may have more, which Spark rounds."""
+"""Spark's largest decimal: a column of this precision may have more digits, which Spark rounds."""
 TIME = "logical_time_type"
-"""The metadata of columns of Spark with a time of day, which it reads with milliseconds."""
+"""Spark's column metadata for a time of day, which it reads with milliseconds only."""
 CUT = "flumeng_cut"
 LATER = ("08", "40", "53", "57", "58", "55P03", "HYT")
-"""Retried: connections, conflicts, lack of resources, stopping servers, disks, locks, time-outs."""
+"""SQL states to retry: connections, conflicts, resources, shutdown, disks, locks, time-outs."""
 NEVER = ("57P04",)
-"""A database that was dropped."""
+"""The database was dropped."""
 MOST_CHARACTERS = 500
 PACKAGES = {
     "postgresql": "org.postgresql:postgresql:42.7.4",
@@ -55,10 +52,10 @@ _numbers = itertools.count(1)
 
 
 class SparkJdbc:
-    """A ``JdbcQuery``. It is asked by one thread."""
+    """A ``JdbcQuery``. Queried by one thread."""
 
     def __init__(self, spark: SparkSession, options: SqlPollSource) -> None:
-        """Raises UserError for a secret that is not there."""
+        """Raises UserError for a missing secret."""
         self._context = spark.sparkContext
         self._session = spark.newSession()
         self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", options.fetch_rows)
@@ -99,7 +96,7 @@ class SparkJdbc:
             late.cancel()
 
     def close(self) -> None:
-        """What asks the database for the columns of a statement ends by its driver's time-out."""
+        """A running query for a statement's columns ends only by the driver's time-out."""
         self._closed.set()
         self._cancel()
 
@@ -111,8 +108,8 @@ class SparkJdbc:
         self._context.cancelJobGroup(self._name)
 
     def _exact(self, statement: str) -> tuple[DataFrame, set[str]]:
-        """The rows, and the names of columns whose numbers are texts. A time without a zone is read
-        as a text too: by itself Spark moves one that the zone of this host leaves out."""
+        """The rows, and the names of numeric columns read as texts. Times without a zone are read
+        as texts too: Spark would shift one that this host's zone skips."""
         rows = self._load(statement)
         long = {field.name for field in rows.schema if _is_long(field)}
         clocks = {field.name for field in rows.schema if field.metadata.get(TIME)}
@@ -137,7 +134,7 @@ class SparkJdbc:
 
 @dataclass(frozen=True)
 class UntilTooMuch:
-    """Batches up to the one that exceeds ``most_bytes``, with whether it is that one."""
+    """Batches up to the one that exceeds ``most_bytes``, flagged in an extra column."""
 
     most_bytes: int
 
@@ -205,7 +202,7 @@ def _of_state(state: str, said: str, database: Jdbc) -> FlumengError:
 
 
 def _causes(error: Exception) -> Iterator[Any]:
-    """The exceptions of Java, from the outermost one."""
+    """The Java exceptions, outermost first."""
     thrown: Any = None
     if isinstance(error, Py4JJavaError):
         thrown = error.java_exception
@@ -219,7 +216,7 @@ def _causes(error: Exception) -> Iterator[Any]:
 def _sql_state(cause: Any) -> str | None:
     try:
         found = cause.getSQLState()
-    except Py4JError:  # it is another exception, and has no such method
+    except Py4JError:  # another exception, without this method
         return None
     return str(found) if found else None
 

@@ -1,9 +1,6 @@
-"""Paths into JSON, like ``data.items[*].hits`` or ``["@odata.nextLink"]``, and the values there.
-
-A step is a name, an index (counted from the end below 0) or ``[*]`` for all elements; with a ``?``
-behind it, it may be missing. Names with other characters than letters, digits and ``_@$-`` are in
-quotes. Values keep their own writing.
-"""
+"""JSON paths like ``data.items[*].hits`` or ``["@odata.nextLink"]``, and their verbatim values. A
+step is a name, an index (negative from the end) or ``[*]``; a ``?`` after it makes it optional.
+Names with characters other than letters, digits and ``_@$-`` are quoted."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @dataclass(frozen=True)
 class Step:
-    """``key`` is a name, an index, or None for all elements."""
+    """``key``: a name, an index, or None for all elements."""
 
     key: str | int | None
     optional: bool
@@ -70,8 +67,7 @@ def check_single(text: str) -> None:
 
 
 def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
-    """All values there. Raises UserError when a step is missing that is not optional; behind a
-    null nothing is."""
+    """All values at the path. Raises UserError for a missing required step; null ends a path."""
     if not path:
         yield text
         return
@@ -89,7 +85,7 @@ def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
 
 
 def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
-    """The first value there; None when there is none, or null."""
+    """The first value at the path; None when missing or null."""
     for step in path:
         inner = _below(text, step)
         if not inner:
@@ -100,7 +96,7 @@ def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
 
 
 def scalar(text: bytes) -> str | None:
-    """The content of a string, the writing of a number; None of anything else."""
+    """The content of a string, a number verbatim, else None."""
     if text[:1] == b'"':
         try:
             return msgspec.json.decode(text, type=str)
@@ -110,7 +106,7 @@ def scalar(text: bytes) -> str | None:
 
 
 def _below(text: bytes, step: Step) -> list[bytes] | None:
-    """The values of a step, several only of ``[*]``; None when it is missing."""
+    """The values of a step, several only for ``[*]``; None when it is missing."""
     text = text.strip(BLANK)
     try:
         if isinstance(step.key, str):

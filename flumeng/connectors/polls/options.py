@@ -1,4 +1,4 @@
-"""The options that all pollers share: their schedule, and where their answers are kept."""
+"""Options of all polling sources: schedule, and the place of stored answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_cron(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a poller asks. A due time is asked once in the cluster, whoever does it."""
+    """When a poller asks. A due time is asked once in the cluster, whichever process asks."""
 
     cron: str | None = option(
         doc="A cron expression of five fields, or of six with the seconds in front. Where clocks "
@@ -82,14 +82,14 @@ class Schedule:
             yield "time_zone", "needs a cron expression"
 
     def due_after(self, moment: datetime, flow: str) -> Iterator[datetime]:
-        """The due times of ``flow`` behind ``moment``, in UTC and in order; without an end, or
-        until the cron expression has none."""
+        """The flow's due times after ``moment``, sorted, in UTC; infinite unless the cron
+        expression ends."""
         late = self._late(flow)
         moments = self._moments(moment - late, back=False)
         return (due + late for due in moments if due + late > moment)
 
     def last_due(self, moment: datetime, flow: str) -> datetime | None:
-        """The last due time of ``flow`` that is not behind ``moment``."""
+        """The flow's last due time at or before ``moment``."""
         late = self._late(flow)
         moments = self._moments(moment - late + timedelta(seconds=1), back=True)
         return next((due + late for due in moments if due + late <= moment), None)
@@ -110,8 +110,8 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Where answers lie from when they are given until they are in all sinks. So an answer stays
-    what it was, whoever goes on with it."""
+    """Where answers lie from when they are given until they are in all sinks. So an answer stays as
+    it was, whichever process goes on with it."""
 
     path: str = option(
         doc="A directory, or a part of a bucket, that all hosts see which may collect the flow.",
@@ -129,7 +129,7 @@ class Answers:
 
     @property
     def local_path(self) -> str:
-        """The path when each host has a directory of its own there, else empty."""
+        """The path when it differs by host, else empty."""
         return own_path(self.path, shared=self.shared)
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -138,7 +138,7 @@ class Answers:
 
 
 class KeepsAnswers(SourceOptions):
-    """Placing of a source that may have ``answers``."""
+    """Base of sources with optional ``answers``."""
 
     implementation: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"
     finder: ClassVar[str] = "flumeng.connectors.polls.finder:ScheduleFinder"

@@ -50,9 +50,9 @@ def check_start(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackColumn:
-    """By which column rows are taken once. Where writers are at work rows become visible in another
-    order than that of the column, and none is taken before all below it are there or can no more
-    come: a transaction that writes has to end within `settle_seconds`."""
+    """The column by which rows are taken once. Where writers are at work rows become visible in
+    another order than that of the column, and none is taken before all below it are there or can no
+    more come: a transaction that writes has to end within `settle_seconds`."""
 
     column: str = option(
         doc="A number that each row has alone and that grows, such as a key from a sequence "
@@ -168,7 +168,7 @@ class SqlPollSource(KeepsAnswers):
         if self.table is not None:
             places = dict.fromkeys((database.place, database.table_place))
         else:
-            # But in PostgreSQL a statement may name any database of the server.
+            # In PostgreSQL a statement cannot name other databases of the server.
             alone = database.kind == "postgresql"
             places = dict.fromkeys([database.place if alone else database.server])
         for place in places:

@@ -1,9 +1,6 @@
-"""Polls a database for its rows: all of them, or each once by a column that grows.
-
-Rows of concurrent transactions become visible in another order than that of their numbers and
-times. No row is taken before all below it are visible or can no more come: see ``sql_state`` for
-numbers; times have to be old enough by the database's own clock.
-"""
+"""Polls a database for all rows, or for each row once by a growing column. A row is taken when no
+lower one can appear any more, as transactions become visible out of order: ``sql_state`` decides
+for numbers; times must be old enough by the database's clock."""
 
 from __future__ import annotations
 
@@ -35,15 +32,15 @@ from flumeng.platform.errors import CorruptError, UserError
 
 PAGE_ROWS = 20_000
 PAGE_BYTES = 8 * 2**20
-"""Of Arrow; as JSON it is about twice as much."""
+"""Arrow bytes; JSON takes about twice as much."""
 LARGEST = 8
-"""Times ``PAGE_BYTES`` for what cannot be divided: rows with one time, and whole tables."""
+"""Factor on ``PAGE_BYTES`` for indivisible answers: rows with one time, and whole tables."""
 _WHOLE = re.compile("-?[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Found:
-    """``cut``: there may be more rows than those."""
+    """``cut``: more rows may exist."""
 
     rows: pa.Table
     cut: bool
@@ -51,19 +48,16 @@ class Found:
 
 class JdbcQuery(Protocol):
     def __call__(self, statement: str, most_bytes: int) -> Found:
-        """The rows of a SELECT, up to those with which they are more than ``most_bytes``. Numbers
-        that are too long for Arrow are texts in a column with the metadata ``json_text.NUMBER``.
-
-        Raises UnavailableError and UserError.
-        """
+        """A SELECT's rows, up to the batch that exceeds ``most_bytes``. Numbers too long for Arrow
+        are texts with the metadata ``json_text.NUMBER``. Raises UnavailableError and UserError."""
 
     def close(self) -> None:
-        """End the statement; from any thread."""
+        """End the statement; thread-safe."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Rows in order with their values and keys. ``full``: others may follow."""
+    """Sorted rows with their values and keys. ``full``: others may follow."""
 
     rows: pa.Table
     values: list[str]
@@ -72,8 +66,8 @@ class Page:
 
     @classmethod
     def of(cls, found: Found, count: int, *, keyed: bool) -> Page | None:
-        """The page of at most ``count`` rows, whose last columns are the value, the key when they
-        are ``keyed``, and their number. None when these are not the first rows."""
+        """The page of at most ``count`` rows; its last columns are value, key if ``keyed``, and row
+        number. None when these are not the first rows."""
         rows = found.rows.take(pc.sort_indices(found.rows.column(-1)))
         if rows.column(-1).to_pylist() != list(range(1, rows.num_rows + 1)):
             return None
@@ -89,7 +83,7 @@ class Page:
 
     @property
     def last_group(self) -> int:
-        """Where the rows with the last value begin, of which some may be missing."""
+        """Start of the rows with the last value, which may be incomplete."""
         return self.values.index(self.values[-1]) if self.values else 0
 
     @property
@@ -177,7 +171,7 @@ class SqlPoll:
     def _whole_groups(
         self, page: Page, track: TrackColumn, behind: Place | None, until: str
     ) -> Page:
-        """The full page without its last rows of the same value; a larger page when all have it."""
+        """A full page without its last value's rows; a larger page when all have that value."""
         if not page.last_group:
             page = self._page(track, behind, until, PAGE_ROWS, LARGEST)
         if not page.full:
@@ -192,7 +186,7 @@ class SqlPoll:
     def _page(
         self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
     ) -> Page:
-        """The first rows. A database may send others first: then fewer are asked for."""
+        """The first rows. A database may send others first: then fewer are requested."""
         count, most = count * times, PAGE_BYTES * times
         while True:
             found = self._query(self._statements.page(track, behind, until, count), most)
@@ -204,8 +198,7 @@ class SqlPoll:
             count = max(1, found.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:
-        """A full page without its last row, which is compared with the next page. Raises UserError
-        when rows cannot be told apart."""
+        """A full page without its last row, for the next page. Raises UserError for equal rows."""
         if page.duplicate is not None:
             values = " and ".join(map(str, page.duplicate))
             names = " and ".join(filter(None, (track.column, track.key)))
@@ -225,7 +218,7 @@ def _behind(at: State) -> Place | None:
 
 
 def _is_number(column: pa.Field, track: TrackColumn) -> bool:
-    """Whether the column is one of numbers, not of times. Raises UserError."""
+    """Whether the column holds numbers, not times. Raises UserError."""
     kind = column.type
     decimal = pa.types.is_decimal(kind) and kind.scale == 0
     number = pa.types.is_integer(kind) or decimal or json_text.is_number(column)
@@ -250,7 +243,6 @@ def _number(text: str, track: TrackColumn) -> int:
 
 
 def bodies_of(rows: pa.Table) -> pa.BinaryArray:
-    """Each row as JSON."""
     texts = [text for batch in rows.to_batches() for text in texts_of(batch)]
     return pa.concat_arrays(texts) if texts else pa.array([], pa.binary())
 

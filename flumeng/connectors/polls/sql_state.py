@@ -1,9 +1,8 @@
-"""The state of a poll of a database, and up to where its rows are settled.
+"""State of a database poll, and the limit up to which its rows are settled.
 
-A number is drawn before its row can be seen, so a missing number may still come while the
-transaction that has drawn it may be open. A *mark* is the greatest number that was seen at some
-time: all below it had been drawn by then. Once the mark is as old as a transaction may be, numbers
-that are missing below it never come.
+A number is drawn before its row is visible, so a missing number may still appear while its
+transaction may be open. A *mark* is the greatest number seen at some time: all numbers below were
+drawn by then. Once a mark is as old as a transaction may be, no missing number below it can appear.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from zoneinfo import ZoneInfo
 from flumeng.platform.errors import CorruptError, UserError
 
 MARKS = 16
-"""Marks within the time that a transaction may be open: rows wait for a sixteenth more at most."""
+"""Marks per settling time: rows wait at most a sixteenth longer."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _QUARTER = timedelta(minutes=15)
 _SET_BACK = 12
-"""Clocks are set back at full quarters of an hour, by fewer of them than this."""
+"""Clocks are set back at full quarters of an hour, by fewer quarters than this."""
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 Mark = tuple[int, int]
-"""Microseconds of the database's clock, and the number."""
+"""Microseconds of the database's clock, and the greatest number."""
 
 
 @dataclass(frozen=True)
 class State:
-    """All rows with ``value`` or less are taken; with a ``key``, of those with the same value those
-    up to it in the column ``keyed_by``. Values are texts as the database writes them."""
+    """All rows up to ``value`` are taken; with a ``key``, rows with the same value up to it in the
+    column ``keyed_by``. Values are texts in the database's format."""
 
     column: str
     value: str | None = None
@@ -65,7 +64,7 @@ class State:
 
 
 def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tuple[Mark, ...]:
-    """``marks`` with ``top``, which is seen now, unless one is about as old."""
+    """``marks`` with ``top`` as of now, unless one is about as old."""
     kept = [(min(when, now_us), number) for when, number in marks]
     if not kept or (top > kept[-1][1] and now_us - kept[-1][0] >= settle_us // MARKS):
         kept.append((now_us, top))
@@ -73,7 +72,7 @@ def marked(marks: Sequence[Mark], now_us: int, top: int, settle_us: int) -> tupl
 
 
 def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
-    """The number up to which no missing one comes any more."""
+    """The number up to which no missing one can appear any more."""
     old = [number for when, number in marks if now_us - when >= settle_us]
     return max(old, default=None)
 
@@ -81,8 +80,8 @@ def settled(marks: Sequence[Mark], now_us: int, settle_us: int) -> int | None:
 def complete(
     numbers: Sequence[int], below: int | None, settled_to: int | None
 ) -> tuple[int, int | None]:
-    """How many of ``numbers``, which grow, can be taken, and up to which number all is then taken.
-    All is up to ``below``."""
+    """How many of the ascending ``numbers`` can be taken, and the number up to which all then
+    are."""
     for count, number in enumerate(numbers):
         if settled_to is not None and number > settled_to:
             below = settled_to if below is None else max(below, settled_to)
@@ -94,15 +93,14 @@ def complete(
 
 
 def time_constant(moment: datetime, zone: ZoneInfo | None) -> str:
-    """``moment`` as a column writes it: with its zone when ``zone`` is None, else in ``zone``."""
+    """``moment`` in a column's format: in ``zone``, or with its zone when that is None."""
     if zone is None:
         return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}+00:00"
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S.%f}"
 
 
 def time_bound(moment: datetime, zone: ZoneInfo | None) -> str:
-    """A bound above no time of a column that is written after ``moment``: where the clock is set
-    back, the time that it is set to."""
+    """A lower bound of times written after ``moment``, also when the clock is set back."""
     if zone is None:
         return time_constant(moment, zone)
     quarter = EPOCH + (moment - EPOCH) // _QUARTER * _QUARTER

@@ -1,4 +1,4 @@
-"""The SQL that databases are asked: window functions and no LIMIT, which all of them have."""
+"""SQL statements for all supported databases: window functions instead of LIMIT."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ VALUE, KEY, NUMBER = "flumeng_value", "flumeng_key", "flumeng_number"
 
 @dataclass(frozen=True)
 class Dialect:
-    """``text`` casts a number or a time to a text with all its digits, which compares with the
-    column again. ``clock`` is the database's time, with its zone or in UTC. ``properties`` make its
-    driver give texts of times in UTC."""
+    """``text`` casts a number or time to a text with all digits, comparable with the column.
+    ``clock``: the database's time, with its zone or in UTC. ``properties`` make the driver return
+    times in UTC."""
 
     text: str
     clock: str
     quote: str = "'"
     backslash: str = "\\"
-    """How a backslash in a text constant is written."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def constant(self, value: str | int) -> str:
@@ -48,8 +47,8 @@ DIALECTS: Mapping[str, Dialect] = {
 
 @dataclass(frozen=True)
 class Place:
-    """All rows with ``value`` or less are taken; with a ``key``, of those with the same ``value``
-    those up to it. With ``included`` it is where to begin."""
+    """All rows up to ``value`` are taken; with a ``key``, rows with the same ``value`` up to it.
+    ``included``: rows with ``value`` are not taken yet."""
 
     value: str | int
     key: str | int | None = None
@@ -77,8 +76,8 @@ class Statements:
         )
 
     def page(self, track: TrackColumn, after: Place | None, until: str, count: int) -> str:
-        """The first ``count`` rows behind ``after``, each with its number in the order of the
-        column; ``until`` bounds the column: an operator and a constant."""
+        """The first ``count`` rows after ``after``, numbered in the column's order. ``until``: an
+        operator and a constant that bound the column."""
         column, key = f"q.{track.column}", f"q.{track.key}" if track.key else None
         order = f"{column}, {key}" if key else column
         wanted = [

@@ -1,7 +1,5 @@
-"""Texts of requests with variables in braces, like ``{last}`` or ``{due:%Y-%m-%d}``.
-
-Other braces are text, as in JSON. Values of secrets and variables are not expanded again.
-"""
+"""Request templates with variables in braces, like ``{last}`` or ``{due:%Y-%m-%d}``. Other braces
+are plain text, as in JSON. Values of secrets and variables are not expanded again."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ _BRACED = re.compile(r"\{[^{}]*\}")
 
 
 class Template:
-    """``variables``: the names of those in the text."""
+    """``variables``: the names used in the text."""
 
     def __init__(
         self, text: str, resolve: Callable[[str], str] = lambda reference: reference
     ) -> None:
-        """``resolve`` looks up secrets. Raises ValueError for an unknown form of a time."""
+        """``resolve`` looks up secrets. Raises ValueError for an unknown time format."""
         self._text = text
         tokens = list(_TOKEN.finditer(text))
         for token in tokens:
@@ -52,7 +50,7 @@ class Template:
 
 
 def unknown(text: str) -> str | None:
-    """The first braces there that are neither a variable nor a secret."""
+    """The first braces that are neither a variable nor a secret."""
     found = _BRACED.search(_TOKEN.sub("", text))
     return found[0] if found else None
 
@@ -79,5 +77,4 @@ def _shown(value: str | datetime, form: str | None) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """In UTC with a Z."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

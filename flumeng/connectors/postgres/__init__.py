@@ -1,1 +1,1 @@
-"""PostgreSQL through ADBC: a connection, a table, and columns as its binary COPY takes them."""
+"""PostgreSQL through ADBC: connection, table, and columns for its binary COPY."""

@@ -1,7 +1,5 @@
-"""Encodes columns for the binary COPY of PostgreSQL.
-
-Text in PostgreSQL is UTF-8 without NUL; other bytes become U+FFFD, except in ``bytea``.
-"""
+"""Encodes columns for PostgreSQL's binary COPY. Its text is UTF-8 without NUL; other bytes become
+U+FFFD, except in ``bytea``."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ JSONS = ("json", "jsonb")
 ABLE = (*TARGETS, *TEXTS, *JSONS, "bytea")
 """Supported types, by their names in ``pg_type``."""
 FIRST_TIME = -210_866_803_200_000_000
-"""Microseconds of the first day of PostgreSQL, in 4714 BC."""
+"""PostgreSQL's first day, in 4714 BC, in microseconds."""
 
 _CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "boolean"),
@@ -61,7 +59,7 @@ class UnfitError(FlumengError):
 
 
 def type_for(kind: pa.DataType) -> str:
-    """The type of a column in a table that is created for the events."""
+    """The column type in a table that is created for the events."""
     for known, name in _CREATED:
         if known(kind):
             return name
@@ -73,8 +71,7 @@ def type_for(kind: pa.DataType) -> str:
 
 
 def encode(name: str, column: pa.Array, target: str) -> pa.Array:
-    """``column`` for a column of type ``target``. Raises UnfitError for a value, UserError for a
-    type."""
+    """``column`` in the type ``target``. Raises UnfitError for a value, UserError for a type."""
     try:
         return _encoded(name, column, target)
     except pa.ArrowInvalid as error:
@@ -98,7 +95,7 @@ def as_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def as_json(name: str, column: pa.Array) -> pa.Array:
-    """Nested values as JSON; text is taken for JSON."""
+    """Nested values as JSON; text is assumed to be JSON."""
     if not pa.types.is_nested(column.type):
         return _without_nul(as_text(name, column).cast(pa.binary()))
     return _without_nul(json_text.values(name, column))
@@ -125,7 +122,7 @@ def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
 
 
 def _without_nul(texts: pa.Array) -> pa.Array:
-    """Without escaped NULs. A backslash may be escaped itself, so escapes are read in turn."""
+    """Replaces escaped NULs. Escapes are read in turn, as a backslash may be escaped itself."""
     found = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
     if not pc.any(found).as_py():
         return texts

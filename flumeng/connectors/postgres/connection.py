@@ -1,8 +1,5 @@
-"""A connection to PostgreSQL, and what its errors mean for a batch.
-
-Calls run in a thread, since ADBC has no time-outs: a server that hangs is given up. The caller runs
-plain BEGIN and COMMIT.
-"""
+"""A connection to PostgreSQL, and the classification of its errors. Calls run in a thread, since
+ADBC has no time-outs: a hanging server is abandoned. The caller runs plain BEGIN and COMMIT."""
 
 from __future__ import annotations
 
@@ -25,21 +22,21 @@ from flumeng.platform.scrubbing import excerpt
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
-"""The server ends a statement in time; else it is given up so much later."""
+"""The server ends a statement in time; this much later it is abandoned."""
 IDLE_SECONDS = 60
 """The server ends a transaction that waits longer for its client."""
 MESSAGE_CHARACTERS = 500
 REFUSING = ("21", "22", "23", "44", "54", "P0")
-"""Classes of errors about rows, including limits (54) and triggers (P0), which would repeat."""
+"""Error classes about rows, including limits (54) and triggers (P0), which would repeat."""
 PASSING = ("08", "25", "40", "53", "55", "57", "58")
 """Classes of temporary errors."""
 _PRIMARY = str(b"PG_DIAG_MESSAGE_PRIMARY")
 WRONG = ("password authentication failed", "does not exist", "pg_hba.conf", "SSL", "certificate")
-"""Permanent errors of connections, which have no class."""
+"""Permanent connection errors, which have no class."""
 
 
 class RefusedRowsError(FlumengError):
-    """The server refuses one of the rows for good."""
+    """The server permanently rejects one of the rows."""
 
 
 class Connection:
@@ -52,7 +49,7 @@ class Connection:
         self._calls = queue.SimpleQueue()
         self.broken = False
         self.known: dict[Target, tuple[str | None, dict[str, str]]] = {}
-        """By target the temporary table of upserts, and the type of each column."""
+        """Target -> temporary table of upserts, and the type of each column."""
         threading.Thread(target=self._work, name=str(server), daemon=True).start()
         try:
             self._call(self._connect, CONNECT_SECONDS)
@@ -72,14 +69,14 @@ class Connection:
         return self._call(run)
 
     def copy(self, rows: pa.RecordBatch, table: TableName | None, name: str) -> None:
-        """Into a table, or the temporary one of that name. Raises what ``execute`` raises."""
+        """Copies into a table, or the temporary one of that name. Raises like ``execute``."""
         target: dict[str, Any] = {"temporary": True}
         if table is not None:
             name, target = table.name, {"db_schema_name": table.schema}
         self._call(lambda: self._cursor.adbc_ingest(name, rows, mode="append", **target))
 
     def close(self) -> None:
-        """Returns at once; closes when the last call has ended."""
+        """Returns at once; closes after the last call."""
         self.broken = True
         self._calls.put(None)
 
@@ -96,7 +93,7 @@ class Connection:
             raise self._translated(error) from error
 
     def _work(self) -> None:
-        """The thread of the connection: all calls of ADBC."""
+        """The connection's thread: runs all ADBC calls."""
         while (call := self._calls.get()) is not None:
             run, done = call
             try:
@@ -127,7 +124,7 @@ class Connection:
 
 
 def _sentence(error: Error) -> str:
-    """The server's message, without what ADBC adds."""
+    """The server's message, without ADBC's additions."""
     details = {str(name): value for name, value in error.details or ()}
     primary = details.get(_PRIMARY)
     if primary:

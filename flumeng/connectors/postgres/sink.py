@@ -1,7 +1,4 @@
-"""The sink ``sql``: rows in PostgreSQL by COPY, a transaction for each split.
-
-This runs in the driver, and needs no library of PostgreSQL; executors run ``postgres.split``.
-"""
+"""SQL sink: COPY into PostgreSQL, one transaction per split. Executors run ``postgres.split``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
 """Writes a split of a batch in one transaction, in an executor.
 
-By batch: ``flumeng_batches`` has for each split the number of the last batch, written in the
-transaction of its events. Whoever comes with that number again, or a lower one, writes nothing,
-even if the COMMIT was never answered; concurrent writers wait for the lock on the row. By event:
-journal and seq are the key of an event, which is replaced.
-
-A refused row is searched by halves, in savepoints. Ids and reasons of refused rows are in
-``flumeng_batches`` too, so that a repeat refuses them again.
+By batch: ``flumeng_batches`` has each split's last batch number, from the transaction of its
+events. A writer with that number or a lower one writes nothing, even if the COMMIT was never
+answered; concurrent writers wait for the row lock. By event: journal and seq are the key. A refused
+row is located by bisection, in savepoints; ids and reasons are in ``flumeng_batches``, so that a
+repeat refuses them again.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.idle_clients import IdleClients
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""About the size of one COPY."""
+"""Approximate size of one COPY."""
 _idle: IdleClients[Server, Connection] = IdleClients()
 
 
@@ -141,8 +139,8 @@ class Claim:
 
 
 class Transaction:
-    """Begins when created. ``repeated``: was written before. To be abandoned after an error. Used
-    by one thread."""
+    """Begins when created; abandon it after an error. ``repeated``: written before. For one
+    thread."""
 
     def __init__(self, connection: Connection, target: Target, claim: Claim | None) -> None:
         """``claim``: by batch only. Raises UnavailableError, UserError."""
@@ -160,7 +158,7 @@ class Transaction:
         self.repeated = claim is not None and not self._take(claim)
 
     def write(self, events: pa.RecordBatch, refuse: Refuse) -> None:
-        """Raises UnavailableError, UserError, and what ``refuse`` raises."""
+        """Raises UnavailableError, UserError, and the errors of ``refuse``."""
         try:
             self._put(self._encoded(events))
         except (RefusedRowsError, UnfitError) as error:
@@ -177,7 +175,7 @@ class Transaction:
             self._refused[_ids(events)[0]] = reason
 
     def refused_before(self) -> Refused:
-        """What was refused when this number was written."""
+        """The rows refused when this batch number was written."""
         assert self._claim is not None
         claim, table = self._claim, self._target.table
         found = self._connection.execute(
@@ -201,7 +199,7 @@ class Transaction:
         self._connection.execute("ROLLBACK")
 
     def _take(self, claim: Claim) -> bool:
-        """Whether the number of the batch is new."""
+        """Returns whether the batch number is new."""
         run = self._connection.execute
         run(statements.TAKE_NAME, claim.backend)
         values = (claim.series, claim.split, claim.batch.number)
@@ -245,8 +243,8 @@ class Transaction:
         return pa.RecordBatch.from_arrays(encoded, names)
 
     def _prepare(self) -> tuple[str | None, dict[str, str]]:
-        """Once a connection: create what is missing. Returns the temporary table of upserts, and
-        the type of each column."""
+        """Once per connection: create missing tables and columns. Returns the temporary table of
+        upserts, and the type of each column."""
         target, table = self._target, self._target.table
         types = self._find_columns(table)
         if not types and target.creates:

@@ -1,4 +1,4 @@
-"""The SQL of the sink. Names are quoted."""
+"""SQL statements of the sink. Names are quoted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SELECT set_config('statement_timeout', $1, false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
-"""Of a connection; a COMMIT is on disk, whatever the database's default."""
+"""Settings of a connection; a COMMIT is on disk, despite the database's default."""
 FIND_COLUMNS = """
 SELECT a.attname, CASE
     WHEN t.typtype = 'e' THEN 'text'
@@ -28,7 +28,6 @@ WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a
 
 
 MAY_INSERT = "SELECT has_table_privilege(to_regclass($1), 'INSERT')::text"
-"""Whether the user may insert into table $1."""
 TAKE_NAME = "SELECT set_config('application_name', $1, true)"
 """Names the backend of this transaction."""
 END_NAMESAKES = """
@@ -38,7 +37,7 @@ WHERE application_name = $1 AND pid <> pg_backend_pid() AND usename = current_us
 
 
 def hold(table: TableName) -> str:
-    """Nobody can change the columns until the transaction ends."""
+    """Prevents changes of the columns until the transaction ends."""
     return f"LOCK TABLE ONLY {table} IN ROW EXCLUSIVE MODE"
 
 
@@ -64,7 +63,7 @@ def create_batches(table: TableName) -> str:
 
 def claim(table: TableName) -> str:
     """Locks the row of series $1 and split $2, and sets its number to $3. Returns no row, and
-    changes nothing, when that number is reached."""
+    changes nothing, if the number is not higher."""
     return (
         f"INSERT INTO {table.batches} AS known (series, split, number, written_at) "
         "VALUES ($1, $2, $3, now()) ON CONFLICT (series, split) DO UPDATE "

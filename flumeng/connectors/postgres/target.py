@@ -1,4 +1,4 @@
-"""A table of PostgreSQL as executors get it: plain data that shows no secret."""
+"""A PostgreSQL table for executors: plain data that shows no secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = ("journal", "seq")
 """The id of an event, and the primary key for upserts."""
 IDENTITY_OF = dict(zip(KEY, (identity.JOURNAL, identity.SEQ), strict=True))
 MOST_NAME_BYTES = 63
-"""The server cuts longer names."""
+"""The server truncates longer names."""
 BATCHES = "flumeng_batches"
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
@@ -37,7 +37,6 @@ class Server:
 
     @property
     def parameters(self) -> str:
-        """For libpq."""
         given: dict[str, object] = {
             "host": self.host,
             "port": self.port,
@@ -100,7 +99,7 @@ class Target:
         return cls(server, TableName(*options.place), schema, upserts, options.create, adds)
 
     def source(self, name: str) -> str:
-        """The column of the events that is written into ``name``."""
+        """The events' column that is written into ``name``."""
         return IDENTITY_OF.get(name, name) if self.upserts else name
 
 

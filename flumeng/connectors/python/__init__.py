@@ -1,1 +1,1 @@
-"""The sink ``python``: a user's own function."""
+"""Sink ``python``: a user's own function."""

@@ -1,8 +1,5 @@
-"""Calls a user's function with each batch, by the contract of Spark's ``foreachBatch``.
-
-It runs in the driver, in the batch's thread and time limit. A batch that is repeated after a crash
-has the same events and number.
-"""
+"""Calls a user's function with each batch, by the contract of Spark's ``foreachBatch``, in the
+driver and the batch's thread. A batch repeated after a crash has the same events and number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Values that executors send to the driver beside rows. Light: no Spark, no Arrow. Spark never
-forgets an accumulator, so pipelines share those of ``flumeng.agent.collector.accumulators``.
-"""
+"""Values from executors to the driver beside rows, without Spark or Arrow. Spark never forgets an
+accumulator: pipelines share those of ``flumeng.agent.collector.accumulators``."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 Value = TypeVar("Value")
 Entries = dict[tuple[str, str], Value]
-"""Task and subject -> value."""
+"""(Task, subject) -> value."""
 
 _adding = threading.Lock()
 
@@ -19,15 +18,15 @@ _adding = threading.Lock()
 class Accumulator(Protocol[Value]):
     @property
     def value(self) -> Entries[Value]:
-        """Any thread may get entries; none may iterate over them."""
+        """Any thread may get entries; no thread may iterate over them."""
 
     def add(self, term: Entries[Value]) -> None: ...
 
 
 @dataclass(frozen=True)
 class AccumulatorHandle(Generic[Value]):
-    """An accumulator in stages. It stays pickled: several threads of an executor add to it, and an
-    accumulator is for one."""
+    """An accumulator in stages. It stays pickled: several threads of an executor add to it, but an
+    accumulator is for one thread."""
 
     pickled: bytes
 

@@ -1,4 +1,4 @@
-"""The parts of ``Positions`` that inputs share: watching, probing, describing standstills."""
+"""Parts of ``Positions`` that inputs share: watching, probing, describing standstills."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from flumeng.platform.errors import UnavailableError
 
 PROBE_THREADS = 4
 HUNG_SECONDS = 60.0
-"""How long a server that did not answer a probe is remembered."""
+"""How long a server without an answer to a probe is remembered."""
 
 
 class Probes:
-    """Retries failed reads apart from batches, in a few threads for all tasks of a process.
-
-    When a server does not answer a probe, its waiting probes fail with the same error, so that many
-    partitions of one hung server do not occupy all threads.
-    """
+    """Retries failed reads apart from batches, in a few threads of a process. A silent server's
+    error fails its waiting probes too, so that one hung server does not occupy all threads."""
 
     def __init__(self, name: str, threads: Executor | None = None) -> None:
         self._threads = threads or ThreadPoolExecutor(PROBE_THREADS, f"{name} probe")
@@ -60,8 +57,8 @@ class Probes:
 
 
 class WatchedPositions:
-    """``Positions`` of one task. ``open`` of a subclass sets the watcher and the reader, which
-    other tasks share; without a watcher the flow has no such source."""
+    """``Positions`` of one task. ``open`` of a subclass sets watcher and reader, which tasks share;
+    without a watcher the flow has no such source."""
 
     def __init__(self, probes: Probes, wake: Callable[[], None]) -> None:
         self._probes = probes
@@ -99,6 +96,6 @@ class WatchedPositions:
 
 
 def described(standstill: Standstill, texts: Mapping[Kind, str], **names: str) -> str:
-    """The sentence of ``texts`` for this standstill, its fields filled in."""
+    """The sentence of ``texts`` for this standstill, with its fields filled in."""
     label = label_of(standstill.partition)
     return texts[standstill.kind].format(**asdict(standstill), label=label, **names)

@@ -1,8 +1,6 @@
-"""The first stage of every batch: an executor reads its split, range by range.
-
-The split has all that the reader needs, neither ZooKeeper nor configuration. A range comes whole
-and checked, or the Spark task fails soon with the partition and the offset.
-"""
+"""First stage of every batch: an executor reads its split, range by range, without ZooKeeper or
+configuration. A range arrives whole and checked, or the Spark task fails with partition and
+offset."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from flumeng.platform.scrubbing import Secret
 
 OptionsT = TypeVar("OptionsT")
 Secrets = tuple[tuple[str, Secret], ...]
-"""References, and their secrets."""
+"""Pairs of reference and secret."""
 
 
 class Reader(Protocol):
@@ -38,15 +36,12 @@ class Reader(Protocol):
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules imported only where it reads, to be imported ahead."""
+        """Modules to import ahead, as only reading imports them."""
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """The events of ``piece`` in the order of their offsets, in ``schema``; ``address`` is that
-        of the partition's ``Reach``. No batch is empty.
-
-        ``journal`` and ``seq`` are the partition and the offset: an event's identity for good.
-        Raises CorruptError, UnavailableError and UserError, after a bounded time.
-        """
+        """The events of ``piece`` in offset order, in ``schema``, in non-empty batches. ``journal``
+        and ``seq``, partition and offset, are an event's permanent identity. Raises CorruptError,
+        UnavailableError and UserError, after a bounded time."""
 
 
 def source_of(spec: FlowSpec, kind: type[OptionsT]) -> OptionsT | None:
@@ -69,11 +64,11 @@ class Admitting(Protocol):
         """The credentials it is pickled with; when they change, a pickled reader is useless."""
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
-        """The addresses for ``splits``, with what admits executors for some minutes."""
+        """The addresses for ``splits``, with tokens that admit executors for some minutes."""
 
 
 def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
-    """Partition -> [start, end) of its ranges together."""
+    """Partition -> [start, end) of all its ranges."""
     found: dict[str, tuple[int, int]] = {}
     for piece in itertools.chain.from_iterable(splits):
         start, end = found.get(piece.partition, (piece.start, piece.end))
@@ -83,8 +78,8 @@ def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def _freeze_modules() -> None:
-    """Exclude loaded modules from the garbage collection after each task of Spark's Python workers,
-    which takes 50 ms otherwise."""
+    """Excludes loaded modules from the garbage collection of Spark's workers, 50 ms after each
+    task."""
     gc.freeze()
 
 
@@ -103,7 +98,7 @@ class ReadSplits:
         return identity.with_identity(schema) if self.identified else schema
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes batches of split numbers, gives ``schema``."""
+        """Maps batches of split numbers to events in ``schema``."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 events = self._read(self.splits[number])

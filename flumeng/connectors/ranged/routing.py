@@ -1,6 +1,5 @@
-"""All inputs of a process as one, routed by the names of partitions. A flow whose sources were
-changed reads the rest of its former ones.
-"""
+"""Routes partitions to inputs by name; a changed flow still reads the rest of its former
+sources."""
 
 from __future__ import annotations
 
@@ -32,18 +31,18 @@ UNKNOWN = "this flumeng knows no input that has such partitions: a newer one doe
 
 
 class Input(Protocol):
-    """One kind of input, for all tasks of a process: connections, threads and watches are bounded
-    by settings, never by the number of tasks."""
+    """One kind of input, for all tasks of a process: settings limit connections, threads and
+    watches, regardless of the number of tasks."""
 
     def positions(self, wake: Callable[[], None]) -> Positions:
-        """Those of one task; ``wake`` only enqueues, and is called when they may have changed."""
+        """One task's positions; ``wake`` only enqueues, and is called after possible changes."""
 
     def reader(self, spec: FlowSpec) -> Reader | None:
         """The reader of its partitions; None when the flow has no such source."""
 
 
 class Inputs:
-    """The ``Input`` of all partitions. ``by_name``: see ``input_of``; ``installed`` makes others
+    """The ``Input`` of all partitions. ``by_name``: see ``input_of``; ``installed`` creates others
     when a flow has such a source."""
 
     def __init__(
@@ -67,7 +66,7 @@ class Inputs:
 
 
 class RoutedPositions:
-    """See ``Positions``. Positions of an input are made for its first partition."""
+    """See ``Positions``. An input's positions are created with its first partition."""
 
     def __init__(self, inputs: Mapping[str, Input], wake: Callable[[], None]) -> None:
         self._inputs = inputs
@@ -186,7 +185,7 @@ class RoutedReader:
 
 
 def fit(events: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``events`` with the columns of ``schema``, which has all of theirs."""
+    """``events`` with the columns of ``schema``, a superset of theirs."""
     own = set(events.schema.names)
     columns = [
         events.column(field.name) if field.name in own else pa.nulls(events.num_rows, field.type)

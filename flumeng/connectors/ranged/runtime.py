@@ -1,9 +1,6 @@
-"""Runs a ``RangedInput``: as a finder in the discovery process, as an input in the collector, and
-as a reader in executors.
-
-A partition ``NAME`` of the incarnation ``I`` of the input ``X`` is ``NAME.I@X`` in ZooKeeper. Bytes
-of the name that ZooKeeper's schema does not allow are ``_xHH_`` there, in hexadecimal digits.
-"""
+"""Runs a ``RangedInput`` as finder (discovery), input (collector) and reader (executors). A
+partition ``NAME`` of incarnation ``I`` of input ``X`` is ``NAME.I@X`` in ZooKeeper; bytes not
+allowed there become ``_xHH_``, in hexadecimal."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 
 
 def partition_name(source: str, name: str, incarnation: str) -> str:
-    """The partition in ZooKeeper. Raises UserError for an incarnation with other characters than
-    letters, digits, underscores and dashes, and for names that are too long."""
+    """The partition in ZooKeeper. Raises UserError for overlong names, and incarnations with
+    characters other than letters, digits, underscores and dashes."""
     escaped = _FOREIGN.sub(lambda found: b"_x%02x_" % found[0][0], os.fsencode(name)).decode()
     if not escaped or len(escaped) > _LONGEST_NAME or not _INCARNATION.fullmatch(incarnation):
         raise UserError(
@@ -50,7 +47,7 @@ def partition_name(source: str, name: str, incarnation: str) -> str:
 
 
 def name_and_incarnation(partition: str) -> tuple[str, str]:
-    """What ``partition_name`` was given."""
+    """Inverse of ``partition_name``."""
     escaped, _, incarnation = partition.rpartition("@")[0].rpartition(".")
     name = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), escaped.encode())
     return os.fsdecode(name), incarnation
@@ -115,8 +112,6 @@ class RangedRuntime:
 
 
 class RangedPositions(WatchedPositions):
-    """See ``Positions``."""
-
     def __init__(self, runtime: RangedRuntime, wake: Callable[[], None]) -> None:
         super().__init__(runtime.probes, wake)
         self._runtime = runtime
@@ -160,7 +155,7 @@ class _Watcher(EndWatcher[Reach]):
 
 @dataclass(frozen=True)
 class RangedReader:
-    """See ``Reader``. It is pickled with the options, and makes its input where it reads."""
+    """See ``Reader``. It is pickled with the options, and creates its input where it reads."""
 
     kind: type[RangedInput]
     options: Any
@@ -220,7 +215,7 @@ def _by_full_name(source: RangedInput, partitions: Collection[str]) -> dict[str,
 
 
 def _is_of(partition: str, ends: Ends) -> bool:
-    """Whether the ends are of this incarnation of the partition, as far as they say."""
+    """Whether the ends belong to this incarnation; True when they do not name one."""
     return ends.incarnation in ("", name_and_incarnation(partition)[1])
 
 
@@ -231,7 +226,7 @@ def _reach(partition: str, ends: Ends) -> Reach:
 
 
 def _require_incarnation(source: RangedInput, partition: str) -> None:
-    """Called when events were read and before they are handed on. Raises CorruptError."""
+    """Called after reading events and before returning them. Raises CorruptError."""
     if not all(_is_of(partition, ends) for ends in _by_full_name(source, [partition]).values()):
         raise CorruptError(f"{label_of(partition)} {REPLACED}")
 
@@ -243,7 +238,7 @@ class _Finders:
     kind: type[RangedInput]
 
     def of(self, options: Any, store: Store, task: FindingTask) -> RangedFinder:
-        del store, task  # such an input needs to know neither
+        del store, task  # such an input needs neither
         return RangedFinder(self.kind(options))
 
     def probe(self, options: Any) -> None:

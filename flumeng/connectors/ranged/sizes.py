@@ -1,4 +1,4 @@
-"""The size in memory of the events that a task reads."""
+"""In-memory size of the events that a task reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EventSizes:
         return MeasuredReader(reader, self._task, AccumulatorHandle.of(self._counts))
 
     def take(self) -> float | None:
-        """Bytes an event since the last call; None without events."""
+        """Bytes per event since the last call; None without events."""
         before, self._before = self._before, self._values()
         events, nbytes = (now - then for now, then in zip(self._before, before, strict=True))
         return nbytes / events if events else None

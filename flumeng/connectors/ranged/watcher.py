@@ -1,4 +1,4 @@
-"""The ends of partitions as servers reported them last, shared by all tasks of a process."""
+"""Last reported ends of partitions, shared by all tasks of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.3
 QUIET_SECONDS = 1.0
-"""The pause between two polls while no partition changes."""
+"""Interval of polls while no partition changes."""
 QUIET_AFTER_SECONDS = 10.0
 BACKOFF_MOST_SECONDS = 10.0
 
@@ -33,11 +33,8 @@ class _Owner:
 
 
 class WatchedEnds(ABC, Generic[EndT]):
-    """The known ends of watched partitions; owners are called when one changes. Thread-safe; no
-    public method blocks.
-
-    A request has a number; answers from before a ``refresh`` of a partition are ignored for it.
-    """
+    """Known ends of watched partitions; owners are called on changes. Thread-safe, non-blocking.
+    After a ``refresh`` of a partition answers to earlier requests are ignored for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,8 +47,8 @@ class WatchedEnds(ABC, Generic[EndT]):
     def watch(
         self, owner: Hashable, partitions: Iterable[str], on_change: Callable[[], None]
     ) -> None:
-        """Watch these partitions in place of those that this owner watched before. ``on_change``
-        only enqueues; it is called after each change of what ``of`` returns for them."""
+        """Replace the owner's watched partitions. ``on_change`` only enqueues; it is called after
+        each change of the result of ``of``."""
         with self._lock:
             self._drop(owner)
             self._owners[owner] = _Owner(frozenset(partitions), on_change)
@@ -65,12 +62,12 @@ class WatchedEnds(ABC, Generic[EndT]):
         self._on_owners()
 
     def of(self, partitions: Iterable[str]) -> dict[str, EndT]:
-        """The last known ends; lacks those that are not known now."""
+        """The last known ends; lacks currently unknown ones."""
         found = ((name, self._ends.get(name)) for name in partitions)
         return {name: end for name, end in found if end is not None}
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """The next end that ``of`` returns for these is from after this call."""
+        """The next ends that ``of`` returns for these partitions are newer than this call."""
         with self._lock:
             number = next(self._requests)
             for name in partitions:
@@ -81,7 +78,7 @@ class WatchedEnds(ABC, Generic[EndT]):
 
     @abstractmethod
     def _on_owners(self) -> None:
-        """Other partitions are watched now."""
+        """The set of watched partitions has changed."""
 
     @abstractmethod
     def _on_refresh(self, partitions: Collection[str]) -> None:
@@ -95,7 +92,7 @@ class WatchedEnds(ABC, Generic[EndT]):
         return wanted
 
     def _learn(self, ends: Mapping[str, EndT], number: int) -> bool:
-        """Note the answer to the request of this number; whether it changes anything."""
+        """Store the answer to the request ``number``. Returns whether it changes anything."""
         with self._lock:
             fresh = {
                 name: end
@@ -106,7 +103,7 @@ class WatchedEnds(ABC, Generic[EndT]):
         return self._call_owners(fresh)
 
     def _lose(self, partitions: Iterable[str]) -> bool:
-        """These ends are not known now; whether any was."""
+        """These ends are unknown now. Returns whether any was known."""
         with self._lock:
             lost = [name for name in partitions if self._ends.pop(name, None) is not None]
         return self._call_owners(lost)
@@ -128,8 +125,8 @@ class WatchedEnds(ABC, Generic[EndT]):
 
 
 class EndWatcher(WatchedEnds[EndT]):
-    """Polls the ends of partitions of one server in a thread that runs while a task watches, with a
-    back-off while the server does not answer. ``clock`` is monotonic, in seconds."""
+    """Polls the ends of one server's partitions in a thread that runs while a task watches, with a
+    back-off while the server is silent. ``clock``: monotonic seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -142,8 +139,8 @@ class EndWatcher(WatchedEnds[EndT]):
 
     @abstractmethod
     def ask(self, partitions: frozenset[str]) -> dict[str, EndT]:
-        """Ask the server, in the watcher's thread. Lacks partitions of which it reports nothing.
-        Raises UnavailableError when it does not answer, other errors when a person is needed."""
+        """Ask the server, in the watcher's thread. Omits partitions without a report. Raises
+        UnavailableError when it does not answer, other errors when a person has to act."""
 
     @abstractmethod
     def failed(self, why: str) -> EndT:
@@ -157,10 +154,10 @@ class EndWatcher(WatchedEnds[EndT]):
         self._wake.set()
 
     def _on_refresh(self, partitions: Collection[str]) -> None:
-        del partitions  # all are asked for together
+        del partitions  # all are requested together
         self._wake.set()
 
-    # From here on everything happens in the watcher's thread.
+    # All methods below run in the watcher's thread.
 
     def _run(self) -> None:
         while True:

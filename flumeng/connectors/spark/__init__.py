@@ -1,1 +1,1 @@
-"""The sink ``spark``: any format that Spark writes."""
+"""Sink ``spark``: any format that Spark writes."""

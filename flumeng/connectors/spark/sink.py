@@ -1,9 +1,6 @@
-"""Writes batches through a Spark DataFrame writer.
-
-Spark's file committer uses ``_temporary`` with attempt number 0 for every batch, and removes it at
-the end of a job: of two jobs into one directory the first deletes the other's files. So each write
-has its own number there, and removes only that.
-"""
+"""Writes batches through a Spark DataFrame writer. Spark's file committer uses ``_temporary`` with
+attempt 0 for every batch and removes it after a job, including a concurrent job's files. So each
+write has its own number there, and removes only that."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ def write(options: Spark, given: Mapping[str, str], rows: DataFrame) -> None:
 
 
 def _remove(rows: DataFrame, directory: str) -> None:
-    """Remove it, and the directory above when that is empty."""
+    """Remove it, and its parent directory if empty."""
     session = rows.sparkSession
     jvm = session.sparkContext._jvm
     assert jvm is not None

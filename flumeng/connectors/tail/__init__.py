@@ -1,1 +1,1 @@
-"""The source ``tail``: log files, followed through rotations."""
+"""Source ``tail``: follows log files through rotations."""

@@ -1,9 +1,5 @@
-"""Compressed copies of rotated files.
-
-Most of them were read before they were compressed. What was not is read from the compressed file,
-under the identity and from the offset of the original. Their beginning and the bytes before the
-offset tell that they are copies.
-"""
+"""Compressed copies of rotated files. An unread rest is read from the copy, under the identity and
+from the offset of the original; first bytes and those before the offset identify the copy."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAGIC_BYTES = 6
 SKIP_BYTES = 64 << 20
-"""Per look, so that the source's other files are read in between."""
+"""Per look, so that other files of the source are read in between."""
 
 _MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
     (b"\x1f\x8b\x08", "gzip"),
@@ -39,7 +35,7 @@ _UNPACK_BYTES = 1 << 20
 
 
 def has_compressed_name(path: str) -> bool:
-    """Compressing programs create an empty file first, so only the name tells."""
+    """Judges by the name only: compressors first create an empty file."""
     return Path(path).suffix in _SUFFIXES
 
 
@@ -48,11 +44,8 @@ def is_compressed(beginning: bytes) -> bool:
 
 
 class CompressedFile(TailedFile):
-    """The unread rest of a file that is gone, in one of the compressed files beside it.
-
-    ``is_found``: the open compressed file is its copy. ``look`` and ``read`` raise
-    ``ReplacedError`` when none is, and ``OSError`` when the copy is damaged.
-    """
+    """The unread rest of a missing file, in a compressed file beside it. ``is_found``: the open
+    file is its copy. Raises ``ReplacedError`` without a copy, ``OSError`` for a damaged one."""
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
         super().__init__(key, cursor, following)
@@ -85,7 +78,7 @@ class CompressedFile(TailedFile):
         raise ReplacedError
 
     def begins_alike(self, path: str) -> bool:
-        """Whether a compressed file begins as this one did. Raises OSError without a descriptor."""
+        """Whether a compressed file begins alike. Raises OSError without a descriptor."""
         head = self.cursor.head
         try:
             self._open(path)
@@ -120,8 +113,8 @@ class CompressedFile(TailedFile):
         self._stream = None
         self._path = ""
         self.is_found = False
-        self._data = self._head = b""  # what was unpacked last, and first
-        self._begin = 0  # where the former begins
+        self._data = self._head = b""  # the last and the first decompressed bytes
+        self._begin = 0  # the offset of ``_data``
 
     def _is_more(self, now: float) -> bool:
         cursor = self.cursor
@@ -136,7 +129,7 @@ class CompressedFile(TailedFile):
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
-        """Skip what is before ``offset``; whether it was reached."""
+        """Skip to ``offset``. Returns whether it was reached."""
         skipped = 0
         while self._begin + len(self._data) < offset and skipped < SKIP_BYTES:
             self._begin += len(self._data)
@@ -147,7 +140,7 @@ class CompressedFile(TailedFile):
         return self._begin + len(self._data) >= offset
 
     def _read_at(self, offset: int, size: int) -> bytes:
-        """Reads forwards only, except for the first bytes."""
+        """Forward reads only, except for the first bytes."""
         if offset + size <= len(self._head):
             return self._head[offset : offset + size]
         while self._begin + len(self._data) < offset + size:
@@ -164,7 +157,7 @@ class CompressedFile(TailedFile):
 
 
 def _newest_first(cursor: FilePosition) -> list[str]:
-    """The compressed files in the folder, newest first, if a copy could be recognised."""
+    """Compressed files in the folders, newest first; none when a copy is unrecognisable."""
     if not cursor.head.length:
         return []
     found: dict[FileKey, tuple[int, str]] = {}

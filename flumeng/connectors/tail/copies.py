@@ -1,8 +1,5 @@
-"""Finds copies of followed files, as rotation by copy and truncate makes them.
-
-A copy has a name of ``names.originals``, begins as the original did, and has the same bytes before
-an offset. A copy in the making counts; a file that only begins alike does not.
-"""
+"""Finds copies of followed files made by copy-and-truncate rotation, even unfinished ones: a copy
+has a name of ``names.originals``, the first bytes, and the same bytes before an offset."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class Copies:
-    """Searches ``files``, those of the tailer, and the folders beside them. ``came``, ``went`` and
-    ``changed`` report changes of ``files`` and of their paths."""
+    """Searches ``files`` of the tailer, and the folders beside them. Call ``came``, ``went`` and
+    ``changed`` after changes of ``files`` or their paths."""
 
     def __init__(self, files: dict[FileKey, TailedFile], following: Following) -> None:
         self._files = files
@@ -64,12 +61,9 @@ class Copies:
         return self._by_path.get(path, [])
 
     def is_copy(self, file: TailedFile) -> bool:
-        """Whether an open unread file holds nothing but what another one has or had. An empty one
-        may become a copy.
-
-        The other one is compared first: if it was cut meanwhile, the copy is complete and the marks
-        tell.
-        """
+        """Whether an open unread file only repeats another one's content; an empty one may become a
+        copy. The other is compared first: if truncated meanwhile, the copy is complete and the
+        marks match."""
         size = file.size
         if not size:
             return True
@@ -87,8 +81,8 @@ class Copies:
         return False
 
     def find(self, file: TailedFile) -> tuple[TailedFile, FilePosition] | None:
-        """The largest copy of a file that is gone, open, and the cursor to read it from. Raises
-        OSError when a candidate cannot be read."""
+        """The largest copy of a missing file, open, and the position to read it from. Raises
+        OSError when a candidate is unreadable."""
         best: tuple[TailedFile, FilePosition] | None = None
         copy: TailedFile | None = None
         try:
@@ -105,26 +99,25 @@ class Copies:
         return best
 
     def has_content(self, key: FileKey, path: str, known: TailedFile) -> bool:
-        """Whether ``path`` is the known file under another key, by its content. On the same device
-        there has to be enough to compare. Raises OSError without a descriptor."""
+        """Whether ``path`` is the known file under another key, by its content. The same device
+        requires enough bytes to compare. Raises OSError without a descriptor."""
         is_short = known.key.device == key.device and known.cursor.offset < MARK_BYTES
         return not is_short and bool(self._is_rest(key, path, known))
 
     def is_another(self, file: TailedFile, path: str) -> bool:
-        """Whether ``path``, with the inode of a closed file, lacks what was read of it. Raises
-        OSError without a descriptor."""
+        """Whether ``path``, with a closed file's inode, lacks its content. Raises OSError."""
         return self._is_rest(file.key, path, file) is False
 
     def newest(self, path: str) -> TailedFile:
-        """The newest file found under ``path``; of equals the existing one."""
+        """The newest file found under ``path``; among equals the existing one."""
         return max(
             self.known_as(path),
             key=lambda file: (file.cursor.modified_ns, file.name in file.cursor.paths),
         )
 
     def unseen_beside(self, path: str) -> dict[FileKey, Sight]:
-        """Files rotated away from ``path`` before they were found: younger than all known ones of
-        the path, known under no other path, and numbered or named like a known generation."""
+        """Files rotated away from ``path`` before discovery: younger than all its known files,
+        known under no other path, and numbered or named like a known generation."""
         known = self.known_as(path)
         newest = self.newest(path)
         names = {base_name(path) for path in newest.cursor.paths}
@@ -141,7 +134,7 @@ class Copies:
                 or any(has_shape(name, generation) for generation in generations)
             )
 
-        # A link may lead elsewhere by now: then its former target is a candidate too.
+        # The target of a changed link is a candidate too.
         beside = copies_beside(newest.cursor) | regular_files([newest.cursor.real_path])
         return {
             key: sight
@@ -154,8 +147,7 @@ class Copies:
         }
 
     def _is_made_of(self, key: FileKey, path: str, known: TailedFile) -> bool:
-        """Whether an unfollowed file has a known one's content, or is being copied or compressed
-        from it."""
+        """Whether an unfollowed file has a known file's content, or is an unfinished copy of it."""
         if not has_compressed_name(path):
             return bool(self._is_rest(key, path, known, or_beginning=True))
         compressed = CompressedFile(known.key, known.cursor, self._following)
@@ -164,7 +156,7 @@ class Copies:
     def _is_rest(
         self, key: FileKey, path: str, known: TailedFile, *, or_beginning: bool = False
     ) -> bool | None:
-        """Whether a file has a known one's content; None when it cannot be read."""
+        """Whether a file has a known file's content; None when it is unreadable."""
         file = TailedFile(key, known.cursor, self._following)
         try:
             if not file.open(path):
@@ -178,7 +170,7 @@ class Copies:
             file.close()
 
     def _is_old(self, copy: TailedFile, rest: FilePosition) -> bool:
-        """Whether it is not followed and cannot have what comes after ``rest``."""
+        """Whether it is not followed and cannot contain bytes after ``rest``."""
         return (
             copy.key not in self._files
             and rest.offset < rest.size
@@ -186,7 +178,7 @@ class Copies:
         )
 
     def _beside(self, cursor: FilePosition) -> Iterator[TailedFile]:
-        """Candidates for copies, open; also found files that are unread and gone."""
+        """Open candidates for copies, including unread known files."""
         beside = {key: sight.path for key, sight in copies_beside(cursor, within=True).items()}
         for file in self._files.values():
             unread = file.is_open and file.cursor.offset == 0
@@ -227,11 +219,9 @@ def is_name_of(name: str, cursor: FilePosition) -> bool:
 
 
 def rest_of(copy: TailedFile, file: TailedFile) -> FilePosition | None:
-    """Where to read on in a copy of a file; None when it is no copy.
-
-    Lines written between the copy and the cut are not in the copy; then nothing is left to read.
-    That is known of a copy that was seen while the file was whole.
-    """
+    """The position to continue at in a copy; None when it is no copy. A copy shorter than the
+    position, recognised only if seen before the truncation, lacks the last lines and has no
+    rest."""
     size, cursor = copy.size, file.cursor
     if not cursor.offset:
         return None
@@ -267,7 +257,7 @@ def _is_open(file: TailedFile) -> bool:
 
 
 def _is_beginning(copy: TailedFile, file: TailedFile) -> bool:
-    """Whether the copy's content equals the file's at the same place."""
+    """Whether the copy's content equals the file's at the same offsets."""
     size = copy.size
     if isinstance(file, CompressedFile) or not _is_open(file) or file.size < size:
         return False

@@ -1,9 +1,5 @@
-"""The process's budget of file descriptors for followed files.
-
-Journals, their readers and searches of directories always need some. Connections give way by
-``listening.takes_reserve``, files by this budget: a closed file is opened when something is new in
-it.
-"""
+"""The process's budget of file descriptors for followed files. Journals, readers and searches need
+some too; ``listening.takes_reserve`` limits connections. A closed file is reopened for news."""
 
 from __future__ import annotations
 
@@ -17,12 +13,12 @@ from flumeng.platform.listening import reserved_files
 
 MOST_FILES = 4096
 LEAST_FILES = 4
-SCAN_DESCRIPTORS = 4  # so many directories may be open at once while files are looked for
+SCAN_DESCRIPTORS = 4  # directories open at once during a search for files
 SHARE = 3
-"""Followed files get a third of what is not reserved."""
+"""Followed files get one third of the unreserved descriptors."""
 
 CALM = 0.5
-"""The share of taken ones below which there is no shortage any more."""
+"""A shortage ends below this share of taken descriptors."""
 
 
 class Descriptors:
@@ -36,11 +32,11 @@ class Descriptors:
 
     @property
     def is_short(self) -> bool:
-        """While it is, open files without news are closed."""
+        """Files without new content are closed during a shortage."""
         return self._short or self.taken > self.most * CALM
 
     def take(self) -> bool:
-        """Whether one more file may be opened; then ``give_back`` has to follow."""
+        """Returns whether one more file may be opened; ``give_back`` must follow then."""
         with self._lock:
             if self.taken >= self.most:
                 self._short = True

@@ -1,4 +1,4 @@
-"""Globs of files on a host: `*`, `?`, `[...]`, `**` for any folders, and `{a,b}` for either."""
+"""File globs of a host: `*`, `?`, `[...]`, `**` for any folders, and `{a,b}` for either."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_file_glob(text: str) -> None:
 
 
 def expand(pattern: str) -> tuple[str, ...]:
-    """The patterns of a glob with `{a,b}`. Braces without a comma, and in brackets, are text, as in
-    a shell. Raises ValueError."""
+    """The patterns of a glob with `{a,b}`. As in a shell, braces without a comma or in brackets are
+    literal. Raises ValueError."""
     found = {_BRACKETS.sub(lambda part: part[0].translate(_AS_TEXT), pattern): None}
     while any(map(_GROUP.search, found)):
         found = dict.fromkeys(one for each in found for one in _first_group_expanded(each))
@@ -44,7 +44,6 @@ def expand(pattern: str) -> tuple[str, ...]:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether an expanded glob matches ``path``."""
     return _match(path.split("/"), pattern.split("/"))
 
 
@@ -57,7 +56,7 @@ def _match(names: list[str], patterns: list[str]) -> bool:
 
 
 def _first_group_expanded(pattern: str) -> list[str]:
-    """By the first pair of braces without others in them."""
+    """Expands the first innermost pair of braces."""
     group = _GROUP.search(pattern)
     if group is None:
         return [pattern]
@@ -68,8 +67,8 @@ def _first_group_expanded(pattern: str) -> list[str]:
 
 
 class FileSearch:
-    """Searches for expanded ``patterns``; blocking. ``**`` follows links to folders, but enters no
-    folder within itself. ``unsearched``: folders that failed last time, with the errors."""
+    """Searches for expanded ``patterns``; blocking. ``**`` follows links to folders, but never into
+    an enclosing folder. ``unsearched``: folders that failed in the last search, with errors."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [tuple(pattern.split("/")[1:]) for pattern in patterns]

@@ -1,9 +1,5 @@
-"""Positions of files in the journal's state.
-
-A file is found by device and inode, as rotation changes names, and recognised by its content:
-volumes are attached anew, inodes reused, files copied or compressed. So a position knows the file's
-first bytes and those before its offset.
-"""
+"""Positions of files in the journal's state. A file is found by device and inode, and recognised by
+its first bytes and those before the offset: volumes are remounted, inodes reused, files copied."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ _REUSED_PREFIX = "tail-reused:"
 
 
 class FileKey(NamedTuple):
-    """The device and inode of a file. The former content of a file that was cut has a ``cut`` above
-    0."""
+    """A file's device and inode. ``cut`` is above 0 for the former content of a truncated file."""
 
     device: int
     inode: int
@@ -34,7 +29,6 @@ class FileKey(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The file's identity in attributes of events."""
         return f"{self.device}:{self.inode}"
 
     def __str__(self) -> str:
@@ -42,7 +36,7 @@ class FileKey(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The number and digest of up to 256 bytes of a file."""
+    """Length and digest of up to 256 bytes of a file."""
 
     length: int
     digest: str
@@ -56,22 +50,20 @@ NO_MARK = Mark.of(b"")
 
 
 class Place(NamedTuple):
-    """An offset and the mark of the bytes before it."""
-
     offset: int
     last: Mark
 
 
 @dataclass(frozen=True)
 class FilePosition:
-    """Everything below ``offset`` is journaled or, in an over-long line, skipped.
+    """All bytes below ``offset`` are journaled or, in an over-long line, skipped.
 
-    ``path``: the first name. ``folder`` and ``file_name``: its place with symlinks resolved, under
-    which a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``:
-    its first bytes; ``last``: those before the offset. ``skipping``: the rest of the line is not
-    wanted. ``unterminated``: the line before was taken without its newline. ``size`` and
-    ``modified_ns``: as last seen. ``identity``: of the file that it continues under another key, as
-    a copy or after a new mount. ``suspect``: before it was cut it may have had more than was seen.
+    ``path``: the first name. ``folder`` and ``file_name``: the place with symlinks resolved, where
+    a log behind a link is rotated; positions of older versions lack ``file_name``. ``head``: the
+    first bytes; ``last``: those before the offset. ``skipping``: the rest of the line is dropped.
+    ``unterminated``: the previous line was taken without its newline. ``size`` and ``modified_ns``:
+    as last seen. ``identity``: of the file that it continues under another key, as a copy or after
+    a remount. ``suspect``: unseen content may have been truncated.
     """
 
     path: str
@@ -137,7 +129,7 @@ def state_key(key: FileKey) -> str:
 
 
 def reused_key(key: FileKey) -> str:
-    """The key of a file whose inode the journal knows as that of an older one."""
+    """The state key of a file whose inode the journal assigns to an older file."""
     return f"{_REUSED_PREFIX}{key}"
 
 

@@ -1,8 +1,5 @@
-"""Lines of a file in UTF-8.
-
-A byte order mark is dropped, and tells UTF-16. NUL bytes before a line are dropped: they fill the
-hole after a log was truncated under a program that writes on at its old offset.
-"""
+"""Lines of a file in UTF-8. A byte order mark is dropped, and selects UTF-16. NUL bytes before a
+line are dropped: a hole, left by a program that goes on at its old offset after a truncation."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ _NEWLINE, _NUL = b"\n", b"\0"
 
 
 class CutLines(NamedTuple):
-    """Lines ended by newlines, or by ``bounds``. ``places``: where they begin in the block, if not
-    in ``data``. ``hole_bytes``: dropped NUL bytes."""
+    """Lines separated by newlines, or by ``bounds``. ``places``: their offsets in the block, if not
+    those in ``data``. ``hole_bytes``: dropped NUL bytes."""
 
     data: bytes
     bounds: tuple[array[int], array[int]] | None = None
@@ -30,8 +27,8 @@ class CutLines(NamedTuple):
 
 
 class FileText:
-    """The text of one file. ``mark_bytes``: the length of its byte order mark. ``codec`` is None
-    for UTF-8."""
+    """Text of one file. ``mark_bytes``: its byte order mark's length. ``codec`` is None for
+    UTF-8."""
 
     def __init__(self, encoding: str, beginning: bytes) -> None:
         found = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
@@ -46,7 +43,7 @@ class FileText:
         self.nul = bytes(self.width)
 
     def ends(self, block: bytes) -> NDArray[np.int64]:
-        """The ends of whole lines, behind their newlines."""
+        """The ends of whole lines, after their newlines."""
         if self.width == 1:
             return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE[0]) + 1
         order = ">u2" if self.codec == "utf-16-be" else "<u2"
@@ -54,7 +51,7 @@ class FileText:
         return (np.flatnonzero(units == _NEWLINE[0]) + 1) * 2
 
     def newline_bytes(self, block: bytes) -> int | None:
-        """The length of the newline that a block begins with; None while it is incomplete."""
+        """The length of a newline at the block's start; None while it is incomplete."""
         text = block[: 2 * self.width].decode(self.codec or "latin-1", "replace")
         if text == "\r" or len(block) < self.width:
             return None

@@ -1,5 +1,4 @@
-"""The files that a tail source knows and where they are now; see ``tailer`` for the rules.
-Blocking."""
+"""Files known to a tail source and their present places; rules are in ``tailer``. Blocking."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ _SEEN_PREFIX = "tail-seen:"
 
 
 class KnownFiles:
-    """``found`` is called for each new file of a scan; those ``to_skip`` are not read from their
-    start. Counters of files: ``skipped`` compressed ones; ``missed``, gone or compressed before
-    their end was read. ``not_noted``: why noting failed."""
+    """``found`` is called for each new file. ``to_skip``: not read from the start. Counters:
+    ``skipped`` compressed files, ``missed`` ones (gone or compressed unread). ``not_noted``: the
+    last note's error."""
 
     def __init__(
         self,
@@ -59,15 +58,15 @@ class KnownFiles:
         self.copies = Copies(self.files, following)
         self._found = found
         self._packed: dict[FileKey, str] = {}
-        """The names of skipped files; under another name it may be another file."""
+        """Skipped files and their names; under another name it may be another file."""
         self._to_note: dict[str, object] = {}
         self.to_skip: set[FileKey] = set()
         self._noted: dict[FileKey, str] = {}
         """Their keys in the noted state."""
         self._compared: dict[FileKey, Sight] = {}
-        """Closed files as they were when their content was compared."""
+        """Closed files as of the last comparison of their content."""
         self._changes: dict[str, object] = {}
-        """Changes of the state, to be journaled with the next blocks."""
+        """State changes to journal with the next blocks."""
         for key, cursor in cursors(state).items():
             if self.are_meant(cursor.path):
                 self.add(key, cursor)
@@ -80,7 +79,7 @@ class KnownFiles:
                 self._changes |= self.keep(key, known.cursor, suspect=False)
                 self._changes[state_key(key)] = self.add(key, cursor).cursor.to_state()
             else:
-                self.unnote(key)  # by now the journal knows of it
+                self.unnote(key)  # the journal has it by now
         self._skip_what_is_there: list[str] = []
         if options.start_from == "end":
             self._skip_what_is_there = [
@@ -95,11 +94,10 @@ class KnownFiles:
 
     @property
     def unsearched(self) -> dict[str, OSError]:
-        """The folders that could not be searched at the last scan."""
         return self._search.unsearched
 
     def take_changes(self) -> Iterator[dict[str, object]]:
-        """Changes of the state to journal now, in parts."""
+        """Pending state changes for the journal, in parts."""
         if self._skip_what_is_there and not self.to_skip:
             self._changes |= {_SEEN_PREFIX + pattern: True for pattern in self._skip_what_is_there}
             self._skip_what_is_there = []
@@ -108,7 +106,6 @@ class KnownFiles:
             yield dict(changes[start : start + BLOCK_STATES])
 
     def measure(self) -> int:
-        """The unread bytes in all files."""
         total = 0
         for file in self.files.values():
             if file.name is not None:
@@ -142,8 +139,8 @@ class KnownFiles:
         return file
 
     def keep(self, key: FileKey, before: FilePosition, *, suspect: bool) -> dict[str, object]:
-        """Look for the former content of a file under a key of its own, and return the state for
-        it. Possible copies of a ``suspect`` one that cannot be compared are counted."""
+        """Track the former content of a file under its own key. Returns the state changes.
+        Incomparable candidates for a ``suspect`` file's copy are counted as missed."""
         gone = next(cut for n in count(1) if (cut := key._replace(cut=n)) not in self.files)
         identity = before.identity or key.identity
         file = self.add(gone, replace(before, identity=identity, suspect=suspect))
@@ -154,12 +151,12 @@ class KnownFiles:
         return {state_key(gone): file.cursor.to_state()}
 
     def is_newest(self, cursor: FilePosition) -> bool:
-        """Whether it is the newest file of its name; the others were rotated before."""
+        """Whether it is the newest file of its name; the others were rotated earlier."""
         newest = self.copies.newest(cursor.real_path).cursor
         return newest.modified_ns <= cursor.modified_ns
 
     def scan(self, now: float) -> None:
-        """Find new files, and where the known ones are. Raises OSError without a descriptor, when
+        """Find new files, and the places of known ones. Raises OSError without a descriptor, when
         files would only seem to be gone."""
         require_directories()
         found = regular_files(path for path in self._search.paths() if not self._is_excluded(path))
@@ -215,7 +212,7 @@ class KnownFiles:
     def _make_room(
         self, found: Mapping[FileKey, Sight], sights: Mapping[FileKey, Sight | None]
     ) -> dict[FileKey, TailedFile]:
-        """Leave files whose inode is now another file's."""
+        """Release files whose inode now belongs to another file."""
         others = {}
         for key, sight in sights.items():
             file = self.files[key]
@@ -234,7 +231,7 @@ class KnownFiles:
         sights: Mapping[FileKey, Sight | None],
         now: float,
     ) -> dict[str, FilePosition]:
-        """Update where each file is; the renamed ones by their old path."""
+        """Update the place of each file. Returns renamed files by old path."""
         renamed = {}
         for key, file in self.files.items():
             if isinstance(file, CompressedFile):
@@ -243,7 +240,7 @@ class KnownFiles:
             sight = sights.get(key)
             name = sight and sight.path
             if name is None and file.name is not None and _is_there(key, file.name):
-                continue  # a folder could not be looked into
+                continue  # a folder was unreadable
             if not file.cursor.file_name and name == file.cursor.path:
                 known_before = file.cursor
                 file_name = FilePosition.new(name).file_name
@@ -257,8 +254,7 @@ class KnownFiles:
         return renamed
 
     def _is_another(self, file: TailedFile, sight: Sight) -> bool:
-        """Whether a closed file's inode now has other content; or, where none is known, a name that
-        it cannot have."""
+        """Whether a closed file's inode has other content or, if unknown, an impossible name."""
         if file.is_open:
             return False
         if not file.cursor.offset:
@@ -271,8 +267,8 @@ class KnownFiles:
         return another
 
     def leave(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """Leave a file whose inode is another's; its content is looked for, unless it was only
-        renamed before it was read. The changes of the state."""
+        """Release a file whose inode is another file's. Its content is tracked, unless it was
+        renamed before it was read. Returns the state changes."""
         before, key = file.cursor, file.key
         is_copy = before.identity and file.name != before.path
         is_renamed = file.followed and not before.offset and file.name != before.path
@@ -286,7 +282,7 @@ class KnownFiles:
     def _meet(
         self, key: FileKey, found: FilePosition, sight: Sight, others: Container[FileKey]
     ) -> TailedFile:
-        """Follow a new file from its beginning, under the paths of ``found``. The journal may know
+        """Follow a new file from its beginning, under the paths of ``found``. The journal may have
         the keys in ``others`` as older files."""
         cursor = found.anew(size=sight.size, modified_ns=sight.modified_ns)
         file = self.add(key, cursor)
@@ -310,7 +306,7 @@ class KnownFiles:
             self.not_noted, self._to_note = "", {}
 
     def _goes_on(self, key: FileKey, path: str, found: Mapping[FileKey, Sight]) -> bool:
-        """Whether it continues a known file that is gone. Raises OSError."""
+        """Whether it continues a known missing file. Raises OSError."""
         for known in self.copies.known_as(path):
             gone = known.name is None and not known.is_open and not known.key.cut
             if gone and known.cursor.offset and self.copies.has_content(key, path, known):

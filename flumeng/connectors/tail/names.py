@@ -1,4 +1,4 @@
-"""Where known files have gone, and names of generations and copies."""
+"""Places of known files after rotation, and names of generations and copies."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _COUNTED = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
 
 def originals(name: str) -> Iterator[str]:
-    """The names of which this may be a copy: ``app.log`` of ``app.log.1``, ``app.log-20261121``,
-    ``app-20261121.log`` and ``app20261121.log``; ``current`` of what svlogd and multilog make."""
+    """Possible names of the original: ``app.log`` for ``app.log.1``, ``app.log-20261121``,
+    ``app-20261121.log`` and ``app20261121.log``; ``current`` for files of svlogd and multilog."""
     for index, character in enumerate(name):
         if index and not character.isalnum():
             yield name[:index]
@@ -45,7 +45,7 @@ def originals(name: str) -> Iterator[str]:
 
 
 def is_numbered(name: str, original: str) -> bool:
-    """Whether ``name`` adds a number at the end, or a date before the extension: ``app-2.log`` may
+    """Whether ``name`` adds a number at the end, or a date before the extension. ``app-2.log`` may
     be another program's log."""
     if name.startswith(original):
         return _NUMBER.fullmatch(name, len(original)) is not None
@@ -54,13 +54,13 @@ def is_numbered(name: str, original: str) -> bool:
 
 
 def has_shape(name: str, generation: str) -> bool:
-    """Whether the names differ in their numbers alone."""
+    """Whether the names differ only in numbers."""
     return _COUNTED.sub("#", name) == _COUNTED.sub("#", generation)
 
 
 def copies_beside(cursor: FilePosition, *, within: bool = False) -> dict[FileKey, Sight]:
-    """Candidates for copies of a rotated file by name, in its folders and, with ``within``, the
-    folders in these."""
+    """Candidates by name for copies, in the file's folders and, with ``within``, their
+    subfolders."""
     names = {base_name(path) for path in cursor.paths}
     return regular_files(
         path
@@ -79,7 +79,7 @@ def _folders(cursor: FilePosition) -> Iterable[str]:
 
 
 def folders_within(cursor: FilePosition) -> Sequence[str]:
-    """Folders that a rotation may move files into (``olddir`` of logrotate); none if there are too
+    """Subfolders that a rotation may move files into (``olddir`` of logrotate); none if too
     many."""
     found: list[str] = []
     for folder in _folders(cursor):
@@ -89,15 +89,14 @@ def folders_within(cursor: FilePosition) -> Sequence[str]:
 
 
 class Folders:
-    """Where files are now, by inode. Valid for one scan."""
+    """Present places of files, by inode. Valid for one scan."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[FileKey, Sight]] = {}
         self._inodes: dict[str, dict[int, str]] = {}
 
     def find(self, key: FileKey, cursor: FilePosition) -> Sight | None:
-        """The file in the folder where it was found, what that folder was then, or the folders
-        within."""
+        """The file in its folder, in that folder's former target, or in their subfolders."""
         for folder in _folders(cursor):
             if key in self._in(folder):
                 return self._in(folder)[key]
@@ -119,7 +118,7 @@ class Folders:
 
 
 def regular_files(paths: Iterable[str | Path]) -> dict[FileKey, Sight]:
-    """Existing files, each under the first of its names."""
+    """Existing regular files, each under its first name."""
     found: dict[FileKey, Sight] = {}
     for path in paths:
         with contextlib.suppress(OSError):

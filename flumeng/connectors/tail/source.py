@@ -1,8 +1,5 @@
-"""The tail source: follows files and reads new lines.
-
-Files are read in a few threads shared by all tail sources. The pause between looks is
-``poll_seconds``, or longer when idle looks of all sources would take too much of a processor.
-"""
+"""Tail source: follows files and reads new lines, in a few threads shared by all tail sources. The
+pause between looks is ``poll_seconds``, or longer to limit the CPU time of idle looks."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ log = logging.getLogger(__name__)
 READERS = 8
 IDLE_SHARE = 0.03
 ACTIVE_SHARE = 0.25
-"""The most of a processor that looks of all sources take which find nothing; ACTIVE_SHARE while
-something was new within ``ACTIVE_SECONDS``."""
+"""CPU share of all sources' idle looks; ACTIVE_SHARE for ``ACTIVE_SECONDS`` after news."""
 
 ACTIVE_SECONDS = 5.0
 TELL_AGAIN_SECONDS = 60.0
@@ -36,10 +32,10 @@ def _readers() -> ThreadPoolExecutor:
 
 
 class TailSource(Source):
-    """Follows the files of its options from the cursors in the journal's state."""
+    """Follows the files of its options from the positions in the journal's state."""
 
     followers: int = 0
-    """The number of sources in this process."""
+    """The number of running sources in this process."""
 
     def __init__(self, options: Tail, context: SourceContext) -> None:
         self._options = options
@@ -148,7 +144,7 @@ class TailSource(Source):
 
 
 def _look(tailer: Tailer, now: float, *, paused: bool) -> tuple[list[ReceivedBlock], float]:
-    """New blocks, none while it is paused, and the processor time used."""
+    """New blocks, none while paused, and the processor time used."""
     began, blocks = time.thread_time(), []
     if paused:
         tailer.watch(now)

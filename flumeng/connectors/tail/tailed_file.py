@@ -1,8 +1,5 @@
-"""One followed file: reads whole lines from its cursor on.
-
-It ignores names and rotation. A line needs its newline, except at the end of a file that has ended.
-NUL bytes before a line are skipped once something follows them.
-"""
+"""One followed file: reads whole lines from its position on, under any name. A line needs its
+newline, except at a finished file's end. NUL bytes before a line are skipped once bytes follow."""
 
 from __future__ import annotations
 
@@ -47,16 +44,16 @@ class Following:
 
 
 class ReplacedError(Exception):
-    """The file was cut or rewritten; what was read is not in it any more."""
+    """The file was truncated or rewritten; the content read is no longer in it."""
 
 
 class TailedFile:
-    """``cursor`` is ahead of the journal by blocks that are not durable yet. ``unread``: bytes
-    beyond it at the last look. The tailer sets ``name`` (None when it is gone), ``followed`` (the
-    globs match it), ``trusted`` (they have since it is open), ``copy_of`` (the file whose first
-    bytes it has, and how many), and ``look_at``, the last search for a copy of cut content.
+    """A file and its ``cursor``, ahead of the journal by blocks that are not durable yet.
 
-    Reading needs it open and raises ``OSError``, and ``ReplacedError``.
+    ``unread``: bytes beyond it at the last look. The tailer sets ``name`` (None when missing),
+    ``followed`` (the globs match), ``trusted`` (they matched since it was opened), ``copy_of`` (a
+    file with the same first bytes, and how many), and ``look_at`` (last search for truncated
+    content). Reading an open file raises ``OSError``, and ``ReplacedError``.
     """
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
@@ -77,7 +74,7 @@ class TailedFile:
         self.continue_from(cursor)
 
     def continue_from(self, cursor: FilePosition) -> None:
-        """Read on there, under the path and identity of ``cursor``."""
+        """Continue there, under the path and identity of ``cursor``."""
         self.cursor = cursor
         self._left = None
         self._seen: tuple[int, int] | None = None
@@ -102,8 +99,8 @@ class TailedFile:
         return os.fstat(self._fd).st_mtime_ns
 
     def has_changed(self, path: str) -> bool:
-        """Whether it differs from when it was closed or read to its end. A shorter or younger one
-        may be another file with its inode."""
+        """Whether it changed since it was closed or read to its end. A shorter or younger file may
+        be another one with its inode."""
         status = os.stat(path)  # noqa: PTH116  a Path for each of 100,000 files costs more
         if FileKey.of(status) != self.key:
             return False  # renamed meanwhile
@@ -115,9 +112,8 @@ class TailedFile:
         return (size, modified_ns) == left
 
     def open(self, path: str) -> bool:
-        """Open ``path``; False when it is another file now. Access is checked on the open file,
-        since names can be redirected. Raises OSError with EMFILE when the budget of descriptors is
-        used up."""
+        """Open ``path``; False when it is another file now. Access is checked on the open file:
+        names can be redirected. Raises OSError, EMFILE beyond the descriptor budget."""
         if not self._descriptors.take():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         try:
@@ -169,7 +165,7 @@ class TailedFile:
         return Place(offset, Mark.of(self._read_at(offset - length, length)))
 
     def start_at_end(self) -> ReceivedBlock:
-        """Begin at the end; the rest of an incomplete line is skipped."""
+        """Start at the end; the rest of an incomplete line is skipped."""
         status = os.fstat(self._fd)
         size = status.st_size
         before = self._read_at(max(0, size - MARK_BYTES), min(size, MARK_BYTES))
@@ -185,7 +181,7 @@ class TailedFile:
         return self._block(None, b"", size)
 
     def look(self, now: float) -> bool:
-        """Whether there is more to read. ``quiet_since``: when it last changed."""
+        """Returns whether there is more to read. ``quiet_since``: the last change."""
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)
         if seen != self._seen:
@@ -198,8 +194,7 @@ class TailedFile:
         return size > self.cursor.offset and size != self._size_of_rest
 
     def read(self, *, ended: bool = False) -> ReceivedBlock | None:
-        """The next whole lines, about 1 MiB at most; None when there are none. With ``ended`` the
-        last line needs no newline."""
+        """The next whole lines, about 1 MiB, or None. With ``ended`` the last needs no newline."""
         text = self._recognize()
         before, block = self._read_on(READ_BYTES)
         begin = self.cursor.offset
@@ -239,11 +234,11 @@ class TailedFile:
 
     @property
     def has_last_line(self) -> bool:
-        """Whether its last line may lack a newline and was not asked for since it changed."""
+        """Whether a last line without a newline may be there, unread since the last change."""
         return self.unread > 0 and (self._ended_as is None or self._ended_as != self._seen)
 
     def _recognize(self) -> FileText:
-        """The file's encoding, by its first bytes; skips the byte order mark."""
+        """The file's encoding by its first bytes; skips the byte order mark."""
         if self._text is not None:
             return self._text
         beginning = self._read_at(0, TEXT_MARK_BYTES)
@@ -255,7 +250,7 @@ class TailedFile:
         return text
 
     def _pass_hole(self, text: FileText, before: bytes) -> bool:
-        """Skip NUL bytes once something follows them: before, a program may still write there."""
+        """Skip NUL bytes once other bytes follow: until then a program may still write there."""
         begin = self.cursor.offset
         end = self._end_of_nuls(begin) // text.width * text.width
         if end == begin:
@@ -274,7 +269,7 @@ class TailedFile:
         """The offset of the first other byte; ``begin`` when there is none."""
         offset = begin
         while True:
-            with contextlib.suppress(OSError):  # no holes are known there, or none that ends
+            with contextlib.suppress(OSError):  # no known holes, or a hole up to the end
                 offset = max(offset, os.lseek(self._fd, offset, os.SEEK_DATA))
             data = self._read_at(offset, READ_BYTES)
             if not data:
@@ -284,7 +279,7 @@ class TailedFile:
             offset += len(data)
 
     def _read_on(self, size: int) -> tuple[bytes, bytes]:
-        """The bytes before the cursor, which are checked, and those behind it."""
+        """The checked bytes before the cursor, and those after it."""
         last = self.cursor.last
         data = self._read_at(self.cursor.offset - last.length, last.length + size)
         before, block = data[: last.length], data[last.length :]
@@ -304,8 +299,7 @@ class TailedFile:
         skipping: bool = False,
         unterminated: bool = False,
     ) -> None:
-        """Move the cursor. Marks are made of the bytes that were taken, as the file may have
-        changed."""
+        """Move the cursor. Marks use the bytes read, as the file may have changed."""
         offset = self.cursor.offset + taken
         if self.cursor.head.length < MARK_BYTES:
             head = before + block[:MARK_BYTES]

@@ -1,23 +1,23 @@
 """Decides which files a tail source reads, through rotation and restarts. Blocking.
 
 Rules
-1. A file is a device and inode, under any name. One that is gone goes on in a file with its path
-   and content: on another device that is a volume that was attached anew.
-2. A file that the globs match is followed. One that they matched once, or whose cursor is in the
+1. A file is a device and inode, under any name. A missing file continues in a file with its path
+   and content: on another device that is a remounted volume.
+2. A file that the globs match is followed. A file that matched once, or whose position is in the
    journal, is read to its end under its name in the folder, and when it grows later.
-3. A new file is noted durably before it is read, so that it is known under another name too. One
-   that was rotated before it was found is recognised by its number and age.
+3. A new file is noted durably before it is read, so that it is recognised under another name too. A
+   file rotated before its discovery is recognised by number and age.
 4. A renamed or deleted file has ended after some quiet seconds; then its last line needs no
    newline, nor, by option, does that of any file that was quiet for long.
-5. A file that is shorter than its cursor or begins differently was cut or rewritten. If it was
-   open it is read from its beginning; else it is another file with a reused inode.
-6. Content that is gone is finished from a copy beside it. From then on the copy is the file.
+5. A file that is shorter than its position or begins differently was truncated or rewritten. If it
+   was open it is read from its beginning; else it is another file with a reused inode.
+6. The rest of missing content is read from a copy beside it. From then on the copy is the file.
    Compressed files are read as copies only.
 7. A file that only repeats the beginning of another is a copy of it, and not read.
-8. Content that is gone and may not have been read whole is reported and counted. A copy of cut
+8. Missing content that may not have been read whole is reported and counted. A copy of truncated
    content is searched twice, some seconds apart, since copies are renamed and compressed.
-9. A file without news for a minute is closed until it changes; earlier when descriptors are short.
-   What is written into a closed file that is deleted before the next look is lost.
+9. A file without new content for a minute is closed until it changes; earlier in a shortage of
+   descriptors. Bytes written to a closed file that is deleted before the next look are lost.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ POLL_BYTES = 4 << 20
 SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
 IDLE_SECONDS = 60.0
 MEASURE_SECONDS = 5.0
-LOOK_SHARE = 0.05  # of the time, at most, goes into looking at files that had nothing new lately
-LOOK_SECONDS = 0.002  # but at least so much at each look
+LOOK_SHARE = 0.05  # of the time, at most, goes into looking at files without recent news
+LOOK_SECONDS = 0.002  # but at least this much at each look
 FRESH_SECONDS = 0.25
 ACTIVE_SECONDS = 10.0
-OTHERS_FIRST = 10  # each so many looks
+OTHERS_FIRST = 10  # every so many looks
 
 
 class Tailer:
     """``state`` is the journaled and noted source state; ``note`` makes changes durable at once.
     Calls must not overlap.
 
-    ``unread_bytes``: beyond the cursors at the last look. ``starved``: the last ``poll`` lacked
-    descriptors. ``cut`` counts files that were cut without a copy, so that lines may be lost.
+    ``unread_bytes``: beyond the positions at the last look. ``starved``: the last ``poll`` lacked
+    descriptors. ``cut`` counts files truncated without a copy, so that lines may be lost.
     """
 
     def __init__(
@@ -92,7 +92,6 @@ class Tailer:
 
     @property
     def hole_bytes(self) -> int:
-        """Skipped NUL bytes."""
         return self._following.hole_bytes
 
     @property
@@ -106,11 +105,11 @@ class Tailer:
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """The reasons, by path."""
+        """Path -> reason."""
         return dict(self._unreadable.values())
 
     def poll(self, now: float) -> list[ReceivedBlock]:
-        """Read what is new, about 4 MiB at most, in turns. ``now`` only grows."""
+        """Read new lines of files in turn, about 4 MiB at most. ``now`` only grows."""
         self.starved = False
         self._look_around(now)
         blocks: list[ReceivedBlock] = []
@@ -132,7 +131,7 @@ class Tailer:
         return [*changes, *blocks]
 
     def watch(self, now: float) -> None:
-        """While paused: find and note files, and measure what is unread."""
+        """While paused: find and note files, and measure unread bytes."""
         self.starved = False
         self._look_around(now)
         if now < self._next_measure:
@@ -173,7 +172,7 @@ class Tailer:
         try:
             block = self._take(file, now)
         except FileNotFoundError:
-            return None  # renamed or deleted since the scan; the next one tells
+            return None  # renamed or deleted since the scan; the next scan finds out
         except OSError as error:
             if error.errno in OUT_OF_DESCRIPTORS:
                 self._starve()
@@ -190,7 +189,7 @@ class Tailer:
         self._descriptors.lack()
 
     def _may_rest(self, file: TailedFile, now: float) -> bool:
-        """Whether a file without news is closed."""
+        """Whether to close a file without news."""
         quiet = now - file.quiet_since >= IDLE_SECONDS or self._descriptors.is_short
         return (
             quiet
@@ -258,7 +257,7 @@ class Tailer:
         return now - file.quiet_since >= self._last_line_seconds
 
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
-        """It was cut, rewritten, or is another file."""
+        """The file was truncated, rewritten, or replaced."""
         if file.followed or file.trusted:
             log.info("%s was cut or written anew; reading it from its beginning", file.name)
         before = file.cursor
@@ -273,8 +272,8 @@ class Tailer:
         return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
 
     def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
-        """Another file has its inode: read it when it is followed, or by its name a generation of
-        the same log."""
+        """Another file has its inode: read it if followed, or named like a generation of the
+        log."""
         before, key = file.cursor, file.key
         found = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
@@ -287,7 +286,7 @@ class Tailer:
         return state
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
-        """The file is gone: continue in a copy, if there is one."""
+        """The file is missing: continue in a copy, if there is one."""
         copy = self._copies.find(file)
         if copy is not None:
             return self._hand_over(file, *copy)
@@ -299,8 +298,8 @@ class Tailer:
         return self._take(self.known.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
-        """From now on the copy is read and known instead, unless it is followed itself. Unread
-        content that had its inode before is looked for."""
+        """Replace the file by its copy, unless the copy is followed itself. Unread former content
+        under the copy's inode is tracked."""
         log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
         self.known.enter(copy)
@@ -356,12 +355,9 @@ class Tailer:
 
 
 class Turns:
-    """The order in which many ``files``, which may change, are looked at.
-
-    Files with recent news come first, the one read last behind the others; then the rest in turn,
-    within a share of the time; then new ones. The order is reversed now and then, since a backlog
-    may use up a whole look.
-    """
+    """The order of looks at many ``files``, which may change: files with recent news, least
+    recently read first; then others in turn, within a share of the time; then new ones. Reversed
+    now and then, as a backlog may use up a look."""
 
     def __init__(self, files: Collection[FileKey], timer: Callable[[], float]) -> None:
         self._files = files
@@ -383,7 +379,7 @@ class Turns:
         self._round.appendleft(key)
 
     def due(self, now: float, starved: Callable[[], bool]) -> Iterator[FileKey]:
-        """The files to look at now; new ones wait while descriptors are short."""
+        """The files to look at now; new ones wait during a shortage of descriptors."""
         self._looks += 1
         parts = [self._with_news(now), self._in_turn(now), self._just_found(starved)]
         if self._looks % OTHERS_FIRST == 0:

@@ -1,3 +1,2 @@
-"""Operator commands: each is one compare-and-set transaction with an entry in ``/audit``. All raise
-``ConflictError`` when a record changes meanwhile, ``UnavailableError`` without ZooKeeper. They
-state what is wanted; masters decide what runs where."""
+"""Operator commands: each is a compare-and-set transaction with an entry in ``/audit``. They raise
+``ConflictError`` for a concurrent change and ``UnavailableError`` without ZooKeeper."""

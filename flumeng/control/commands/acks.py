@@ -1,7 +1,5 @@
-"""Moves acks forward to the oldest retained event (advance) or to other offsets (reset), and
-deletes cursors. A reset raises the epoch of the flow's plan in the same transaction, so an
-owner that was not told yet loses with its next write, and a new owner starts from what is
-written here."""
+"""Advances, resets and deletes acks. A reset raises the epoch of the flow's plan in the same
+transaction, so that an owner with an older epoch is fenced at its next write."""
 
 from __future__ import annotations
 
@@ -39,12 +37,12 @@ from zkschema.records import COLLECT
 
 RESTING = ("suspended", "stopped")
 NAMED_WRITES = 400
-"""The most writes in one transaction: its audit entry names the partition of each."""
+"""Writes per transaction, at most: its audit entry names the partition of each."""
 
 
 @dataclass(frozen=True)
 class Advanced:
-    """One cursor's ack of a journal: the events from ``acked`` up to ``floor`` are skipped."""
+    """An ack that advances: the events from ``acked`` up to ``floor`` are skipped."""
 
     journal: str
     flow: str
@@ -59,21 +57,21 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Advances:
-    """``unreadable``: journals and acks that could not be read and were left unchanged."""
+    """``unreadable``: journals and acks that could not be read and stay unchanged."""
 
     advanced: tuple[Advanced, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 def behind(store: Store, floors: Mapping[str, int]) -> Advances:
-    """The acks that are below the ``floors`` of their journals."""
+    """The acks below the ``floors`` (journal -> oldest retained offset) of their journals."""
     found, unreadable = _found(store, floors)
     return Advances(tuple(advanced for advanced, _ in found), unreadable)
 
 
 def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
-    """Move each ack that is below its journal's floor to the floor; returns those moved. Safe to
-    repeat. Raises ``ConflictError`` for an ack in a decided batch."""
+    """Raise acks to the floor of their journal; returns those moved. Idempotent. Raises
+    ``ConflictError`` for an ack in a decided batch."""
     store = operator.store
     found, unreadable = _found(store, floors)
     refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
@@ -105,7 +103,7 @@ def _found(
 
 @dataclass(frozen=True)
 class Reset:
-    """The flow continues at ``after`` in a partition, instead of at ``before``."""
+    """A changed position of a flow in a partition."""
 
     partition: str
     before: int
@@ -116,19 +114,16 @@ class Reset:
 
     @property
     def skipped(self) -> int:
-        """Undelivered events that will not be delivered."""
         return max(0, self.after - self.before)
 
     @property
     def repeated(self) -> int:
-        """Events that are delivered again."""
         return max(0, self.before - self.after)
 
 
 @dataclass(frozen=True)
 class _Move:
-    """``ack`` is the current one; a first ack is written only while the partition is
-    ``registered``."""
+    """``registered`` guards a first ack: it fails when the partition is gone."""
 
     flow: str
     reset: Reset
@@ -169,15 +164,15 @@ def still_collected(store: Store, flow: str) -> list[str]:
 
 
 def resets(store: Store, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """What ``reset_acks`` would change; raises as it does."""
+    """The changes that ``reset_acks`` would make; raises as it does."""
     refuse_decided(store, ((flow, name) for name in offsets))
     return tuple(move.reset for move in _moves(store, flow, offsets))
 
 
 def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tuple[Reset, ...]:
-    """Let the flow continue at these offsets by partition; returns what changed. Safe to repeat.
-    Raises ``UserError`` for an unknown partition, ``ConflictError`` for a partition in a decided
-    batch and while the flow is collected."""
+    """Set the flow's offsets (partition -> offset); returns the changes. Idempotent. Raises
+    ``UserError`` for an unknown partition, ``ConflictError`` for one in a decided batch or while
+    the flow is collected."""
     store = operator.store
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
@@ -213,7 +208,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
 
 
 def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
-    """Let the discovery task read partitions that it holds back, each from where ``to`` says."""
+    """Let the discovery task read held-back partitions; ``to``: partition -> start."""
     record = operator.store.read(paths.partitions(flow))
     if record is None:
         raise ConflictError(f"flow {flow} has no partitions any more: look again")
@@ -225,7 +220,6 @@ def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
 
 
 def _on_nodes(store: Store, flow: str) -> Iterator[str]:
-    """The live nodes that are assigned a collect task of the flow or report one."""
     nodes = store.children(paths.live_nodes())
     assignments = store.read_each([paths.assignment(node) for node in nodes])
     statuses = store.read_each([paths.status(node) for node in nodes])
@@ -246,7 +240,7 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
 
 
 def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
-    """Without partitions that are at their offset already."""
+    """Skips partitions that are at their offset already."""
     names = sorted(offsets)
     registered = partitions.registered(store, flow, names)
     for name in names:
@@ -275,8 +269,7 @@ def _raise_epoch(flow: str, plan: Versioned[records.Plan] | None, epoch: int) ->
 
 
 def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
-    """Delete a cursor; its reader fails at its next step. Raises ``UserError`` for an unknown
-    cursor and that of a flow."""
+    """Delete a cursor; its reader fails at its next step. Raises ``UserError``."""
     store = operator.store
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]
@@ -293,7 +286,7 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
     acks = [paths.ack(flow, cursor, name) for name in store.children(folder)]
     each = [Check(paths.lease(flow, cursor), lease.version)] if lease else []
     last: list[Write] = [Remove(folder, ANY)] if store.exists(folder) else []
-    if lease:  # it goes last, so that what is interrupted can be repeated
+    if lease:  # last, so that the command can be repeated
         last.append(Remove(paths.lease(flow, cursor), lease.version))
     try:
         for part in singly(store.scale, (Remove(path, ANY) for path in acks), each=each):

@@ -1,5 +1,4 @@
-"""Flows that read other flows: their cursors there, and the texts composed along a chain of readers
-``after: filters`` (``flumeng.config.chain``)."""
+"""Flows that read other flows: their cursors, and texts composed by ``flumeng.config.chain``."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from zkschema.bootstrap import CURSOR_MAIN
 
 @dataclass(frozen=True)
 class Composition:
-    """``text`` is as written; ``runs`` is composed with the ``chain``, or empty when the tasks run
-    ``text``. ``because``: why the flow changes although it was not applied."""
+    """``runs``: ``text`` composed with ``chain``, or "". ``because``: reason of a derived
+    change."""
 
     text: str
     runs: str = ""
@@ -41,7 +40,7 @@ class Composition:
 
 
 class CurrentTexts:
-    """The current flows, each read once; ``applied`` texts take precedence."""
+    """Caches the current flows; ``applied`` texts take precedence."""
 
     def __init__(self, store: ReadableStore, applied: Mapping[str, str]) -> None:
         self._store = store
@@ -50,7 +49,7 @@ class CurrentTexts:
         self.revisions: dict[str, records.Revision] = {}
 
     def read(self, flows: Iterable[str]) -> None:
-        """Flows before texts, since texts never change. Deleted flows have none."""
+        """Reads flows before texts, since a text never changes. Deleted flows have no text."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
         found = found_by_name(self._store, paths.flow, missing)
         self.flows |= found
@@ -70,7 +69,6 @@ class CurrentTexts:
         return found.text if found else None
 
     def origin_of(self, flow: str) -> str:
-        """The flow whose journals it reads."""
         found = self.revisions.get(flow)
         try:
             upstream = upstream_of(parse_flow(found.effective)) if found else None
@@ -79,7 +77,7 @@ class CurrentTexts:
         return upstream or flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
-        """Other flows that may have these in their chains: those that read the same journals."""
+        """Other flows that read the same journals, and so may have these in their chains."""
         known = set(flows)
         self.read(sorted(known))
         there = set(self._store.children(paths.flows()))
@@ -93,8 +91,8 @@ class CurrentTexts:
 
 @dataclass(frozen=True)
 class Composed:
-    """``flows``: those applied, then those that change with them; ``refused``: flow -> why.
-    ``records`` are as read before anything else, so that concurrent changes of a chain conflict."""
+    """``flows``: those applied, then those that change with them; ``refused``: flow -> reason.
+    ``records`` are read first, so that a concurrent change of the chain conflicts."""
 
     flows: Mapping[str, Composition]
     refused: Mapping[str, str]
@@ -102,7 +100,7 @@ class Composed:
 
 
 def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
-    """What these flows (name -> text) run when they are applied together."""
+    """Compose the texts (flow -> text) as if all were applied together."""
     current = CurrentTexts(store, texts)
     current.read(texts)
     made: dict[str, Composition] = {}
@@ -136,7 +134,7 @@ def downstream_of(store: ReadableStore, flow: str) -> list[str]:
 
 
 def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
-    """Other flows whose tasks run a text composed with that of one of these."""
+    """Other flows whose tasks run a text composed with one of these."""
     current = CurrentTexts(store, {})
     return [
         reader
@@ -146,7 +144,7 @@ def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
 
 
 def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
-    """Empty for a chain that is broken or circular."""
+    """Empty for a broken or circular chain."""
     try:
         return tuple(one.flow for one in chain_of(flow, current.text_of))
     except (CycleError, SpecError):
@@ -171,19 +169,18 @@ def _said(error: SpecError) -> str:
 
 
 def upstream_of(spec: FlowSpec) -> str | None:
-    """The flow that a flow reads."""
     found = chain.upstream_of(spec)
     return found.flow if found else None
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
-    """The names of cursors besides its own: flows and other readers."""
+    """The names of foreign cursors: flows and other readers."""
     cursors = store.children(paths.acks(flow))
     return sorted(cursor for cursor in cursors if cursor != CURSOR_MAIN)
 
 
 def why_not_deleted(store: ReadableStore, flow: str) -> str:
-    """Empty when only its own isolated parts read it."""
+    """Empty when nothing but its own isolated parts reads the flow."""
     names = readers_of(store, flow)
     parts = parts_among(names, flow)
     readers = sorted({*names, *downstream_of(store, flow)} - {*parts})
@@ -216,8 +213,8 @@ def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
 def subscribe(
     store: ReadableStore, texts: Mapping[str, str], before: Mapping[str, str | None]
 ) -> tuple[dict[str, list[Write]], dict[str, str]]:
-    """Flow -> writes that create its cursor, flow -> why it is refused. ``texts``: what they run
-    when applied together; ``before``: what they run now."""
+    """Returns flow -> writes that create its cursor, and flow -> reason for refusal. ``texts`` run
+    after the apply, ``before`` run now."""
     writes: dict[str, list[Write]] = {}
     refused: dict[str, str] = {}
     taken = {cursor: read for read, cursor in leases.names(store)}

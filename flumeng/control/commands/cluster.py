@@ -1,6 +1,5 @@
-"""Export, import, repair and migration of the whole tree. Hosts are upgraded one by one: a newer
-flumeng uses the older tree until no older process is live; then the tree is migrated, and older
-processes refuse to run."""
+"""Export, import, repair and migration of the whole tree. In a rolling upgrade a newer flumeng uses
+the older tree until no older process is live. After the migration older processes refuse to run."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from zkschema.verify import Problem, verify
 SCHEMA = str(paths.schema())
 NO_CLUSTER = "this chroot holds no flumeng cluster: run `flumeng schema init`"
 ATTEMPTS = 20
-"""Retries when nodes and masters write at the same time."""
+"""Retries of a migration while nodes and masters write concurrently."""
 
 
 def init_cluster(operator: Operator) -> list[str]:
@@ -53,8 +52,8 @@ def init_cluster(operator: Operator) -> list[str]:
 
 
 def export_cluster(store: Store) -> dict[str, Any]:
-    """The persistent znodes without secrets, for ``import_cluster``. Raises ``UserError`` without a
-    cluster, ``CorruptError`` for a znode that is not a document."""
+    """Persistent znodes without secrets. Raises ``UserError`` without a cluster,
+    ``CorruptError``."""
     found = documents(store.dump())
     schema = found.get(SCHEMA)
     if schema is None:
@@ -66,10 +65,10 @@ def export_cluster(store: Store) -> dict[str, Any]:
 
 
 def import_cluster(operator: Operator, exported: object) -> int:
-    """Write an exported document into an empty chroot; returns how many znodes it has. The schema
-    is written last, so that a repeated import completes an interrupted one, and with a higher
-    generation. Intents are left out: their targets may have taken batches since. Only the primary
-    of a journal is in sync, since other replicas may lack later events. Raises ``UserError``."""
+    """Import a document into an empty chroot; returns the number of znodes. Raises ``UserError``.
+    The schema is written last, with a higher generation, so that an interrupted import can be
+    repeated. Intents are left out: their targets may have taken batches since. Only the primary of
+    a journal is in sync, since other replicas may lack later events."""
     store = operator.store
     wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
     schema_document = wanted.get(SCHEMA)
@@ -100,7 +99,7 @@ def import_cluster(operator: Operator, exported: object) -> int:
 
 
 def _renamed(path: str, document: Any) -> Any:
-    """A document of the last version that was never released, with the fields of version 1."""
+    """Upgrade a document of the unreleased version to the field names of version 1."""
     if document is None or not (table.journal.matches(path) or table.node.matches(path)):
         return document
     new = {"copies": "replicas", "away_since": "down_since"}
@@ -111,7 +110,7 @@ def _renamed(path: str, document: Any) -> Any:
 
 
 def verify_cluster(store: Store) -> list[Problem]:
-    """Violations of the schema and orphaned znodes, with what ``repair_cluster`` would do."""
+    """Schema violations and orphaned znodes, with the repair of each."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
     loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
@@ -119,7 +118,6 @@ def verify_cluster(store: Store) -> list[Problem]:
 
 
 def repairs(store: Store) -> list[Repair]:
-    """What ``repair_cluster`` can repair now."""
     dump = store.dump()
     return repair.repairs(dump, _without_session(store, dump))
 
@@ -130,8 +128,7 @@ def access_problems(store: Store) -> list[Problem]:
 
 
 def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]:
-    """Carry out the ``wanted`` repairs that are still needed; returns them. Znodes that change
-    meanwhile are left alone."""
+    """Apply the ``wanted`` repairs still needed, except to changed znodes; returns them."""
     store = operator.store
     before = store.dump()
     versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
@@ -199,7 +196,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
 
 
 def pending_migrations(store: Store) -> list[Migration]:
-    """The migrations to this flumeng's version, in order. Raises ``UserError`` without them."""
+    """The migrations to this flumeng's version, in order. Raises ``UserError`` without a path."""
     try:
         return migrations.path_to(_schema(store).value.version, table.VERSION)
     except LookupError as error:
@@ -207,7 +204,7 @@ def pending_migrations(store: Store) -> list[Migration]:
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
-    """Migrate the tree by one version; returns how many znodes were written. Safe to repeat. Raises
+    """Migrate the tree by one version; returns the number of written znodes. Idempotent. Raises
     ``ConflictError`` while a process of an older version is live, ``CorruptError``."""
     store = operator.store
     target = migration.before + 1
@@ -227,14 +224,14 @@ def migrate_cluster(operator: Operator, migration: Migration) -> int:
         operator.commit([*last, raised], command)
 
     count = _carry_out(store, migration, raised, end)
-    # What was written just before the tree was raised may be what the migration did not see.
+    # A second pass: the first may have missed writes made just before the version was raised.
     return count + _carry_out(store, migration, raised, lambda last: last and store.commit(last))
 
 
 def _carry_out(
     store: Store, migration: Migration, schema: Write, end: Callable[[list[Write]], object]
 ) -> int:
-    """Write in parts, the last one by ``end`` with ``schema``; returns how many writes."""
+    """Write in parts; ``end`` commits the last one. Returns the number of writes."""
     for attempt in range(1, ATTEMPTS + 1):
         writes = _writes(store, migration)
         room = store.scale.weigh(schema) + room_bytes(store.scale)
@@ -252,11 +249,11 @@ def _carry_out(
 
 
 def _writes(store: Store, migration: Migration) -> list[Write]:
-    """The remaining writes; each expects the version that the migration read."""
+    """The remaining writes, each conditional on the version that the migration read."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
     versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
-    found = documents(store.dump())  # after the versions, so that none is newer than what is seen
+    found = documents(store.dump())  # after the versions: none may be newer than its document
     schema = str(paths.schema())
     writes: list[Write] = []
     for change in migration.changes({p: doc for p, doc in found.items() if p != schema}):
@@ -297,7 +294,6 @@ def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
 
 
 def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Record | None]:
-    """Path and value of a write of the document."""
     kind = None if document is None else AnyRecord
     row: Row[Record] = Row(path, kind, "persistent", "", WIRE_LIMIT_BYTES, 0, "")
     return ZPath(path, row), None if document is None else AnyRecord(extra=document)

@@ -1,6 +1,6 @@
-"""Derived flows: backfills, and replays of dead letters. A derived flow has the text of another
-flow, a bounded source and its own acks; its discovery task stops it when all is read. A replay and
-a purge write the flow's record unchanged, so that of two at once one conflicts."""
+"""Derived flows: backfills and replays of dead letters. A derived flow has the text of another
+flow, a bounded source and its own acks; its discovery task stops it at the end of the source. A
+replay and a purge rewrite the flow's record unchanged, so that concurrent ones conflict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ID_CHARACTERS = 8
 
 
 def free_name(store: ReadableStore, flow: str, kind: str) -> str:
-    """``FLOW-KIND-N`` that no flow and no tombstone has."""
+    """An unused ``FLOW-KIND-N``; tombstones count as used."""
     used = {*store.children(paths.flows()), *store.children(paths.tombstones())}
     number = 1
     while (name := f"{flow[: NAME_CHARACTERS - SUFFIX_CHARACTERS]}-{kind}-{number}") in used:
@@ -52,7 +52,7 @@ def free_name(store: ReadableStore, flow: str, kind: str) -> str:
 
 
 def require_allowed(store: Store, text: str, name: str) -> None:
-    """Raises what ``start`` would raise for the text."""
+    """Raises the errors of ``start`` for the text."""
     check_flow(text)
     next_revisions(store, {name: text}, 0)
 
@@ -67,8 +67,8 @@ def start(
     command: str,
     others: Sequence[Write] = (),
 ) -> None:
-    """Create the flow ``name`` of this text, a ``kind`` of the flow ``of``, with ``others`` in the
-    same transaction. Raises ``SpecError``, ``RefusedError``."""
+    """Create the flow ``name``, a ``kind`` of the flow ``of``, in one transaction with ``others``.
+    Raises ``SpecError``, ``RefusedError``."""
     check_flow(text)
     schema = tree.require_versioned(operator.store)
     wanted = next_revisions(operator.store, {name: text}, 0)
@@ -90,8 +90,8 @@ def current_text(store: Store, flow: str) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """Objects written from ``start`` (empty: ever) until before ``end``, at these ``paths`` (empty:
-    those of the flow)."""
+    """A range of write times: ``start`` (empty: open) is inclusive, ``end`` exclusive. Empty
+    ``paths``: those of the flow."""
 
     start: str
     end: str
@@ -99,8 +99,7 @@ class Written:
 
 
 def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
-    """Whether a backfill reads objects: the flow reads nothing else, or ``paths`` are given. Raises
-    ``UserError`` for paths without objects."""
+    """Whether a backfill reads objects. Raises ``UserError`` for ``paths`` without objects."""
     spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
@@ -120,8 +119,7 @@ def start_objects_backfill(operator: Operator, flow: str, name: str, written: Wr
 
 
 def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> None:
-    """Raises ``UserError`` when there is nothing to read or the flow has no such source,
-    ``SpecError``."""
+    """Raises ``UserError`` for empty bounds or a flow without such a source, ``SpecError``."""
     text = offsets_text(current_text(operator.store, flow), name, bounds)
     named = list(bounds.items())[:NAMED]
     said = ", ".join(f"{label} {start}-{end}" for label, (start, end) in named)
@@ -130,7 +128,7 @@ def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> 
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The nonempty ranges. Raises ``UserError`` when all are empty."""
+    """The nonempty ranges by partition. Raises ``UserError`` when all are empty."""
     found = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
     if not found:
         raise UserError("there is nothing between --from and --to in any of its partitions")
@@ -149,8 +147,7 @@ class DeadLettersOf:
 
 
 def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
-    """Raises ``UserError`` for dead letters that cannot be read here, and for a replay, a backfill
-    or an isolated part."""
+    """Raises ``UserError`` for unreadable dead letters, and for a derived flow or isolated part."""
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(
@@ -203,13 +200,13 @@ def refuse_hosts(store: ReadableStore, letters: DeadLettersOf) -> None:
 
 
 def list_name(flow: str) -> str:
-    """A new, unique name for the list of the replay ``flow``."""
+    """A new unique name for the replay list of ``flow``."""
     short = flow[: NAME_CHARACTERS - ID_CHARACTERS - 1]
     return f"{short}-{uuid.uuid4().hex[:ID_CHARACTERS]}"
 
 
 def check_replay(store: Store, letters: DeadLettersOf, name: str) -> None:
-    """Raises what ``start_replay`` would raise, before a list is written."""
+    """Raises the errors of ``start_replay``, before a list is written."""
     text = replay_text(letters.flow, letters.text, name, list_name(name), [1])
     require_allowed(store, text, name)
 
@@ -223,8 +220,8 @@ def start_replay(
     *,
     chosen: str,
 ) -> None:
-    """Create the flow ``name``, which reads the list ``replay``; ``chosen`` is for the audit.
-    Raises ``SpecError``, and ``ConflictError`` when the flow has changed since it was read."""
+    """Create the flow ``name`` that reads the list ``replay``; ``chosen`` is for the audit. Raises
+    ``SpecError``, and ``ConflictError`` for a flow changed since it was read."""
     flow = letters.flow
     text = replay_text(flow, letters.text, name, replay, rows)
     start(
@@ -251,8 +248,8 @@ def _unchanged(letters: DeadLettersOf) -> Put:
 def _others(
     store: ReadableStore, flow: str, holding: str = ""
 ) -> Iterator[tuple[str, FlowSpec, str]]:
-    """Other flows with their specs and what they derive from: those of ``flow``, or those whose
-    text contains ``holding``."""
+    """Other flows (name, spec, derived from): those of ``flow``, or with ``holding`` in the
+    text."""
     names = [name for name in store.children(paths.flows()) if name != flow]
     flows = {
         name: record

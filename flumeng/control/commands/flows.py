@@ -1,4 +1,4 @@
-"""Changes of flows. A text changes by a new revision only, also for a rollback."""
+"""Changes of flows. A text changes only by a new revision, also for a rollback."""
 
 from __future__ import annotations
 
@@ -48,12 +48,9 @@ def apply_flows(
 ) -> Iterator[list[Applied]]:
     """Make each valid text the current revision of its flow; a new flow starts to run. Isolated
     parts and readers ``after: filters`` change with their flow. ``expect_revision`` must be current
-    (0: no such flow). A name is free again once no journal of its former flow is left, whose events
-    the new flow would deliver.
-
-    All in one transaction if that fits, else in as few as fit; yields what each applied. Raises
-    ``RefusedError`` before anything is written.
-    """
+    (0: no such flow). A deleted flow's name is free once its last journal is gone. Uses as few
+    transactions as fit and yields the flows applied by each. Raises ``RefusedError`` before
+    anything is written."""
     store = operator.store
     schema = tree.require_versioned(store)
     wanted = next_revisions(store, texts, expect_revision)
@@ -78,8 +75,8 @@ def apply_flows(
 def rollback_flow(
     operator: Operator, flow: str, number: int, *, expect_revision: int | None = None
 ) -> Applied:
-    """Make a new revision with the text of revision ``number``. Raises ``UserError`` for an unknown
-    flow or revision, and as ``apply_flow``."""
+    """Make a revision with the text of revision ``number``. Raises as ``rollback_text`` and
+    ``apply_flow``."""
     store = operator.store
     text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
@@ -126,12 +123,9 @@ def _confirm(
 def set_flow_state(
     operator: Operator, flow: str, state: str, *, expect_revision: int | None = None
 ) -> bool:
-    """Want the flow and its isolated parts ``running``, ``suspended`` or ``stopped``; returns
-    whether that is a change.
-
-    Suspended: sources go on into the journals. Stopped: sources stop, journals are collected to
-    their end.
-    """
+    """Set the state of the flow and its isolated parts; returns whether it changed. ``suspended``:
+    sources go on into the journals. ``stopped``: sources stop, journals are collected to their
+    end."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -149,8 +143,6 @@ def set_flow_state(
 
 @dataclass(frozen=True)
 class StateOutcome:
-    """What became of one of many flows."""
-
     flow: str
     changed: bool
     error: FlumengError | None = None
@@ -198,9 +190,9 @@ def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[
 def delete_flow(
     operator: Operator, flow: str, *, discard: bool = False, expect_revision: int | None = None
 ) -> bool:
-    """Want the flow and its isolated parts gone; masters drain it first, or with ``discard`` drop
-    what is not collected. Its chokes go at once, its history stays in ``/tombstones``. Returns
-    whether that is a change. Raises ``UserError``."""
+    """Delete the flow and its isolated parts; masters drain it first unless ``discard``. Returns
+    whether that is a change. Raises ``UserError``. Its chokes go at once, its history stays in
+    ``/tombstones``."""
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
@@ -226,8 +218,7 @@ def delete_flow(
 
 
 def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = None) -> int:
-    """Ask tasks to deliver now; returns the handoff's number. Raises ``ConflictError`` for a paused
-    flow."""
+    """Ask tasks to deliver now; returns the handoff's number. Raises ``ConflictError``."""
     current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "what it accepted is delivered anyway")
@@ -242,8 +233,7 @@ def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = Non
 
 
 def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
-    """Audit a tap before its first event. Raises ForbiddenError when an older access list forbids
-    it."""
+    """Audit a tap before its first event. Raises ``ForbiddenError`` for an old access list."""
     said = {"at": at, "where": where}
     words = [f" --{key} {value}" for key, value in said.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"

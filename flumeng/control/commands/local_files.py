@@ -1,5 +1,5 @@
-"""Refuses flows that several hosts may collect although they use files on a host's own disk.
-Another host cannot finish a decided exactly-once batch whose staged files it does not see."""
+"""Refuses flows that use a host's own disk although several hosts may collect them. Another host
+cannot finish a decided exactly-once batch whose staged files it does not see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkschema import paths, records
 
 EXACTLY_ONCE = "exactly-once"
 WORDS = (EXACTLY_ONCE, "objects", "answers")
-"""One of these words is in the text of each flow that may be at risk."""
+"""The text of each flow at risk contains one of these words."""
 NAMED = 3
 
 
@@ -33,7 +33,6 @@ def on_several_hosts(store: ReadableStore, texts: Mapping[str, str]) -> dict[str
 
 
 def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
-    """The nodes that may collect the flow."""
     return _hosts(_nodes(store), spec)
 
 

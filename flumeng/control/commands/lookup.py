@@ -1,4 +1,4 @@
-"""Looks up records by name, or says why a command cannot go on."""
+"""Record lookup by name, and the errors for missing or outdated records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ R = TypeVar("R", bound=Record)
 def found_by_name(
     store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
 ) -> dict[str, Found[R]]:
-    """Name -> what is at its path."""
     listed = list(names)
     return dict(zip(listed, store.read_each([row(name) for name in listed]), strict=True))
 
@@ -26,18 +25,18 @@ def found_by_name(
 def readable_by_name(
     store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
 ) -> dict[str, Versioned[R]]:
-    """As ``found_by_name``, without what is missing or unreadable."""
+    """As ``found_by_name``, without missing and unreadable records."""
     found = found_by_name(store, row, names)
     return {name: one for name, one in found.items() if isinstance(one, Versioned)}
 
 
 def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
-    """The flow's record. Raises ``UserError`` with the nearest name when there is none."""
+    """Raises ``UserError`` with the nearest name for an unknown flow."""
     return _require(store, "flow", paths.flows(), paths.flow, flow, none="there are no flows yet")
 
 
 def require_node(store: ReadableStore, node: str) -> Versioned[records.Node]:
-    """The node's record. Raises ``UserError`` with the nearest name when there is none."""
+    """Raises ``UserError`` with the nearest name for an unknown node."""
     return _require(
         store, "node", paths.nodes(), paths.node, node, none="no node has registered yet"
     )
@@ -61,7 +60,7 @@ def _require(
 
 
 def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
-    """A kept revision. Raises ``UserError`` that names those kept."""
+    """Raises ``UserError`` that names the kept revisions."""
     found = store.read(paths.revision(flow, str(number)))
     if found is None:
         kept = kept_revisions(store, flow)
@@ -74,7 +73,7 @@ def require_revision(store: ReadableStore, flow: str, number: int) -> records.Re
 def current_revisions(
     store: ReadableStore, flows: Mapping[str, Found[records.Flow]]
 ) -> dict[str, Found[records.Revision]]:
-    """The current revision of each of these flows whose record can be read."""
+    """The current revision of each flow with a readable record."""
     wanted = {
         flow: paths.revision(flow, str(found.value.revision))
         for flow, found in flows.items()
@@ -98,6 +97,5 @@ def expect_current(
 
 
 def refuse_deleted(flow: str, record: records.Flow, advice: str) -> None:
-    """Raises ``ConflictError`` for a flow that is being deleted."""
     if record.state == "deleted":
         raise ConflictError(f"flow {flow} is being deleted: {advice}")

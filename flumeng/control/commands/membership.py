@@ -1,6 +1,5 @@
-"""Members of a secured cluster: a record for each node, operator and subscriber. A record holds the
-secrets of its member's groups. Expulsion replaces the secret of each group: first in the records of
-the others, then in the schema, then in all access lists."""
+"""Members of a secured cluster: a record for each, with the secrets of its groups. Expulsion
+replaces each group's secret in the other records, then in the schema, then in all access lists."""
 
 from __future__ import annotations
 
@@ -52,7 +51,6 @@ class Change:
 
     @property
     def written(self) -> list[str]:
-        """The members whose records change."""
         return [
             name
             for name, member in self.after.items()
@@ -78,8 +76,8 @@ def members(
 
 
 def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str]:
-    """Write the records of changed members; returns the groups' identities. Until access lists are
-    set, the old secret is kept beside a new one."""
+    """Write changed members' records; returns the groups' identities. Until access lists are set,
+    the old secret stays beside a new one."""
     found = store.read(paths.groups())
     kept = {
         group: tuple(
@@ -104,7 +102,6 @@ def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str
 
 
 def revoke(store: Store, change: Change) -> None:
-    """Remove the secrets from the records of expelled members."""
     writes = [Put(path, records.Member(), ANY) for path in _records_left(store, change)]
     for part in singly(store.scale, writes):
         store.commit(part)
@@ -137,7 +134,6 @@ def _records(
 def without_secrets(
     documents: Mapping[str, dict[str, Any] | None],
 ) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an export, without secrets."""
     kept = dict(documents)
     kept.pop(str(paths.groups()), None)
     for path, document in documents.items():
@@ -149,7 +145,7 @@ def without_secrets(
 def with_fresh_secrets(
     store: ReadableStore, documents: Mapping[str, dict[str, Any] | None]
 ) -> dict[str, dict[str, Any] | None]:
-    """The znodes of an export with new secrets; an interrupted import reuses its own."""
+    """The znodes of an export with new secrets; a repeated import reuses those it wrote."""
     schema = documents.get(str(paths.schema()))
     if not schema or SECURED not in schema.get("features", ()):
         return dict(documents)

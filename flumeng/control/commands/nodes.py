@@ -1,6 +1,5 @@
-"""Changes of nodes: drain, labels, capacity, Spark settings, decommission. ``discard`` gives up
-what only the disk of a lost host held: its journals go with their acks, except where another node
-has an in-sync replica. Every transaction fails while the node is live."""
+"""Changes of nodes. ``discard`` also removes the journals of a lost host with their acks, unless
+another node has an in-sync replica. Every removal fails while the node is live."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ VERBS = {"draining": "drain", "active": "undrain"}
 
 @dataclass(frozen=True)
 class Left:
-    """What still ties a node to the cluster: tasks (``flow/task``), journals that it leads,
-    replicas it holds, and unreadable records."""
+    """Remaining ties of a node: tasks (``flow/task``), journals, replicas, unreadable records."""
 
     tasks: tuple[str, ...]
     journals: tuple[str, ...]
@@ -108,7 +106,7 @@ def left(store: Store, node: str) -> Left:
 
 
 def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
-    """Want the node ``draining`` or ``active``; returns whether that is a change. Draining moves
+    """Set the node to ``draining`` or ``active``; returns whether that is a change. Draining moves
     its collect tasks, stops its sources and closes its journals. Raises ``UserError``."""
     current = require_node(operator.store, node)
     wanted = replace(current.value, desired=desired)
@@ -139,8 +137,7 @@ def resize_node(
 
 
 def decommission_node(operator: Operator, node: str) -> None:
-    """Remove the znodes and chokes of a node that is not live and has nothing left. Raises
-    ``ConflictError`` otherwise."""
+    """Remove a node that is not live and has nothing left. Raises ``ConflictError`` otherwise."""
     store = operator.store
     current = require_node(store, node)
     own = removal(store, node, current.version)
@@ -189,19 +186,19 @@ def below(store: Store, node: str) -> list[Path]:
 
 
 def absent(node: str) -> list[Write]:
-    """Writes that fail when the node is live: there is no check for absence."""
+    """Writes that fail when the node is live: ZooKeeper has no check for absence."""
     nobody = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
     return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]
 
 
 def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
-    """The cluster's settings as they hold on a node."""
+    """The cluster's settings, overridden by those of the node."""
     own = require_node(store, node).value.spark
     return [replace(row, value=own.get(row.key.removeprefix(SPARK), row.value)) for row in rows]
 
 
 def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bool:
-    """Set a Spark setting on one node, or with None remove it; returns whether that is a change.
+    """Set a Spark setting of one node, or remove it (None); returns whether that is a change.
     Raises ``UserError`` for another setting and an invalid value."""
     setting = SETTINGS.get(key)
     if not isinstance(setting, SparkSetting):
@@ -219,8 +216,7 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
 
 @dataclass(frozen=True)
 class DataLoss:
-    """Events of a journal from ``acked`` up to ``end`` that a cursor loses; ``end`` is None when
-    only the lost node knew it or the ack cannot be read."""
+    """Lost events of a cursor from ``acked`` to ``end``, which is None if unknown."""
 
     journal: str
     flow: str
@@ -238,7 +234,6 @@ class DataLoss:
 
 
 def data_loss(store: Store, node: str) -> list[DataLoss]:
-    """What ``discard_node`` would give up."""
     require_node(store, node)
     found = []
     for name, journal in _journals(store, node).items():
@@ -255,8 +250,8 @@ def data_loss(store: Store, node: str) -> list[DataLoss]:
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
-    """Remove the node with its journals and their acks; returns what is lost. Safe to repeat.
-    Raises ``ConflictError`` when it is live."""
+    """Remove the node, its journals and acks; returns the lost events. Idempotent. Raises
+    ``ConflictError`` while the node is live."""
     store = operator.store
     current = require_node(store, node)
     if store.exists(paths.live_node(node)):

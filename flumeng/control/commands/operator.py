@@ -1,4 +1,4 @@
-"""The operator of a change: on which cluster, in whose name, why and when; and the audit of it."""
+"""Audited transactions: every change is committed together with an audit entry."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ KEEP_AUDIT = 500
 COMMAND_CHARACTERS = 8192
 NAME_CHARACTERS = 60
 MOST_LOOKS = 2000
-"""Entries that one call of ``trim`` reads."""
+"""Entries that one call of ``trim_audit`` reads."""
 SETTLE_SECONDS = 8.0
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A person or program that changes the cluster of ``store``. ``now``: seconds since the epoch,
-    for display only."""
+    """The author of a change. ``now``: seconds since the epoch, for display only."""
 
     store: Store
     author: str
@@ -42,9 +41,8 @@ class Operator:
         return records.Audit(who=self.author, command=command, reason=self.reason, time=self.now)
 
     def commit(self, writes: Sequence[Write], command: str) -> None:
-        """Commit ``writes`` with an audit entry. Without an answer, the entry shows whether it was
-        done. Raises ConflictError, TooLargeError, and UnavailableError when the outcome is unknown.
-        """
+        """Commit ``writes`` with an audit entry; after a lost reply the entry shows the outcome.
+        Raises ConflictError, TooLargeError, and UnavailableError for an unknown outcome."""
         with contextlib.suppress(ForbiddenError):  # in a secured cluster only masters may
             trim_audit(self.store)
         own = audit_entry(self.entry(command))
@@ -59,7 +57,7 @@ class Operator:
                 ) from error
 
     def change(self, path: ZPath[R], found: Versioned[R], wanted: R, command: str) -> bool:
-        """Write another record than was found; returns whether it is another one."""
+        """Replace the found record; returns False when it equals ``wanted``."""
         if wanted == found.value:
             return False
         self.commit([Put(path, wanted, found.version)], command)
@@ -72,14 +70,14 @@ class Operator:
         *,
         each: Sequence[Write] = (),
     ) -> None:
-        """Independent writes in as few transactions as fit, ``each`` in all. ``command`` is given
+        """Commit independent writes in few transactions, ``each`` in all of them. ``command`` gets
         the names of the written znodes."""
         room = room_bytes(self.store.scale)
         for part in singly(self.store.scale, writes, each=each, room_bytes=room):
             self.commit([*each, *part], command(" ".join(write.path.name for write in part)))
 
     def _appears(self, own: Put) -> bool:
-        """A server may lag: not to see the entry proves nothing."""
+        """False proves nothing: a server may lag."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(UnavailableError):
@@ -95,8 +93,8 @@ def room_bytes(scale: Scale) -> int:
 
 
 def trim_audit(store: Store) -> None:
-    """Remove the entries created first. Their names and times are chosen by writers and do not
-    count. Raises ForbiddenError, UnavailableError."""
+    """Remove the oldest entries by creation, since writers choose names and times. Raises
+    ForbiddenError, UnavailableError."""
     names = store.children(paths.audits())
     if len(names) < KEEP_AUDIT:
         return

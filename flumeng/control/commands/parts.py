@@ -20,8 +20,8 @@ from zkschema.table import ZPath
 
 @dataclass(frozen=True)
 class Leaving:
-    """A part that a flow loses. ``unread``: events acked by the flow that the part never delivered;
-    ``ahead``: those that only the part has delivered."""
+    """A part that a flow loses. ``unread``: acked events it never delivered; ``ahead``: the
+    reverse."""
 
     flow: str
     unread: int
@@ -41,7 +41,6 @@ class Leaving:
 
 
 def with_parts(texts: Mapping[str, str]) -> dict[str, str]:
-    """These flows, each followed by its parts: name -> text."""
     return {
         name: made
         for flow, text in texts.items()
@@ -67,7 +66,7 @@ def deletion(
 
 
 def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
-    """What is lost when the flow, which has this text, loses the part."""
+    """The backlog and lead of the part when the flow, which has this text, loses it."""
     done = _begun(store, flow, text)
     starts = _starts(store, part)
     acks = _acks(store, _cursor(flow, text, part))
@@ -79,8 +78,8 @@ def leaving(store: ReadableStore, flow: str, text: str, part: str) -> Leaving:
 
 
 def beginning(store: ReadableStore, flow: str, text: str, part: str) -> list[Write]:
-    """Writes that start a new part behind what its flow has delivered and decided. ``text`` is the
-    revision before. Joined lines above the ack are the part's."""
+    """Writes that start a new part at the offset its flow has delivered or decided. ``text``: the
+    revision before. Joined lines above the ack become the part's."""
     begun = _begun(store, flow, text)
     after = records.Partitions(
         partitions={subscribed(name): records.Partition(start=at) for name, at in begun.items()}

@@ -1,6 +1,5 @@
-"""What masters would do after a change that is not made. Nothing is written. The planner runs on a
-changed snapshot and its actions are applied in memory until nothing is left; what would happen
-anyway is left out."""
+"""Dry runs: plans a changed snapshot in memory until no action is left, and writes nothing. Changes
+that would happen anyway are left out."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Preview:
-    """``why``: the planner's reasons. ``complete``: nothing follows. ``left``: isolated parts that
-    flows would lose."""
+    """``complete``: the plan settled. ``left``: isolated parts that flows would lose."""
 
     moves: tuple[Move, ...]
     why: tuple[str, ...]
@@ -44,7 +42,6 @@ class Preview:
 
 
 def drain(store: ReadableStore, node: str) -> Preview:
-    """What a drain of the node would move."""
     require_node(store, node)
     now = look(store)
     view = now.nodes[node]
@@ -60,8 +57,8 @@ def apply(
     ended: Collection[str] = (),
     nodes: Mapping[str, Node] | None = None,
 ) -> Preview:
-    """What ``apply_flows`` of these texts would change, rollouts included; raises as it does. Flows
-    may be deleted (``ended``) and ``nodes`` get other records in the same step."""
+    """Preview of ``apply_flows``; raises as it does. ``ended`` flows are deleted and ``nodes`` get
+    new records in the same step."""
     now = look(store)
     flows = {
         name: replace(view, record=replace(view.record, state="deleted"))
@@ -96,14 +93,14 @@ def apply(
 
 
 def restart(store: Store, key: str) -> Preview:
-    """What ``restart_task`` would do; raises as it does."""
+    """Preview of ``restart_task``; raises as it does."""
     change = restarted(look(store), key)
     node, epoch = change.after.node, change.after.epoch
     return Preview((Move(key, node, node, f"starts anew under epoch {epoch}"),), ())
 
 
 def move(store: Store, key: str, node: str) -> Preview:
-    """What ``move_task`` would do; raises as it does."""
+    """Preview of ``move_task``; raises as it does."""
     require_node(store, node)
     now = look(store)
     change = moved(now, key, node)
@@ -153,8 +150,7 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
 
 
 def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
-    """Plan and obey until nothing is left, at most ``ROUNDS``; with all reasons in order, and
-    whether it is complete."""
+    """Plan and obey up to ``ROUNDS``; returns snapshot, reasons, and whether the plan settled."""
     why: dict[str, None] = {}
     for _ in range(ROUNDS):
         actions = plan(snapshot)
@@ -170,7 +166,7 @@ def _settle(snapshot: Snapshot) -> tuple[Snapshot, dict[str, None], bool]:
 
 
 def _obey(node: NodeView) -> NodeView:
-    """A live node that has carried out its assignment."""
+    """The node after it has carried out its assignment."""
     if not node.live or not isinstance(node.assignment_version, Version):
         return node
     tasks = {

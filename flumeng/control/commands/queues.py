@@ -1,4 +1,4 @@
-"""Decisions about queue items that could not be read: retry or skip."""
+"""Operator decisions about failed queue items: retry or skip."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Decision = Literal["retry", "skip"]
 
 
 def decide(operator: Operator, flow: str, names: Collection[str], wanted: Decision) -> list[str]:
-    """Retry or skip these items, or all that failed; returns their names. Raises UserError for an
-    item that has not failed."""
+    """Retry or skip these items, or all that failed; returns their names. Raises ``UserError``."""
     store = operator.store
     failed = _failed(store, flow, names)
     writes = (

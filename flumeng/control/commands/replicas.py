@@ -31,8 +31,7 @@ from zkschema.records import REPLICA, Journal
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a journal's record from ``before`` (None: lost) at ``version``; ``command`` is
-    for the audit."""
+    """A change of a journal's record. ``before`` is None for a lost record."""
 
     name: str
     before: Journal | None
@@ -42,7 +41,6 @@ class Change:
 
     @property
     def leaves_sync(self) -> bool:
-        """Whether fewer replicas are in sync after it."""
         return self.before is not None and len(self.after.in_sync) < len(self.before.in_sync)
 
 
@@ -51,9 +49,8 @@ def carry_out(operator: Operator, change: Change) -> None:
 
 
 def promote(store: Store, name: str, to: str | None) -> Change | None:
-    """Make the in-sync replica on node ``to``, or on any other live node, the primary; None when it
-    is. Raises ``UserError`` for a journal that is not replicated, ``ConflictError`` when no such
-    replica is in sync and live."""
+    """Make the in-sync replica on ``to``, or another live one, the primary; None when ``to`` is.
+    Raises ``UserError`` without replicas, ``ConflictError`` without a live one in sync."""
     journal, version = require_replicated(store, name)
     replicas = {node_of(replica): replica for replica in journal.in_sync}
     if to is None:
@@ -77,9 +74,9 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
 
 
 def promote_unclean(store: Store, name: str, to: str) -> Change:
-    """Make a replica that is not in sync the primary, in a new lineage; events that only in-sync
-    replicas have are lost. Also for a journal whose record an older import lacks. Raises as
-    ``promote``, and ``ConflictError`` while a live node has an undamaged in-sync replica."""
+    """Make an out-of-sync replica the primary of a new lineage; loses events that only in-sync
+    replicas have. Also recreates a record that an older import lacks. Raises as ``promote``, and
+    ``ConflictError`` while a live node has an undamaged in-sync replica."""
     if as_named(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
@@ -118,8 +115,8 @@ def _begin_record(store: Store, name: str, node: str) -> Change:
 
 
 def add_replica(store: Store, name: str, node: str) -> Change | None:
-    """Add a replica on a node; None when it is there. Raises ``UserError`` for a journal that is
-    not replicated or a node that may not hold one, ``ConflictError`` for a closed journal."""
+    """Add a replica on a node; None when it is there. Raises ``UserError`` for an unreplicated
+    journal or an unfit node, ``ConflictError`` for a closed journal."""
     journal, version = _require_open(store, name)
     if node in journal.replicas and node not in journal.leaving:
         return None
@@ -166,8 +163,7 @@ def drop_replica(store: Store, name: str, node: str) -> Change:
 
 
 def others_in_sync(store: Store, name: str, own: str) -> list[str]:
-    """Live nodes of in-sync replicas other than ``own``; empty when there are no such replicas.
-    Raises ``ConflictError`` when there are some and none of their nodes is live."""
+    """Other live nodes with an in-sync replica. Raises ``ConflictError`` if all are down."""
     journal, _ = require_replicated(store, name)
     nodes = [node_of(replica) for replica in journal.in_sync if replica != own]
     live = [node for node in nodes if _is_live(store, node)]
@@ -180,8 +176,8 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
 
 
 def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Version]:
-    """Raises ``UserError`` for an unknown journal and one without replicas, ``ConflictError`` for
-    one that is collected to its end, ``CorruptError`` for one that cannot be read."""
+    """Raises ``UserError`` for an unknown or unreplicated journal, ``ConflictError`` for one
+    collected to its end, ``CorruptError``."""
     tree.require(store)
     known = store.children(paths.journals())
     (found,) = store.read_each([paths.journal(name)]) if name in known else (None,)
@@ -198,7 +194,7 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
 
 
 def replicas_of(store: Source, flow: str) -> Replicas | None:
-    """The replication that the flow's current text asks for; None without any."""
+    """The replication in the flow's current text; None without any."""
     (record,) = store.read_each([paths.flow(flow)])
     if not isinstance(record, Versioned):
         return None

@@ -1,5 +1,4 @@
-"""The next revisions of flows, and the writes that make them. Isolated parts and composed flows
-change in the same transaction."""
+"""The next revisions of flows with their writes; isolated parts and composed flows are included."""
 
 from __future__ import annotations
 
@@ -40,11 +39,11 @@ from zkschema import bootstrap, paths, records
 KEEP_REVISIONS = 50
 WRITE_CHARACTERS = 1000
 SMALL_SHARE = 4
-"""Texts below this share of a transaction surely fit."""
+"""A text below 1/4 of a transaction fits for certain."""
 
 
 class RefusedError(ConflictError):
-    """Flows that may not be applied now: flow -> why. None was applied."""
+    """No flow was applied; ``refused``: flow -> reason."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
@@ -57,8 +56,8 @@ class UnfitError(RefusedError, UserError):
 
 @dataclass(frozen=True)
 class Applied:
-    """The flow's revision now, and whether this call made it. ``left``: isolated parts that it
-    lost. ``because``: the flow changes with another one."""
+    """The current revision. ``left``: lost isolated parts. ``because``: the flow changed with
+    another."""
 
     flow: str
     revision: int
@@ -69,10 +68,10 @@ class Applied:
 
 @dataclass(frozen=True)
 class NextRevision:
-    """``number`` is that of the ``current`` revision when the texts are the same. ``runs``: what
-    the tasks run instead of ``text``, composed with those of the ``chain``, whose last flow is
-    ``origin``. ``outdated``: revisions that are removed. ``cursors``: the writes that create its
-    cursor at another flow. ``leaving``: isolated parts that it loses, ``left`` describes them."""
+    """``number`` is that of ``current`` for an unchanged text. ``runs``: the composed text that
+    tasks run instead of ``text``; ``origin``: the last flow of the ``chain``. ``outdated``:
+    revisions to remove. ``cursors``: writes that create its cursor at another flow. ``leaving``:
+    isolated parts that it loses."""
 
     flow: str
     text: str
@@ -118,7 +117,7 @@ def next_revisions(
     _refuse(composed.refused)
     effective = parts.with_parts({flow: one.effective for flow, one in composed.flows.items()})
     there = _flows_there(store, effective, composed, expect_revision)
-    current = {  # whatever is applied is another one than what cannot be read
+    current = {  # an unreadable revision differs from any other
         flow: revision.value if isinstance(revision, Versioned) else None
         for flow, revision in current_revisions(store, there).items()
     }
@@ -144,8 +143,8 @@ def revision_writes(
     *,
     backfill_of: str = "",
 ) -> list[Write]:
-    """Writes that make new revisions current, in one transaction. They fail when a flow changes
-    whose text is composed here. Raises UserError for an unusable signing key."""
+    """Writes that make new revisions current, in one transaction; a changed flow of a chain
+    conflicts. Raises ``UserError`` for an unusable signing key."""
     changed = {one.flow: one for one in wanted if one.changed}
     writes: list[Write] = []
     for one in changed.values():
@@ -240,8 +239,7 @@ def _holders_of_journals(store: ReadableStore) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """``texts``: what flows and parts run after the apply. ``there``, ``current``: existing records
-    and revisions. ``cursors``: writes that create cursors."""
+    """``texts``: after the apply. ``there``, ``current``: existing records and revisions."""
 
     texts: Mapping[str, str]
     composed: chains.Composed
@@ -305,7 +303,7 @@ class _Wanted:
         )
 
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
-        """Flow -> the revision that every task has run, of those that change."""
+        """Changed flow -> the revision that every task has run."""
         changed = [flow for flow in self.there if self._is_changed(flow)]
         plans = readable_by_name(store, paths.plan, changed)
         return {flow: plan.value.revision for flow, plan in plans.items()}
@@ -314,8 +312,7 @@ class _Wanted:
 def _numbers(
     store: ReadableStore, flow: str, current: int, run_by_all: int
 ) -> tuple[int, tuple[int, ...]]:
-    """The next revision's number and the revisions to remove: never one that a rollout or a decided
-    batch needs."""
+    """The next number, and revisions to remove: none needed by a rollout or a decided batch."""
     kept = kept_revisions(store, flow)
     number = max([current, *kept]) + 1
     old = {one for one in kept if one <= number - KEEP_REVISIONS} - {run_by_all}
@@ -337,7 +334,6 @@ def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:
 
 
 def why_too_large(group: list[NextRevision], size_bytes: int, limit_bytes: int) -> str:
-    """Why the group does not fit into one transaction."""
     origin = next((one.origin for one in group if one.origin), "")
     what, advice = f"flow {group[0].flow}", "make its text shorter"
     if origin:

@@ -1,5 +1,4 @@
-"""Pause, resume, promote or abort a rollout. Each change names its revision and does not affect a
-later one."""
+"""Commands for rollouts. Each change names its revision and leaves a later one alone."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ CHANGES: Mapping[Verb, Callable[[Flow], Flow]] = {
     "resume": lambda flow: replace(flow, rollout_paused=0),
     "promote": lambda flow: replace(flow, rollout_promoted=flow.revision, rollout_paused=0),
 }
-"""Pause: no further task takes the revision, but a failing task still takes the flow back. Promote:
-all tasks take it now."""
+"""Pause: no further task takes the revision, but failures still revert it. Promote: all take it."""
 
 
 def change_rollout(
@@ -52,7 +50,6 @@ def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None 
 def _under_way(
     store: Store, flow: str, expect_revision: int | None
 ) -> tuple[Versioned[Flow], Versioned[Plan]]:
-    """The flow and its plan. Raises ``ConflictError`` when no rollout is under way."""
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
     refuse_deleted(flow, current.value, "its rollout is over")

@@ -1,6 +1,5 @@
-"""Secures an open cluster, admits and expels members. First members get their records, then the
-schema names the groups, so that new znodes get access lists, then existing lists are set. Safe to
-repeat."""
+"""Secures an open cluster, admits and expels members. In order: members' records, then the groups
+in the schema (new znodes get access lists), then existing access lists. Idempotent."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ PASSES = 20
 
 @dataclass(frozen=True)
 class AclMismatch:
-    """A znode whose access list is not that of its path."""
+    """A znode whose access list differs from that of the schema."""
 
     path: str
     found: AccessList
@@ -58,7 +57,7 @@ class AclMismatch:
 def secure_cluster(
     operator: Operator, *, cluster: str, admit: Sequence[str] = (), expel: Sequence[str] = ()
 ) -> int:
-    """Admit and expel members and set all access lists; returns how many changed. Members are
+    """Admit and expel members and set access lists; returns how many changed. Members:
     ``ROLE:NAME`` or ``operator:NAME@FLOW,FLOW``. Raises UserError for an invalid member,
     ConflictError when a live process would be locked out, ForbiddenError."""
     store = operator.store
@@ -73,7 +72,7 @@ def secure_cluster(
     among = admitted if only_admits else None
     before = membership.members(store, schema.value, among)
     wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
-    if not only_admits:  # else nobody who is live loses a right
+    if not only_admits:  # else no live process loses a right
         _require_none_locked_out(store, wanted, expel)
     said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
     command = " ".join(["schema secure", *said])
@@ -100,7 +99,7 @@ def _change_members(
     change: Change,
     command: str,
 ) -> int:
-    """Lists stay as they are unless a member is expelled or admitted after expulsion."""
+    """Access lists change only when a member is expelled or readmitted."""
     store = operator.store
     identities = membership.renew(store, schema.value, change)
     operators = tuple(one for one in after.members if one.startswith("operator:"))
@@ -127,7 +126,7 @@ def _change_members(
 
 
 def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
-    """Of these znodes; none in an open cluster."""
+    """Mismatches of these znodes; none in an open cluster."""
     schema = store.read(paths.schema())
     secured = Secured.of(schema.value if schema else None)
     if secured is None or not isinstance(store, AccessStore):
@@ -153,8 +152,7 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
 
 
 def set_access(store: Store) -> int:
-    """Set the access list of every znode; returns how many changed. Each is checked once, since
-    only an administrator changes lists."""
+    """Set every access list once; returns how many changed. Only administrators change lists."""
     assert isinstance(store, AccessStore)
     count, seen = 0, set[str]()
     for _ in range(PASSES):

@@ -1,5 +1,4 @@
-"""Settings of the whole cluster by key, chokes of flows, and maintenance mode. One table holds
-every key; masters read the record at each tick."""
+"""Cluster settings, chokes of flows, maintenance mode. Masters read the record each tick."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ SPARK = "spark."
 
 @dataclass(frozen=True)
 class NumberSetting:
-    """``get`` gives None for an unset bound; ``unset`` restores the default. ``whole``: no
-    fractions; ``most`` is None without an upper bound."""
+    """``get``: None for an unset bound; ``unset`` restores the default. ``whole``: no fractions."""
 
     key: str
     doc: str
@@ -104,7 +102,7 @@ def _throttle(key: str, default: int | None, doc: str, least: int = 0) -> Number
 
 
 def _limit(key: str, doc: str, *, whole: bool = False, most: float | None = None) -> NumberSetting:
-    """A field of ``maintenance_limits``, which has the key's name behind ``maintenance_``."""
+    """A field of ``maintenance_limits``, named as the key without ``maintenance_``."""
     field = key.removeprefix("maintenance_")
 
     def put(cluster: Cluster, value: Number) -> Cluster:
@@ -124,7 +122,6 @@ def _limit(key: str, doc: str, *, whole: bool = False, most: float | None = None
 
 
 def _seconds(key: str, doc: str) -> NumberSetting:
-    """A setting that is a field of the record with the same name."""
 
     def put(cluster: Cluster, value: Number) -> Cluster:
         changed: Any = {key: float(value)}
@@ -201,8 +198,7 @@ def settings(store: Store) -> tuple[list[SettingRow], records.Maintenance | None
 
 
 def set_setting(operator: Operator, key: str, text: str) -> bool:
-    """Returns whether that is a change. Raises ``UserError`` for an unknown key and an invalid
-    value."""
+    """Returns whether that is a change. Raises ``UserError`` for an unknown key or bad value."""
     setting = _setting(key)
     value = setting.parse(text)
     command = f"cluster set {key} {shown(value)}"
@@ -242,8 +238,7 @@ def _change(
 
 
 def begin_maintenance(operator: Operator) -> None:
-    """From now on no task changes nodes. Replaces automatic maintenance. Raises ``UserError``
-    without a reason."""
+    """Stop all moves of tasks; replaces automatic maintenance. Raises ``UserError``."""
     if not operator.reason:
         raise UserError("say why with --reason: everyone who looks at the status sees it")
     current = _read(operator.store)
@@ -253,7 +248,7 @@ def begin_maintenance(operator: Operator) -> None:
 
 
 def end_maintenance(operator: Operator) -> records.Maintenance | None:
-    """Returns the one that ends; None when there is none."""
+    """Returns the ended maintenance, if any."""
     current = _read(operator.store)
     before = current.value.maintenance
     wanted = replace(current.value, maintenance=None)
@@ -262,7 +257,6 @@ def end_maintenance(operator: Operator) -> records.Maintenance | None:
 
 
 def refuse_in_maintenance(store: Store) -> None:
-    """Raises ``ConflictError`` in maintenance mode."""
     maintenance = _read(store).value.maintenance
     if maintenance is not None:
         raise ConflictError(
@@ -302,9 +296,8 @@ def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
 
 
 def set_choke(operator: Operator, flow: str, rate: float | None, node: str | None) -> bool:
-    """Set the rate limit of a flow on one ``node`` or on all; None removes it. A node's own limit
-    takes precedence. Returns whether it changed. Raises ``UserError`` for an unknown flow or node
-    and a rate not above 0."""
+    """Set or remove (None) a flow's rate limit, on ``node`` (takes precedence) or all; returns
+    whether it changed. Raises ``UserError`` for an unknown flow or node and a rate not above 0."""
     store = operator.store
     current = require_flow(store, flow)
     refuse_deleted(flow, current.value, "its sources stop, there is nothing to choke")

@@ -1,5 +1,4 @@
-"""Restarts and moves single tasks. The decisions (``restarted``, ``moved``) are pure and serve
-previews; they are written as a compare-and-set on the flow's plan."""
+"""Restarts and moves of single tasks: pure decisions, written as a compare-and-set on the plan."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ def restart_task(operator: Operator, key: str) -> TaskChange:
 
 
 def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
-    """Mark the task ``flow/task`` to move to a node once its owner lets go; None when it is there
-    or on its way. Raises as ``moved``."""
+    """Move ``flow/task`` once its owner releases it; None when it is there or on its way. Raises as
+    ``moved``."""
     store = operator.store
     require_node(store, node)
     snapshot = look(store)
@@ -90,8 +89,8 @@ def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
 
 def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChange | None:
     """The task, draining towards ``node``; None when it is there or on its way. Raises
-    ``UserError`` for an unknown or pinned task and a node that may not run it, ``ConflictError``
-    when it is waiting or being taken away."""
+    ``UserError`` for an unknown or pinned task or unfit node, ``ConflictError`` for a waiting or
+    revoked task."""
     flow, name, task = require_planned(snapshot, key)
     if task.kind == INGEST:
         raise UserError(f"task {key} is pinned to its node, where its sources are: see `flow show`")
@@ -148,7 +147,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
 
 
 def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) -> str:
-    """Why the task does not fit on a node that may run it; empty when it does."""
+    """Why the task exceeds the node's capacity; empty when it fits."""
     if task.kind != COLLECT:
         return ""
     view = snapshot.nodes[node]

@@ -43,13 +43,12 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
         text=text if len(text) <= TEXT_CHARACTERS else "",
     )
     names = store.children(paths.tombstones())
-    removed = [Remove(path, ANY)] if flow in names else []  # the new one is made in this tree
+    removed = [Remove(path, ANY)] if flow in names else []  # a new znode belongs to this tree
     return [*removed, Put(path, record, ABSENT), *_oldest(store, names, flow)]
 
 
 def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[str]:
-    """Those of the absent flows that were deleted since the tree was made or imported: an import
-    lacks flows made after its export."""
+    """Absent flows deleted in this tree; an import lacks flows made after its export."""
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)

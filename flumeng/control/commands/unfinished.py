@@ -1,7 +1,6 @@
-"""Decided, unfinished batches and commits, and how to give them up. Collectors finish both. They
-cannot repeat a *batch* (see ``/intents``) whose partition, revision or target is gone, nor finish a
-*commit*, whose acks are written, when its staged files were removed. Its task stops until the files
-are restored or an operator drops it."""
+"""Decided, unfinished batches and commits, and how to give them up. Collectors finish both, but
+cannot repeat a batch (``/intents``) without its partition, revision or target, nor finish a commit
+without its staged files. Its task stops until these are restored or an operator drops it."""
 
 from __future__ import annotations
 
@@ -25,13 +24,12 @@ from flumeng.platform.options.problems import nearest
 from zkschema import paths, records
 
 UNKNOWN = records.Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={})
-"""Nothing is decided; the series begins again."""
+"""Stands for an unreadable intent; the series begins again."""
 
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """``ranges``: partition -> first and end offset. ``problem``: why it cannot be repeated;
-    ``newer``: written by a newer flumeng."""
+    """``ranges``: partition -> first and end offset. ``problem``: why it cannot be repeated."""
 
     flow: str
     task: str
@@ -47,7 +45,7 @@ class DecidedBatch:
 
 
 def decided_batches(store: ReadableStore, flow: str | None = None) -> list[DecidedBatch]:
-    """Of one flow or all; also those that a collector is about to finish."""
+    """Includes batches that a collector is about to finish. ``flow`` None: all flows."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_intents()) if flow is None else [flow]
@@ -61,8 +59,7 @@ def decided_batches(store: ReadableStore, flow: str | None = None) -> list[Decid
 
 
 def refuse_decided(store: ReadableStore, partitions: Iterable[tuple[str, str]]) -> None:
-    """Raises ``ConflictError`` when one of these (flow, partition) is in a decided batch, which
-    then could not be acked."""
+    """Raises ``ConflictError`` for a (flow, partition) in a decided batch, which needs its acks."""
     wanted = set(partitions)
     for flow in sorted({flow for flow, _ in wanted}):
         for batch in decided_batches(store, flow):
@@ -79,7 +76,7 @@ def unfinished(batch: DecidedBatch) -> str:
 
 
 def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[DecidedBatch, Version]:
-    """The task's decided batch and the version of its intent. Raises ``UserError`` without one,
+    """The decided batch and its intent's version. Raises ``UserError`` without one,
     ``ConflictError`` for one of a newer flumeng."""
     known = {batch.task: batch for batch in decided_batches(store, flow)}
     (found,) = store.read_each([paths.intent(flow, task)]) if task in known else (None,)
@@ -95,8 +92,7 @@ def require_decided(store: ReadableStore, flow: str, task: str) -> tuple[Decided
 
 
 def drop_batch(operator: Operator, flow: str, task: str) -> DecidedBatch:
-    """Give the batch up: its acks stay, and its events are delivered again. Raises as
-    ``require_decided``."""
+    """Give up the batch; its events are delivered again. Raises as ``require_decided``."""
     store = operator.store
     batch, version = require_decided(store, flow, task)
     path = paths.intent(flow, task)
@@ -143,8 +139,7 @@ def _with_problems(store: ReadableStore, batches: list[DecidedBatch]) -> list[De
 
 @dataclass(frozen=True)
 class UnfinishedCommit:
-    """``files``: (staged, final) pairs; ``staging``: directories. ``problem``: why the record
-    cannot be read; ``newer``: written by a newer flumeng."""
+    """``files``: (staged, final) pairs; ``staging``: directories. ``problem``: a read error."""
 
     flow: str
     name: str
@@ -160,14 +155,12 @@ class UnfinishedCommit:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """A commit's files that are still staged, and those that are missing."""
-
     staged: tuple[str, ...]
     missing: tuple[str, ...]
 
 
 def unfinished_commits(store: Store, flow: str | None = None) -> list[UnfinishedCommit]:
-    """Of one flow or all; also those that a collector is about to finish."""
+    """Includes commits that a collector is about to finish. ``flow`` None: all flows."""
     if flow is not None:
         require_flow(store, flow)
     flows = store.children(paths.all_commits()) if flow is None else [flow]
@@ -177,7 +170,7 @@ def unfinished_commits(store: Store, flow: str | None = None) -> list[Unfinished
 
 
 def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Whereabouts:
-    """``exists`` tells whether this host sees a file."""
+    """``exists``: whether this host sees a file."""
     away = [(source, target) for source, target in commit.files if not exists(target)]
     staged = {source for source, _ in away if exists(source)}
     return Whereabouts(
@@ -188,9 +181,9 @@ def whereabouts(commit: UnfinishedCommit, exists: Callable[[str], bool]) -> Wher
 def require_lost(
     store: Store, flow: str, name: str, exists: Callable[[str], bool]
 ) -> tuple[Whereabouts, Version]:
-    """The files of a commit that no collector can finish, and its version. Raises ``UserError`` for
-    an unknown commit, ``ConflictError`` when nothing is missing, a file is still staged, or this
-    host does not see the storage."""
+    """Files that no collector can commit, and the version. Raises ``UserError`` for an unknown
+    commit, ``ConflictError`` when none is missing, one is staged, or the storage is not visible
+    here."""
     known = {commit.name: commit for commit in unfinished_commits(store, flow)}
     (record,) = store.read_each([paths.commit(flow, name)]) if name in known else (None,)
     if record is None:

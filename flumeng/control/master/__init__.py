@@ -1,2 +1,2 @@
-"""A master: reads a snapshot, plans, writes with version checks, and forgets. Any number run at
-once; none is elected. Masters never import source, filter or sink code."""
+"""The master: reads a snapshot, plans, writes with version checks. Any number run at once, without
+leader election. Masters never import source, filter or sink code."""

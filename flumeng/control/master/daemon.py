@@ -1,5 +1,5 @@
-"""The master's loop: one tick is read, plan, apply, report. A master reports its troubles in
-``/live/masters/M``; other masters take those over, or its whole share."""
+"""The master's loop: one tick is read, plan, apply, report. Other masters take over the flows a
+master reports as troubles in ``/live/masters/M``, or its whole share."""
 
 from __future__ import annotations
 
@@ -44,22 +44,21 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.02
 REASONS_SAID = 20
 AWAY_SECONDS = 60.0
-"""How long a master gives up its share before it tries again."""
+"""Time for which a failing master gives up its share."""
 CONFLICTS = 5
-"""So many lost compare-and-sets in a row are a trouble; the flow's change is then withheld."""
+"""After so many lost compare-and-sets in a row a flow's change is withheld and reported."""
 TRIM_SECONDS = 60.0
 TELL_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""How often a planning master writes its own record."""
+"""A planning master rewrites its own record this often."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
 SILENT = "is connected and has planned nothing for a while: its loop hangs; others have its share"
 
 
 class Master:
-    """One master process. ``stop`` may be called from any thread. ``clock`` is monotonic,
-    ``wall`` in seconds since the epoch. ``troubles``: ``flow F``, ``node N`` or ``cluster``
-    -> what failed."""
+    """``stop`` may be called from any thread. ``clock``: monotonic; ``wall``: since the epoch.
+    ``troubles``: ``flow F``, ``node N`` or ``cluster`` -> failure."""
 
     def __init__(
         self,
@@ -116,16 +115,15 @@ class Master:
 
     @property
     def rests_seconds(self) -> float:
-        """Until the next tick without a watch."""
         until_told = max(0.0, self._tell_at - self._clock())
         return min(self._reader.look_again_seconds, until_told)
 
     def tick(self) -> str:
-        """Returns the sentence that says what was done and why. Raises nothing: after failures a
-        master gives its share to the others and tries again."""
+        """Returns a summary of the tick. Never raises: after failures a master gives its share to
+        the others and tries again."""
         try:
             return self.attempt()
-        except Exception as error:  # nothing that is read may end a master
+        except Exception as error:  # no input may end a master
             if self._sayings.is_new("failure", str(error)):
                 log.exception("a tick failed")
             return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
@@ -204,7 +202,7 @@ class Master:
         return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
 
     def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """At once where that may help; a change that is refused repeatedly is withheld."""
+        """Look again at once after a conflict; withhold a change that is refused repeatedly."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -232,7 +230,7 @@ class Master:
     def _fail(
         self, sentence: str, outcome: Literal["unavailable", "failed"] = "unavailable"
     ) -> str:
-        """Nothing was planned; after too many failures the share is given up."""
+        """Report a tick without a plan; after too many of them give up the share."""
         self._reader.invalidate()
         now = self._clock()
         if now >= self._away_until:
@@ -243,7 +241,7 @@ class Master:
             self._given_up = f"given to the other masters: {sentence}"
             self.troubles = self._share_trouble
         if now < self._away_until:
-            with contextlib.suppress(Exception):  # the failure to report is the first one
+            with contextlib.suppress(Exception):  # report only the first failure
                 self._enter()
         return self.measures.ticked(outcome, sentence)
 
@@ -261,8 +259,8 @@ class Master:
             self._write(record, ANY if there else ABSENT)
 
     def _renew(self) -> None:
-        """Write the record of a master that has planned: every ``RENEW_SECONDS``, every
-        ``TELL_SECONDS`` after a change, and at once when its share has changed."""
+        """Write the record every ``RENEW_SECONDS``, sooner after a change, at once for its
+        share."""
         record, told = self._record(), self._told
         if told is None:  # the record of an earlier session of this name was in the way
             return
@@ -307,7 +305,7 @@ class Master:
         self._wakes.put(None)
 
     def _wait(self) -> None:
-        """Until a change or the timer; changes that come together count as one."""
+        """Wait for a change or the timer; coalesces simultaneous changes."""
         try:
             self._wakes.get(timeout=self.rests_seconds)
         except queue.Empty:
@@ -342,7 +340,7 @@ def _sentence(reasons: list[str]) -> str:
 
 
 def collect_garbage_rarely() -> None:
-    """A snapshot is very many long-lived objects without cycles."""
+    """A snapshot consists of very many long-lived objects without cycles."""
     gc.set_threshold(100_000, 50, 50)
 
 
@@ -354,9 +352,8 @@ def run(
     metrics: str | None = None,
     metrics_channel: int | None = None,
 ) -> None:
-    """A master until SIGTERM or SIGINT. ZooKeeper away at start is waited for. ``metrics``: the
-    address to serve them at; ``metrics_channel``: the parent's descriptor. Raises UserError for an
-    unusable address or name."""
+    """Run a master until SIGTERM or SIGINT; waits for ZooKeeper at start. ``metrics``: address to
+    serve; ``metrics_channel``: the parent's descriptor. Raises UserError."""
     if name is not None and not possible([name]):
         raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
     collect_garbage_rarely()
@@ -365,7 +362,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: master.stop())
     if metrics is not None or metrics_channel is not None:
-        from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # nobody else needs HTTP
+        from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only metrics need HTTP
 
         measures = master.measures
         endpoint.serve(
@@ -388,7 +385,7 @@ FAILURES, FAILING_SECONDS = 3, 5.0
 
 
 class Failures:
-    """Of the last ``TICKS`` ticks. ``clock`` is monotonic."""
+    """Failures among the last ``TICKS`` ticks. ``clock`` is monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

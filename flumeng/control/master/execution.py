@@ -1,6 +1,5 @@
-"""Carries out a plan flow by flow and node by node. A refused write ends the change of its flow or
-node in this tick, with what depends on it: a node gets no task that another could not be told to
-release."""
+"""Carries out a plan flow by flow and node by node. A refused write skips its flow or node in this
+tick, with its dependents: a node gets no task that another node has not been asked to release."""
 
 from __future__ import annotations
 
@@ -36,9 +35,8 @@ Written = Replan | Assign | Revert | Maintain | MarkDown | Replicate
 
 @dataclass
 class Outcome:
-    """``flows``, ``nodes``, ``journals`` and ``cluster``: refused changes. ``overtaken``: flows
-    whose throttled moves wait for the next tick, since another master has begun moves or an end was
-    refused. ``unfinished``: a removal continues in the next tick."""
+    """``flows``, ``nodes``, ``journals``, ``cluster``: refused changes. ``overtaken``: flows whose
+    throttled moves wait a tick. ``unfinished``: a removal continues in the next tick."""
 
     done: list[Action] = field(default_factory=list)
     flows: dict[str, ConflictError | UserError | ForbiddenError] = field(default_factory=dict)
@@ -74,9 +72,8 @@ def carry_out(
     removals: Removals | None = None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """All that is not refused, in an order in which every moment between is legal. ``removals``
-    continues those of earlier ticks; ``on_progress`` is called after each group. Raises
-    UnavailableError; then the outcome is unknown."""
+    """Write all actions; every intermediate state is legal. ``removals``: those of earlier ticks;
+    ``on_progress`` is called after each group. Raises UnavailableError: unknown outcome."""
     outcome = Outcome()
     removals = removals or Removals(store)
     removals.next_tick()
@@ -116,8 +113,7 @@ def carry_out(
 
 
 class _Throttled:
-    """Plans with throttled moves expect ``/moves`` as it was before the plans were read, or as this
-    tick wrote it."""
+    """Throttled plans expect ``/moves`` as before the plans were read, or as this tick wrote it."""
 
     def __init__(self, store: Store, version: Version | None) -> None:
         self._store = store
@@ -166,7 +162,7 @@ def _held(tasks: Sequence[AssignedTask]) -> Iterator[Key]:
 
 
 def _remove(action: Drop | Forget | Release, removals: Removals, outcome: Outcome) -> None:
-    """A lease that was renewed meanwhile is decided about again in the next tick."""
+    """A lease renewed meanwhile is decided again in the next tick."""
     if isinstance(action, Drop | Forget) and _waits(action, outcome, set()):
         return
     try:

@@ -1,6 +1,5 @@
-"""Plans without flows that cannot be planned or written. A flow on which the pure planner raises is
-found by bisection and *withheld*: its tasks stay as they are until the flow changes, or for a
-while."""
+"""Isolates flows on which the planner fails. Bisection finds such a flow, and it is *withheld*: its
+tasks stay as they are until the flow changes or a time is up."""
 
 from __future__ import annotations
 
@@ -51,11 +50,11 @@ class IsolatingPlanner:
             self._withheld[flow] = _Withheld(why, view.version, until)
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
-        """Raises what the planner raises when no single flow is at fault."""
+        """Raises the planner's error when no single flow is at fault."""
         self._let_go(snapshot)
         try:
             return self._plan(snapshot)
-        except Exception:  # a fault of the planner may harm one flow, and no other
+        except Exception:  # a fault may harm one flow only
             faulty = self._faulty(snapshot, sorted(snapshot.mine - self._withheld.keys()))
             if not faulty:
                 raise
@@ -77,7 +76,7 @@ class IsolatingPlanner:
             raise
 
     def _faulty(self, snapshot: Snapshot, flows: Sequence[str]) -> dict[str, Exception]:
-        """The flows that cannot be planned even alone; none when it fails without any."""
+        """Flows that fail even when planned alone; none when planning fails without any flow."""
         if self._fault(snapshot, ()) is not None:
             return {}
         found: dict[str, Exception] = {}
@@ -97,7 +96,7 @@ class IsolatingPlanner:
     def _fault(self, snapshot: Snapshot, flows: Sequence[str]) -> Exception | None:
         try:
             self._make().plan(replace(snapshot, mine=frozenset(flows)))
-        except Exception as error:  # whichever it is, it is the fault that is looked for
+        except Exception as error:  # any error is the fault
             return error
         return None
 

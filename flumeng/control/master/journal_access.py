@@ -1,6 +1,6 @@
-"""Access lists of replicated journals and their acks: holders of a replica may read the record, the
-primary may write it and read the acks. A list is set before the record that needs it, and checked
-again after changes and periodically, since ZooKeeper sets them in two steps."""
+"""Access lists of replicated journals and acks: replica holders read the record, the primary writes
+it and reads the acks. A list is set before the record that needs it, and checked again after
+changes and periodically, since ZooKeeper sets them in two steps."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from zkschema.records import Journal
 
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
-"""While a promoted journal has no acks: a new ack gets the list of its path."""
+"""Recheck of a promoted journal without acks: a new ack gets the list of its path."""
 LOOKS = 100
 """Journals checked in one tick, about a tenth of a second; promotions do not wait."""
 
 
 @dataclass
 class JournalAccess:
-    """Of the journals of one master's share. ``clock`` is monotonic. ``waiting``: more journals are
-    due than one tick checks."""
+    """Covers one master's share. ``clock`` is monotonic. ``waiting``: more journals are due."""
 
     store: Store
     clock: Callable[[], float]
     waiting: bool = False
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
-    """Journal -> the record's version for which its lists were right, and when to check again."""
+    """Journal -> the version of the record that its lists match, and the time of the next check."""
 
     def follow(
         self, secured: Secured | None, snapshot: Snapshot, actions: Iterable[Action]
     ) -> Mapping[str, str]:
-        """Set the lists that differ from what the records, or the planned records, need; returns
-        ``journal J`` -> why it failed. Does nothing in an open cluster. Raises UnavailableError."""
+        """Correct the lists of current and planned records; returns ``journal J`` -> why it failed.
+        Does nothing in an open cluster. Raises UnavailableError."""
         self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
             return {}

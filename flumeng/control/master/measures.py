@@ -1,4 +1,4 @@
-"""A master's metrics about its own work."""
+"""Metrics of a master."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flumeng.platform.metrics.histogram import Histogram
 from flumeng.platform.metrics.table import Reading
 
 STUCK_SECONDS = 120.0
-"""A tick that takes longer hangs; a plan of very many flows takes some seconds."""
+"""A longer tick counts as stuck; a plan of very many flows takes some seconds."""
 
 Outcome = Literal["done", "conflict", "unavailable", "failed"]
 

@@ -1,6 +1,5 @@
-"""Bounded removal of deleted flows, expired cursors and forgotten nodes. A tick removes one portion
-at most; the planner repeats the action until the last znode is gone. Begun listings are kept as a
-cache."""
+"""Bounded removal of deleted flows, expired cursors and forgotten nodes: one portion a tick. The
+planner repeats the action until the last znode is gone."""
 
 from __future__ import annotations
 
@@ -16,16 +15,14 @@ from flumeng.platform.errors import ConflictError, UserError
 from zkschema import bootstrap, paths, table
 
 PORTION = 500
-"""Znodes that a tick removes at most."""
 LEAST = 20
-"""The share of a portion that each action takes at least, for what it reads."""
+"""The least budget that an action uses, for its reads."""
 TRANSACTION_REMOVALS = 100
 FOLDERS_AT_ONCE = 100
 
 
 class Removals:
-    """``unfinished``: more is left for the next tick. ``_listings``: guard and its version ->
-    remaining znodes."""
+    """``unfinished``: more is left. ``_listings``: guard and its version -> remaining znodes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -40,7 +37,7 @@ class Removals:
         self.unfinished = False
 
     def carry_out(self, action: Drop | Forget | Release) -> bool:
-        """Remove as much as the portion allows. Returns whether everything is gone. Raises
+        """Remove as much as the portion allows; returns whether everything is gone. Raises
         ConflictError, ForbiddenError, UserError, UnavailableError."""
         self._left -= LEAST
         if self._left <= 0:
@@ -56,9 +53,9 @@ class Removals:
         return done
 
     def _drop(self, flow: str) -> bool:
-        """Children first and the flow last, so that an interrupted removal can continue. It is
-        marked as discarded first, since without acks it looks uncollected; the mark also stops a
-        master that was frozen meanwhile from removing the next flow of that name."""
+        """Children first and the flow last, so that an interrupted removal can continue. Without
+        acks the flow looks uncollected, so it is first marked as discarded. The mark also stops a
+        stalled master from removing a later flow of that name."""
         found = self._store.read(paths.flow(flow))
         if found is None or found.value.state != "deleted":
             raise ConflictError(f"flow {flow} is not one that was deleted any more")

@@ -1,4 +1,4 @@
-"""Suppresses repeated log messages."""
+"""Suppresses repeated log messages. ``clock`` is monotonic."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ QUIET_SECONDS = 60.0
 
 
 class Sayings:
-    """``clock`` is monotonic."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._heard: dict[tuple[str, str], float] = {}
         self._forgot_at = float("-inf")
 
     def is_new(self, topic: str, sentence: str) -> bool:
-        """Whether the sentence was not given for this topic within ``QUIET_SECONDS``. Each
-        repetition extends that time."""
+        """False within ``QUIET_SECONDS`` of the last call, which each repetition extends."""
         now = self._clock()
         if now - self._forgot_at >= QUIET_SECONDS:
             self._heard = {key: at for key, at in self._heard.items() if now - at < QUIET_SECONDS}

@@ -1,5 +1,5 @@
-"""Removes znodes from folders that all nodes share: live znodes of unproven nodes
-(``flumeng.platform.security.sessions``), and registrations of journals that are gone."""
+"""Removes stale znodes from shared folders: live znodes of unproven nodes
+(``flumeng.platform.security.sessions``) and registrations of journals that are gone."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from zkschema.records import Journal, LiveNode, Schema
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""Registrations, and unproven live znodes, that a tick removes at most."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Members of this cluster with certificates of these authorities."""
+    """Accepted identities: members of the cluster with certificates of these authorities."""
 
     cluster: str
     nodes: frozenset[str]
@@ -46,8 +45,7 @@ class Trust:
 
 
 class LiveProofs:
-    """Decides which live znodes of nodes count; in an open cluster all do. ``unproven``: those read
-    last that do not."""
+    """Verifies live znodes; an open cluster accepts all. ``unproven``: failed at the last read."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
@@ -58,7 +56,7 @@ class LiveProofs:
         self.unproven: dict[Path, Version] = {}
 
     def learn(self, store: ReadableStore, schema: Schema) -> bool:
-        """Whether other live znodes may count than before. Raises UnavailableError."""
+        """Whether the set of accepted live znodes may have changed. Raises UnavailableError."""
         before, secured = self._trust, Secured.of(schema)
         if secured is None or self._keystore is None:
             self._trust = None
@@ -105,7 +103,7 @@ class LiveProofs:
 
 
 def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
-    """Yields what was removed. Raises UnavailableError; then the outcome is unknown."""
+    """Yields a line for each removal. Raises UnavailableError; then the outcome is unknown."""
     some = list(islice(proofs.unproven, AT_ONCE))
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
@@ -116,14 +114,14 @@ def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
 
 
 def _kept(snapshot: Snapshot, journal: Journal) -> bool:
-    """Whether the node that made it is still to learn where another node has ended it."""
+    """Whether the journal's maker has yet to learn its end from another node."""
     flow = snapshot.flows.get(journal.flow)
     awaited = flow is not None and flow.record.state != "deleted" and journal.node in snapshot.nodes
     return awaited and bool(journal.lineage) and journal.node != journal.primary
 
 
 def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
-    """Removes gone journals with their acks; yields what was removed. Raises UnavailableError."""
+    """Removes gone journals with their acks; yields a line for each. Raises UnavailableError."""
     gone = [name for name, j in snapshot.journals.items() if j.gone and not _kept(snapshot, j)]
     gone = gone[:AT_ONCE]
     if not gone:

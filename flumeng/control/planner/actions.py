@@ -1,7 +1,5 @@
-"""The planner's decisions: frozen actions, each with its reasons and the versions it expects.
-
-Carrying one out is a compare-and-set, so of several masters one wins each step.
-"""
+"""The planner's decisions: frozen actions, each with its reasons and the versions it expects. Each
+is a compare-and-set, so that one of several masters wins each step."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, 
 
 @dataclass(frozen=True)
 class Fence:
-    """Raises the least epoch under which a task may decide a batch to ``epoch``: its owner may not
-    know yet that it lost partitions. ``seen`` is the last decided batch, fully acked."""
+    """Raises the least epoch for a task's decisions: its owner may not know that it lost
+    partitions. ``seen``: the last decided batch, fully acked."""
 
     task: str
     epoch: int
@@ -49,9 +47,9 @@ class _Written:
 
 @dataclass(frozen=True)
 class Replan(_Written):
-    """Changes the owners or partitions of a flow's tasks. ``before`` are the tasks at version
-    ``expect``; ``told`` the assignment versions of owners that lose tasks, which another master may
-    just be writing; ``throttled``: it begins moves that a cluster throttle bounds."""
+    """Changes owners or partitions of tasks. ``before``: the tasks at ``expect``; ``told``:
+    assignment versions of owners that lose tasks; ``throttled``: begins moves that a cluster
+    throttle bounds."""
 
     flow: str
     flow_version: Version
@@ -64,7 +62,7 @@ class Replan(_Written):
     throttled: bool = False
 
     def writes(self, moves: Expected | None = None) -> Sequence[Write]:
-        """``moves`` is the version of ``/moves`` that a throttled plan expects."""
+        """``moves``: the version of ``/moves`` that a throttled plan expects."""
         return [
             *([Put(paths.moves(), Moves(flow=self.flow), moves)] if moves is not None else []),
             Check(paths.flow(self.flow), self.flow_version),
@@ -114,8 +112,6 @@ class Revert(_Written):
 
 @dataclass(frozen=True)
 class Maintain(_Written):
-    """Begins or ends maintenance mode."""
-
     cluster: Cluster
     expect: Version
     why: tuple[str, ...]
@@ -137,8 +133,6 @@ class MarkDown(_Written):
 
 @dataclass(frozen=True)
 class Forget:
-    """Removes a node that is down for good, with all its znodes."""
-
     node: str
     expect: Version
     why: tuple[str, ...]
@@ -146,16 +140,12 @@ class Forget:
 
 @dataclass(frozen=True)
 class Drop:
-    """Removes all znodes of a deleted, drained flow."""
-
     flow: str
     why: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Release:
-    """Removes a cursor whose lease has expired."""
-
     flow: str
     cursor: str
     expect: Version
@@ -177,7 +167,7 @@ Action = Replan | Assign | Revert | Maintain | MarkDown | Forget | Drop | Releas
 
 
 def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
-    """Lists of actions, in order, that may be carried out concurrently, whichever fail."""
+    """Groups actions, in order, into lists that may run concurrently, even if some fail."""
     groups = groupby(enumerate(actions), key=lambda item: _kind(*item))
     return [[action for _, action in group] for _, group in groups]
 

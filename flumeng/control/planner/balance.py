@@ -1,9 +1,6 @@
-"""Moves that even out the load.
-
-They stop in maintenance mode, a few are under way at a time, and none begins among nodes that could
-run a task without a live owner. A move is a handoff: the task is marked ``draining`` towards its
-new node.
-"""
+"""Moves that even out the load. A cluster throttle bounds concurrent moves. None begins in
+maintenance mode, or among nodes that could run a task without a live owner. A move is a handoff:
+the task is ``draining`` towards its new node."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ Drafts = Mapping[str, PlanBuilder]
 
 
 def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None:
-    """Begins all moves of these flows' tasks that are worth it and allowed now."""
     round_ = _begin(snapshot, builders, index)
     if round_ is None:
         return
@@ -39,7 +35,7 @@ def balance(builders: Drafts, snapshot: Snapshot, index: PlacementIndex) -> None
 
 
 def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Round | None:
-    """The round with what is under way; None when no move may begin."""
+    """Counts moves under way; None when no move may begin."""
     moves = snapshot.balance_moves if snapshot.throttled_moves else 0
     if snapshot.cluster.maintenance or not moves:
         return None
@@ -72,7 +68,7 @@ class _Round:
     _reserved_for: set[tuple[object, ...]] = field(default_factory=set)
 
     def reserve(self, flow: FlowView, task: PlannedTask) -> None:
-        """No move begins on nodes that could run this task, which has no live owner."""
+        """Keeps moves off nodes that could run this task, which has no live owner."""
         if flow.set_aside or flow.place is None:
             return
         place, weight = flow.collect_place, flow.weight(task.partitions)
@@ -101,8 +97,8 @@ class _Round:
             self.by_node[task.target] += 1
 
     def even_out(self, labels: Mapping[str, str], members: Drafts) -> None:
-        """Moves tasks within one pool from the fullest nodes to the least full one, while the
-        fuller node stays at least as full as the other becomes."""
+        """Moves tasks within a pool from the fullest nodes to the least full one, while the source
+        stays at least as full as the target becomes."""
         pool = self.index.capacity.pool(labels)
         if self._is_held_up(pool):
             return
@@ -152,7 +148,7 @@ class _Round:
     def _worth_moving(
         self, pool: IndexedHeap[float], members: Drafts, target: str, lightest: Amounts
     ) -> tuple[PlanBuilder, str, PlannedTask] | None:
-        """The heaviest task worth moving of the fullest node that has one."""
+        """The heaviest task worth moving, on the fullest node that has one."""
         capacity = self.index.capacity
         bound = capacity.fullness(target, lightest)
         if max(fullness for fullness in pool.ranks.values()) <= bound:

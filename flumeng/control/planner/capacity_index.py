@@ -1,8 +1,6 @@
-"""How full the nodes are with collect tasks of all flows, and where there is room.
-
-A node's *fullness* is its dominant share (Ghodsi et al., NSDI 2011). A declared capacity is a
-limit; a node without ``slots`` counts as having eight and takes any number.
-"""
+"""Index of the load of nodes by collect tasks of all flows. A node's *fullness* is its dominant
+share (Ghodsi et al., NSDI 2011). A declared capacity is a limit; a node without ``slots`` counts as
+having eight, but has no limit."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ PoolKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class CapacityIndex:
-    """``used`` and capacities are in thousandths; ``limited`` are the nodes that declare any."""
+    """``used`` and capacities are in thousandths; ``limited`` nodes declare a capacity."""
 
     def __init__(self) -> None:
         self._used: dict[str, dict[str, int]] = {}
         self._limits: dict[str, Mapping[str, int]] = {}
         self._limited: set[str] = set()
         self._cores: dict[str, int] = {}
-        """Cores of a Spark cluster, in thousandths: the size of a node that declares no slots."""
+        """Cores of a Spark cluster, in thousandths: the size of a node without declared slots."""
         self._nodes: dict[str, NodeView] = {}
         self._pools: dict[PoolKey, IndexedHeap[float]] = {}
         self._pools_of: dict[str, list[IndexedHeap[float]]] = {}
@@ -120,8 +118,8 @@ class CapacityIndex:
         )
 
     def in_turn(self, pool: IndexedHeap[float], weight: Amounts, count: int) -> list[str] | None:
-        """``count`` nodes as ``least_full`` would give them one by one; None when limits need a
-        look each time, or there are no nodes. Counts nothing."""
+        """``count`` nodes as repeated ``least_full`` would give them, without counting tasks. None
+        without nodes, or when limits need a check of each."""
         if self._limited or not pool.ranks or any(self._cores.values()):
             return None
         names = sorted(pool.ranks)

@@ -1,4 +1,4 @@
-"""What changed since the last snapshot, and so has to be looked at."""
+"""Differences from the last snapshot, as the scope of a round of planning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkschema.records import COLLECT, INGEST
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """What to look at: ``everything``, or only what changed; ``nodes`` are sorted."""
+    """The scope in a flow: ``everything``, or only the changed names; ``nodes`` are sorted."""
 
     everything: bool = True
     nodes: tuple[str, ...] = ()
@@ -55,7 +55,6 @@ def changed_names(before: Mapping[str, object], after: Mapping[str, object]) -> 
 
 
 def scope_of(differences: list[Change], *, everything: bool) -> ChangeSet:
-    """What to look at in a flow whose tasks are not as planned."""
     nodes, partitions = set(), set()
     for _, old, new in differences:
         task = old or new

@@ -1,8 +1,6 @@
-"""Places a flow's discovery task on one of the nodes that may run its collect tasks.
-
-It stays there while it may. A new owner gets a higher epoch at once, without a handoff: writes
-under a lower epoch are refused. It counts against no capacity.
-"""
+"""Places a flow's discovery task on a node that may run its collect tasks; it stays while it may. A
+new owner gets a higher epoch at once, without a handoff: writes under a lower epoch are refused.
+The task uses no capacity."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ def place_discovery(builder: PlanBuilder) -> None:
 
 
 def _is_needed(builder: PlanBuilder) -> bool:
-    """A stopped flow keeps it while more may come to a partition, whose end only it knows; an
-    ending isolated part keeps it to learn where its journals end."""
+    """Kept by a stopped flow with open partitions, and by an ending part: it finds their ends."""
     flow = builder.flow
     waits = flow.record.state == "stopped" and len(flow.ending) < len(flow.partitions)
     ends = is_part(flow.name) and not flow.record.discard and builder.snapshot.owes(flow.name)

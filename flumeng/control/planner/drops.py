@@ -1,4 +1,4 @@
-"""When a deleted flow is removed, and for which nodes it waits."""
+"""Removal of deleted flows, and the nodes it waits for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from zkschema.records import INGEST
 
 
 def drop_of(flow: FlowView, snapshot: Snapshot) -> Drop | None:
-    """Removal of a deleted flow, after its isolated parts. Without ``discard`` it also waits for
-    nodes that are down: they may hold a journal that is not registered."""
+    """Drops a deleted flow after its parts. Without ``discard`` it waits for nodes that are down:
+    they may hold an unregistered journal."""
     if flow.record.state != "deleted" or flow.tasks or parts_among(snapshot.flows, flow.name):
         return None
     patient = not flow.record.discard

@@ -1,15 +1,12 @@
-"""How the tasks ended that a plan takes from their owners.
+"""Outcomes of tasks that a plan takes from their owners.
 
-Rules
-1. A task that had nothing left to read has not failed, whatever its node says or wherever it is.
+1. A task without anything left to read has not failed, despite any report of its node.
 2. An owner that found a higher epoch is *superseded*, and has not failed either.
-3. *failed*: its node is gone, or it said that it failed and was taken away so.
+3. *failed*: its node is gone, or reported a failure and lost the task for it.
 4. All else is *stopped*: an operator, or the plan, has taken it away.
 
-Sources have no entry: they end with their place. A task that only reads other partitions goes on.
-
-The history is bounded and lies in the plan of the flow, so it is written in the transaction that
-ends a task: a master that was killed has either written both or nothing.
+Sources have no entry, nor do tasks that only read other partitions. The history is bounded and part
+of the plan, so the transaction that ends a task also writes its outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ SUCCEEDED, SUPERSEDED, STOPPED, FAILED = "succeeded", "superseded", "stopped", "
 
 
 def endings(builder: PlanBuilder) -> list[EndedTask]:
-    """How tasks of the plan in the making end, in order; only the last when very many."""
+    """The outcomes of tasks that this plan ends, in order; at most the last ``MOST``."""
     found = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
     return [_entry(builder, *change) for change in found[-MOST:]]
 
@@ -99,5 +96,4 @@ def ended(name: str, task: PlannedTask, how: str, why: str, *, time: float) -> E
 
 
 def history(plan: Plan, news: Sequence[EndedTask]) -> tuple[EndedTask, ...]:
-    """The newest entries, newest last."""
     return (*plan.ended, *news)[-MOST:] if news else plan.ended

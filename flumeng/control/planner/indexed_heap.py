@@ -1,7 +1,4 @@
-"""A heap of names by a number that keeps changing, with lazy deletion.
-
-A changed number is a new entry; outdated entries are dropped when met.
-"""
+"""A heap of names by a changing number; outdated entries are dropped when met."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class IndexedHeap(Generic[Rank]):
         self._heap = None
 
     def take(self, count: int, step: Rank) -> Iterator[str]:
-        """The smallest name ``count`` times; its number grows by ``step`` each time."""
+        """Yields the smallest name ``count`` times; its number grows by ``step`` each time."""
         ranks = self.ranks
         for _ in range(count):
             heap = self._entries()
@@ -56,7 +53,6 @@ class IndexedHeap(Generic[Rank]):
         self.ranks.pop(name, None)
 
     def first(self, accepts: Callable[[str], bool] | None = None) -> str | None:
-        """The smallest accepted name, or None."""
         refused: list[tuple[Rank, str]] = []
         found = None
         heap = self._entries()

@@ -1,7 +1,5 @@
-"""Which node a collect task of a flow may go to now: the least full one that may run it.
-
-What is given away is counted in the placement index at once, so the next task finds it there.
-"""
+"""Selects the node of a collect task: the least full one that may run it. Placed tasks are counted
+in the placement index at once, so the next selection includes them."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ from flumeng.control.snapshot.snapshot import Amounts
 
 
 class NodeSelector:
-    """Where tasks of one flow may go now, by its labels, its spread, and what the nodes hold."""
-
     def __init__(self, builder: PlanBuilder) -> None:
         self._builder = builder
         self._capacity = builder.index.capacity
@@ -32,7 +28,7 @@ class NodeSelector:
         return not self._pool.ranks
 
     def in_turn(self, weight: Amounts, count: int) -> Sequence[str] | None:
-        """As ``find`` so many times, each counted; None when that takes a look each time."""
+        """Repeats ``find``, counting each; None when each needs its own check."""
         plain = self._zones is None and self._accepts is None
         nodes = self._capacity.in_turn(self._pool, weight, count) if plain else None
         for node, number in Counter(nodes).items():
@@ -40,7 +36,7 @@ class NodeSelector:
         return nodes
 
     def count(self, node: str, weight: Amounts, number: int = 1) -> None:
-        """So many tasks of the flow, of this weight, were given to the node."""
+        """Counts ``number`` tasks of the flow as placed on the node."""
         self._builder.index.count_on(self._builder.flow, node, weight, number)
         if self._zones is not None:
             zone = self._capacity.zone(node)
@@ -50,8 +46,8 @@ class NodeSelector:
     def find(
         self, weight: Amounts, target: str | None = None, standbys: Sequence[str] = ()
     ) -> str | None:
-        """``target`` when it may, then the first of the ``standbys`` that may, else the least full
-        node with room; in the zone that has the fewest, when that counts."""
+        """``target`` if it has room, then the first fitting standby, else the least full node; with
+        spread by zone in the zone with the fewest tasks."""
         accepts = self._accepts
         if target is not None and self._has_room(target, weight):
             return target

@@ -1,9 +1,7 @@
-"""Nodes that are down: since when, when they are forgotten, and automatic maintenance mode.
-
-When very many nodes are missing, the network or ZooKeeper is more likely at fault than the nodes.
-Maintenance ends below a stricter threshold than it begins, so it does not flap, and a master never
-ends one that an operator began.
-"""
+"""Down nodes: since when, when they are forgotten, and automatic maintenance mode. When very many
+nodes are missing, the network or ZooKeeper is more likely at fault than the nodes. Maintenance ends
+below a stricter threshold than it begins, to prevent flapping. A master never ends maintenance
+begun by an operator."""
 
 from __future__ import annotations
 

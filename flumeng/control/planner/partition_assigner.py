@@ -1,10 +1,8 @@
-"""Which task of a flow reads which partitions: each stays in its task, new ones join the smallest,
-and added tasks take as few as possible from others.
-
-A task that gets a partition from another needs a higher epoch than that one, since acks refuse
-lower ones. No partition leaves a task with an open batch (see ``PlanBuilder``). A task that is to
-end goes once it has none; when tasks are added, all that give partitions away do so together.
-"""
+"""Assigns partitions to a flow's tasks: each stays in its task, new ones join the smallest, and
+added tasks take as few as possible from others. A task that gains a partition from another needs a
+higher epoch than that task, since acks refuse lower ones. No partition leaves a task with an open
+batch (see ``PlanBuilder``). A surplus task ends once it has no partitions; for added tasks, all
+donors give partitions away together."""
 
 from __future__ import annotations
 
@@ -19,9 +17,8 @@ from zkschema.records import COLLECT, PlannedTask
 
 
 class PartitionAssigner:
-    """Assigns a flow's partitions to its tasks and ends tasks that are too many. ``fresh`` are new
-    tasks with their partitions, ``shares`` the partitions of tasks that change, ``task_of`` the
-    tasks of partitions that change, ``moved`` partitions taken from a task."""
+    """``fresh``: new tasks' partitions; ``shares``: changing tasks' partitions; ``task_of``:
+    changing partitions' tasks; ``moved``: partitions taken from a task."""
 
     def __init__(self, builder: PlanBuilder, tasks: int, changes: ChangeSet) -> None:
         self._builder = builder
@@ -36,7 +33,7 @@ class PartitionAssigner:
             own = builder.snapshot.partitions_of(builder.flow.name)
             partitions = {*own, *builder.flow_index.task_of}
             if builder.decides:
-                self._follow(partitions)  # what is held is held with all that it is to read
+                self._follow(partitions)  # a held task gets all its partitions first
             fresh = self._resize(tasks)
             self._follow(partitions)
             self.fresh = {name: tuple(sorted(self._shares.pop(name))) for name in fresh}
@@ -44,7 +41,6 @@ class PartitionAssigner:
             self._deal(tasks)
 
     def changed(self) -> dict[str, PlannedTask]:
-        """Planned tasks that now read other partitions."""
         found = {}
         for name in in_order(self._shares):
             task = self._builder.task(name)
@@ -112,7 +108,7 @@ class PartitionAssigner:
         return fresh
 
     def _follow(self, partitions: Collection[str]) -> None:
-        """Drops closed partitions and assigns open ones that no task has."""
+        """Drops closed partitions and assigns open ones that have no task."""
         unplaced = []
         known, moved = self._flow_index.task_of, self._task_of
         for name in partitions:
@@ -131,8 +127,8 @@ class PartitionAssigner:
             self._task_of[name] = home
 
     def _may_drop(self, home: str, name: str) -> bool:
-        """Whether the task may drop the partition, which is fully acked. A journal ends where its
-        node says; a discovered partition may end inside an undecided batch."""
+        """Whether the task may drop this acked partition: a discovered one may end inside a
+        batch."""
         builder = self._builder
         if not builder.decides or name not in builder.flow.partitions:
             return True
@@ -143,7 +139,7 @@ class PartitionAssigner:
         return True
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
-        """Tasks with more partitions than their share, and how many they keep."""
+        """Tasks with more partitions than their share, and the number each keeps."""
         ranks = self._flow_index.sizes.ranks
         counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
@@ -180,7 +176,7 @@ def is_open(builder: PlanBuilder, name: str) -> bool:
 
 
 def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """How many of the flow's partitions are open; unchanged ones are counted in the index."""
+    """The number of the flow's open partitions; unchanged ones are counted in the index."""
     known = builder.flow_index.task_of
     if changes.everything:
         return len(builder.snapshot.open_of(builder.flow.name))

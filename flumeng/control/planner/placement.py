@@ -1,10 +1,10 @@
-"""Which node runs which task of a flow: sticky, so that as little as possible moves.
+"""Sticky placement of a flow's tasks on nodes.
 
-A task of a lost owner goes to another node under a higher epoch after the grace period; fencing
-makes that safe. A task whose owner may not keep it, or has too much, is marked ``draining``: its
-owner finishes its batch, acks and lets go, and then it is given away; past a deadline it is taken.
-In maintenance mode nothing new moves. A task that is to end or to give partitions away drains too
-when it has decided a batch itself; a batch of an earlier owner is repeated first.
+After the grace period a task of a lost owner goes to another node under a higher epoch; fencing
+makes that safe. A task whose owner may not keep it, or is overloaded, is marked ``draining``. Its
+owner finishes its batch, acks and releases it; past a deadline it is taken away. In maintenance
+mode nothing new moves. A task that is to end or to lose partitions also drains when it has decided
+a batch itself. A batch of an earlier owner is repeated first.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 NOBODY = "nobody runs it"
 REASONS = 1000
-"""At most so many new tasks are named one by one."""
+"""Of more new tasks the reason is given once."""
 
 
 def place(builder: PlanBuilder, changes: ChangeSet) -> None:
-    """Brings the flow's plan in line with its place, its partitions and the nodes."""
     if builder.flow.place is None:
         _end_unreadable(builder)
         return
@@ -86,7 +85,6 @@ def _end_unreadable(builder: PlanBuilder) -> None:
 
 
 def _end_collecting(builder: PlanBuilder) -> None:
-    """Ends the collect tasks that may end and holds the others."""
     for name in in_order(n for n, t in builder.tasks.items() if t.kind == COLLECT):
         if builder.may_lose(name):
             builder.end(name)
@@ -105,7 +103,7 @@ def _collects(builder: PlanBuilder) -> bool:
 
 
 class _Unplaced(NamedTuple):
-    """A task without an owner; ``task`` as planned before, if it was; ``lost``: its node is."""
+    """A task without an owner. ``task``: the planned one, if any; ``lost``: its node is down."""
 
     name: str
     partitions: tuple[str, ...]
@@ -115,7 +113,6 @@ class _Unplaced(NamedTuple):
 
 
 def _spread(builder: PlanBuilder, changes: ChangeSet) -> None:
-    """Assigns partitions to tasks and tasks to nodes; tasks that can stay are kept first."""
     tasks = _count_tasks(builder, changes)
     if tasks != len(builder.flow_index.sizes.ranks):
         changes = replace(changes, everything=True)
@@ -154,7 +151,7 @@ def _settle(
 
 
 def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """How many tasks the flow should have; the number stays in maintenance mode."""
+    """The wanted number of tasks; it stays in maintenance mode."""
     place, planned = builder.flow.collect_place, _planned(builder)
     by_hand = isinstance(place.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
@@ -174,7 +171,7 @@ def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
 
 
 def _planned(builder: PlanBuilder) -> int:
-    """How many tasks the flow has, without held ones that are to end."""
+    """The current number of tasks, without held ones that are to end."""
     ranks = builder.flow_index.sizes.ranks
     if not builder.decides:
         return len(ranks)
@@ -182,7 +179,7 @@ def _planned(builder: PlanBuilder) -> int:
 
 
 def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
-    """``tasks`` and the tasks after them that may not end yet; a number near enough is kept."""
+    """``tasks`` and the following ones that may not end yet; a number near enough is kept."""
     names = (f"{COLLECT}.{n}" for n in count(tasks))
     ranks = builder.flow_index.sizes.ranks
     held = takewhile(lambda name: name in ranks and not builder.may_lose(name), names)
@@ -190,7 +187,7 @@ def _left_at_first(builder: PlanBuilder, tasks: int) -> int:
 
 
 def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -> None:
-    """Keeps tasks with their owners; one whose owner may not keep it is retried each round."""
+    """Keeps tasks with their owners; one with an unfit owner is retried each round."""
     labels, selector = builder.flow.collect_place.labels, NodeSelector(builder)
     for name, task in placed:
         kept = _keep(builder, name, task, selector)
@@ -205,7 +202,6 @@ def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -
 
 
 def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) -> Iterable[str]:
-    """The tasks that may have to change, in order."""
     if changes.everything:
         return in_order(name for name, t in builder.tasks.items() if t.kind == COLLECT)
     own = builder.flow.name
@@ -250,7 +246,7 @@ def _has_decided(builder: PlanBuilder, name: str, task: PlannedTask) -> bool:
 def _keep(
     builder: PlanBuilder, name: str, task: PlannedTask, selector: NodeSelector
 ) -> PlannedTask:
-    """With its owner for now; one that the owner may not keep drains towards another, if any."""
+    """Keeps the owner for now; a task with an unfit owner drains towards another node, if any."""
     assert task.node is not None
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
@@ -284,7 +280,7 @@ def _keep(
 
 
 def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -> bool:
-    """Gives new tasks of equal weight to the least full nodes, where any may have each."""
+    """Gives new tasks of equal weight to the least full nodes, if no limit needs a check."""
     weights = builder.flow.distinct_weights(fresh.values())
     nodes = None
     if len(weights) == 1:
@@ -360,7 +356,7 @@ def _waiting(
     before: PlannedTask | None,
     selector: NodeSelector,
 ) -> PlannedTask:
-    """A task for which no node has room: with its old owner for now, or with nobody."""
+    """A task for which no node has room: it keeps its old owner for now, if any."""
     why = "no live node may run it" if selector.empty else "no node has room for it"
     if before is None:
         builder.why.append(f"{builder.flow.name}/{name} waits: {why}")

@@ -1,4 +1,4 @@
-"""An index over the plans of all flows, kept up to date by differences; only a cache."""
+"""An index over the plans of all flows, updated by differences; only a cache."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ONE_MORE = 1000
 
 
 class FlowIndex:
-    """One flow's collect tasks. ``unsettled``: not simply assigned. ``sizes``: tasks by number of
+    """A flow's collect tasks. ``unsettled``: not plainly assigned. ``sizes``: tasks by number of
     partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
-    ``unprotected``: lacking standbys, or one in another zone; ``zones`` and ``place``: those for
-    which standbys were chosen."""
+    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``place``: basis of the
+    last choice of standbys."""
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
@@ -36,9 +36,8 @@ class FlowIndex:
 
 
 class PlacementIndex:
-    """What each node runs, of all flows and kinds, and how full it is. ``active`` nodes should work
-    and are not down for long; nodes in ``away`` are not live, or gone with tasks planned on them.
-    """
+    """Tasks of each node, of all flows and kinds, and its load. ``active``: nodes that should work
+    and are not down for long; ``away``: nodes not live, or gone with tasks planned on them."""
 
     def __init__(self) -> None:
         self.capacity = CapacityIndex()
@@ -55,11 +54,11 @@ class PlacementIndex:
         return found
 
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> what is planned on the node, of every kind."""
+        """(flow, task) -> the task planned on the node, of every kind."""
         return self._of_node.get(node, {})
 
     def standing_by(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
-        """(flow, task) -> tasks for which the node stands by."""
+        """(flow, task) -> the task for which the node stands by."""
         return self._standing_by.get(node, {})
 
     def put_node(self, name: str, view: NodeView | None) -> None:
@@ -181,7 +180,7 @@ class PlacementIndex:
 
 
 def counted_on(task: PlannedTask) -> str | None:
-    """The node on which it counts: for a draining task its target."""
+    """The node that bears its load: for a draining task its target."""
     return task.target or task.node
 
 
@@ -191,7 +190,6 @@ def size_rank(name: str, partitions: int) -> int:
 
 
 def partitions_of(rank: int) -> int:
-    """The number of partitions of the task with this ``size_rank``."""
     return rank // ONE_MORE
 
 

@@ -1,4 +1,4 @@
-"""A flow's plan in the making."""
+"""A mutable draft of a flow's plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkschema.records import COLLECT, Plan, PlannedTask
 
 @dataclass
 class Recovery:
-    """How many lost tasks may still be reassigned; None: any number."""
+    """The number of lost tasks that may still be reassigned; None: any number."""
 
     left: int | None = None
 
@@ -26,13 +26,10 @@ class Recovery:
 
 @dataclass
 class PlanBuilder:
-    """The index is updated with each change. ``epoch`` is the highest so far, ``revision`` the last
-    that every task has run.
-
-    A decided batch is repeated exactly until it is acked, so partitions leave a task only without
-    one: tasks that wait for that are ``held``, those that lost partitions ``fenced``.
-    ``throttled``: moves begin that a cluster throttle bounds.
-    """
+    """Updates the index with each change. ``epoch``: the highest so far; ``revision``: the last
+    that every task has run. A decided batch is repeated exactly until it is acked, so partitions
+    leave a task only without one. Tasks that wait for that are ``held``, those that lost partitions
+    ``fenced``. ``throttled``: moves begin that a cluster throttle bounds."""
 
     flow: FlowView
     snapshot: Snapshot
@@ -67,7 +64,6 @@ class PlanBuilder:
 
     @property
     def receives(self) -> bool:
-        """Whether its sources are to run."""
         return self.flow.record.state in ("running", "suspended")
 
     @property
@@ -121,7 +117,6 @@ class PlanBuilder:
         revision: int = 0,
         standbys: tuple[str, ...] = (),
     ) -> PlannedTask:
-        """The task with a new owner under a new epoch."""
         self.epoch += 1
         self.why.append(f"{self.flow.name}/{name} goes to {node}: {reason}")
         return PlannedTask(
@@ -135,7 +130,7 @@ class PlanBuilder:
         )
 
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
-        """Under a new epoch when its owner met a higher one: the plan is older than the acks."""
+        """The task, under a new epoch if its owner met a higher one: the plan predates the acks."""
         said = self.flow.said(name, task, self.snapshot.nodes)
         if said is None or said.epoch_seen <= task.epoch:
             return task
@@ -151,8 +146,8 @@ class PlanBuilder:
 
     @property
     def begun_moves(self) -> int:
-        """How many more tasks drain than before. Plans that begin fewest are written first, so that
-        there are never more moves under way than at the end."""
+        """Growth in draining tasks. Plans with the least go first: moves under way never exceed the
+        final number."""
         return sum(
             (task is not None and task.state == DRAINING)
             - (before is not None and before.state == DRAINING)

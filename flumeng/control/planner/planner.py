@@ -1,4 +1,4 @@
-"""Re-plans only what changed since the last tick; the memory is a cache."""
+"""Re-plans only the changes since the last tick; the memory is a cache."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ MARK_BYTES = 64
 
 @dataclass
 class _Round:
-    """One round of planning. ``first`` come before all plans; flows in ``back`` return to an
-    earlier revision and are not planned."""
+    """``first``: actions before all plans. ``back``: flows that revert and are not planned."""
 
     snapshot: Snapshot
     builders: Mapping[str, PlanBuilder]
@@ -48,7 +47,7 @@ class _Round:
 
 
 class Planner:
-    """Pure but for its memory. ``held``: flow -> tasks that wait for batches to finish; the next
+    """Pure but for a cache. ``held``: flow -> tasks that wait for batches to finish; the next
     snapshot should have the intents of exactly these flows."""
 
     def __init__(self) -> None:
@@ -56,9 +55,8 @@ class Planner:
         self._replicas = ReplicaIndex()
         self._balanced: object = None
         self._seen = Snapshot({}, {}, {}, frozenset(), frozenset())
-        """The last one, with flows as planned: what is not written shows as a difference."""
+        """The last snapshot, with flows as planned: unwritten plans show as differences."""
         self._behind: set[str] = set()
-        """Nodes with outdated assignments."""
         self.held: Mapping[str, frozenset[str]] = {}
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
@@ -73,7 +71,6 @@ class Planner:
         return self._project(round_)
 
     def _reconcile(self, snapshot: Snapshot) -> _Round:
-        """Updates the index from the snapshot and finds what to look at."""
         behind = set(self._behind)
         nodes = changed_names(self._seen.nodes, snapshot.nodes)
         for name in nodes:
@@ -109,7 +106,7 @@ class Planner:
                 place(builder, round_.change_sets[name])
 
     def _balance(self, round_: _Round) -> None:
-        """Without a change since the last round no move is worth it."""
+        """Without a change since the last round no move is worthwhile."""
         snapshot, builders = round_.snapshot, round_.builders.values()
         cluster, flows = snapshot.cluster, frozenset(snapshot.flows)
         moves = snapshot.throttled_moves and snapshot.balance_moves
@@ -121,7 +118,6 @@ class Planner:
             self._balanced = None if begun else limits
 
     def _project(self, round_: _Round) -> list[Action]:
-        """The new plans, then the assignments that derive from them."""
         snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
         in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
         replans = [action for builder in in_order for action in _replans(builder)]
@@ -151,7 +147,7 @@ class Planner:
         ]
 
     def _recoveries(self, snapshot: Snapshot) -> int | None:
-        """How many lost tasks may be reassigned now."""
+        """The number of lost tasks that may be reassigned now; None: any number."""
         limit = snapshot.cluster.throttles.get("recovery")
         if limit is None or not any(node.down for node in snapshot.nodes.values()):
             return None
@@ -169,7 +165,7 @@ class Planner:
     def _changes_since(
         self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
     ) -> dict[str, ChangeSet]:
-        """Updates the index and ``behind``; returns what to look at in each flow."""
+        """Updates the index and ``behind``; returns each flow's scope."""
         seen = self._seen
         partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():
@@ -216,7 +212,7 @@ class Planner:
         return scope_of(differences, everything=not self._is_followed(before, flow))
 
     def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
-        """Whether the differences cover all that changed of the flow."""
+        """Whether the differences cover all changes of the flow."""
         return (
             flow.name in self._seen.mine
             and flow.record == before.record
@@ -250,7 +246,6 @@ def _nodes_of(flow: FlowView) -> Iterator[str]:
 
 
 def _touched(before: FlowView, after: FlowView) -> set[str]:
-    """The nodes whose assignments may change."""
     if _told(before) != _told(after):
         return {*_nodes_of(before), *_nodes_of(after)}
     return {
@@ -264,13 +259,12 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
 
 
 def _told(flow: FlowView) -> tuple[int, int, int]:
-    """What assignments contain beside the plan."""
+    """The contents of assignments that do not come from the plan."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
 
 
 def _replans(builder: PlanBuilder) -> list[Replan]:
-    """The flow's new plan, in as many steps as it needs."""
     flow, plan = builder.flow, builder.plan
     after = Tasks.of(plan.tasks)
     same = after is flow.tasks or not any(after.differences(flow.tasks))
@@ -303,7 +297,6 @@ def _changes_hands(name: str, before: Tasks, after: Tasks) -> bool:
 
 
 def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence]:
-    """For tasks that lose partitions with this step."""
     for name, old, new in after.differences(before):
         if (
             name in builder.fenced

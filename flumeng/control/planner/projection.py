@@ -1,8 +1,6 @@
-"""Assignments: the projection of all plans onto the nodes.
-
-Those that take a task away come before those that give one, so no two nodes ever run the same task,
-also when they exchange tasks.
-"""
+"""Assignments: the projection of all plans onto the nodes. Assignments that take a task away
+precede those that give one, so that no two nodes ever run the same task, even when they exchange
+tasks."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from flumeng.control.zookeeper import Version
 from zkschema.records import COLLECT, NOTHING, AssignedTask, Assignment, PlannedTask
 
 ITEM_BYTES = 1000
-"""No task or partition of an assignment takes more, with the check of its flow's plan."""
+"""Upper bound of a task or partition in an assignment, with the check of its flow's plan."""
 NAMED = 5
-"""At most so many task changes of a node are named one by one."""
+"""Of more task changes of a node only the number is given."""
 
 Key = tuple[str, str]
 Tasks = Mapping[Key, AssignedTask]
@@ -33,7 +31,6 @@ def assign(
     nodes: Iterable[str],
     replicas: ReplicaIndex,
 ) -> list[Assign]:
-    """Brings the assignments of these nodes in line with the plans and the replicated journals."""
     takes: list[Assign] = []
     gives: list[Assign] = []
     for node in nodes:
@@ -71,7 +68,7 @@ def assign(
 def _wanted(
     view: NodeView, current: Tasks, snapshot: Snapshot, index: PlacementIndex
 ) -> dict[Key, AssignedTask]:
-    """What the node should run; tasks of other masters' flows stay as they are."""
+    """The node's wanted tasks; tasks of other masters' flows stay as they are."""
     wanted = {
         key: task
         for key, task in current.items()
@@ -90,7 +87,7 @@ def _wanted(
 
 
 def _kept(current: Tasks, wanted: Tasks) -> dict[Key, AssignedTask]:
-    """Updated tasks that the node has and keeps, without standbys that become owners."""
+    """Updated tasks that the node keeps, without standbys that become owners."""
     return {
         key: known if known.state == STANDBY != task.state else task
         for key, task in wanted.items()
@@ -149,7 +146,6 @@ def _chokes(view: NodeView, wanted: Tasks, snapshot: Snapshot) -> Mapping[str, f
 def _steps(
     node: NodeView, before: Tasks, after: Tasks, snapshot: Snapshot, *, gives: bool
 ) -> Iterator[Assign]:
-    """The changes of the node's assignment, mostly in one step."""
     keys = sorted(before.keys() | after.keys()) if before else sorted(after)
     changed = [key for key in keys if before.get(key) is not after.get(key)] if before else keys
     why = _reasons(node.name, before, after, changed)
@@ -180,7 +176,7 @@ def _flows_changed(before: Assignment, after: Assignment) -> set[str]:
 
 
 def _basis(flows: Iterable[str], snapshot: Snapshot) -> tuple[tuple[str, Version], ...]:
-    """The versions of the plans that a change derives from; none for a removed flow."""
+    """The plan versions that a change derives from; none for a removed flow."""
     known = ((name, snapshot.flows[name]) for name in sorted(flows) if name in snapshot.flows)
     return tuple(
         (name, flow.plan_version) for name, flow in known if isinstance(flow.plan_version, Version)

@@ -1,7 +1,4 @@
-"""Which replicated journals may need a change, and which nodes are told of them.
-
-Only a cache: an empty index looks at all journals and decides the same.
-"""
+"""Index of replicated journals that may need a change, and nodes informed of them; only a cache."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ Standing = tuple[bool, bool, bool, bool, str, str]
 
 @dataclass
 class ReplicaIndex:
-    """``open``: journals to look at. ``held``: node -> number of replicas. ``_told``: node ->
-    journals with record versions. ``_on``: node -> journals that its standing affects."""
+    """``open``: journals to check. ``held``: node -> replicas. ``_told``: node -> journals with
+    record versions. ``_on``: node -> journals that its standing affects."""
 
     open: set[str] = field(default_factory=set)
     held: Counter[str] = field(default_factory=Counter)

@@ -1,11 +1,8 @@
-"""Which nodes hold the replicas of replicated journals, and who leads one whose primary is lost.
-
-A replica stays while its node is live or missed for less than the grace period. A journal that
-lacks replicas in sync, and so takes no events, gets another at once. New replicas go to zones of
-their own as far as possible, each to the node with the fewest. A replica that is to leave holds on
-until enough others are in sync. The primary decides who is in sync; where it is lost, one of those
-leads in a new term.
-"""
+"""Places the replicas of journals, and replaces lost primaries. A replica stays while its node is
+live or missing for less than the grace period. A journal with too few replicas in sync takes no
+events and gets another replica at once. New replicas go to separate zones if possible, each to the
+node with the fewest. A leaving replica stays until enough others are in sync. The primary maintains
+the in-sync set; when it is lost, a member of that set leads in a new term."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ from zkschema.records import REPLICA, Journal
 
 
 class ReplicaPlan:
-    """One round of choosing for the open journals of ``index``."""
-
     def __init__(self, snapshot: Snapshot, index: ReplicaIndex) -> None:
         self._snapshot = snapshot
         self._index = index
@@ -61,7 +56,7 @@ class ReplicaPlan:
         return found
 
     def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
-        """With another primary in sync whose node is not lost, if there is one."""
+        """Promotes a live in-sync replica when the primary's node is down."""
         if not is_down(self._nodes.get(journal.primary)):
             return journal, ()
         replicas = {
@@ -83,8 +78,7 @@ class ReplicaPlan:
     def _placed(
         self, name: str, journal: Journal, wanted: Replicas
     ) -> tuple[Journal, tuple[str, ...]]:
-        """With as many replicas as are wanted; a journal that takes no events keeps those it
-        has."""
+        """Adjusts the number of replicas; a journal that takes no events keeps those it has."""
         if journal.closed or not self._is_live(journal.primary):
             return journal, ()
         known = dict.fromkeys((journal.primary, *journal.replicas))

@@ -1,10 +1,10 @@
 """Rolls a new revision out over a flow's tasks: at once, or behind a canary and in waves.
 
-First ``canary`` tasks of each kind are *promoted* to the current revision; once they have run it
+First ``canary`` tasks of each kind are *promoted* to the current revision. Once they have run it
 for the settling time the others follow, at most ``max_parallel`` at once. When a promoted task
-fails, or none makes progress, the flow goes back. Tasks on nodes that are down or unreadable come
-last and are not waited for, but a revision that no task could run is not proven. A changed place is
-not rolled out: it holds at once.
+fails, or none makes progress, the flow goes back. Tasks on down or unreadable nodes come last and
+are not waited for, but a revision that no task could run is not proven. A changed place is not
+rolled out: it applies at once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> 
 
 
 def roll(builder: PlanBuilder) -> None:
-    """Promotes as many tasks as may be now; ends the rollout after the last."""
+    """Promotes as many tasks as allowed now; ends the rollout after the last."""
     flow = builder.flow
     if flow.place is None:
         return
@@ -112,7 +112,7 @@ class _Wave:
         if node is None or not node.live or node.set_aside or node.mute:
             return
         if task.state == DRAINING and node.has_let_go(flow.name, name):
-            return  # nobody may run it
+            return  # no node may run it
         if not flow.has_taken(task):
             self.waiting.append(name)
         elif f"{flow.name}/{name}" in snapshot.settled:
@@ -130,7 +130,6 @@ class _Wave:
         return len(self.runs) >= canary
 
     def promote(self, count: int) -> int:
-        """Gives the next tasks the current revision; returns how many."""
         chosen = self.waiting[: max(0, count)]
         builder = self._builder
         current = builder.flow.record.revision

@@ -1,22 +1,22 @@
-"""How many collect tasks a flow should have, from what was seen of its lag. Pure, and without a
-clock: the times are those of the samples, of one clock that only ever grows.
+"""Scales a flow's collect tasks by its lag. Pure and without a clock: times are those of the
+samples, on one monotonic clock.
 
-The flow's discovery task looks, decides and proposes; masters carry it out and remember nothing. A
-decision always says why, also one that leaves the number as it is. The rules:
+The flow's discovery task samples, decides and proposes; masters apply the number and remember
+nothing. Every decision has a reason, also one that keeps the number. Rules:
 
-1. Nothing is decided while a task is not owned, starts or has failed, nor while it is unknown how
-   far a partition reaches: such a moment says nothing of what the tasks can do.
-2. *Out* when events have been late by half the limit for a minute, and will not be caught up with
-   soon by what there is. The rates say how far: what comes in, and what waits, over what a task was
-   seen to take while it had more than it could do.
-3. Never out when nothing is acked at all, or when the tasks that were added last added nothing:
-   then the sink or the source is what is slow.
-4. *In* only when a quarter of an hour was calm, in which the number did not change, and when the
-   highest rate in it would leave the fewer tasks a fifth to spare. By half at most.
-5. Partitions are shared out by their number, and the fullest task sets the pace: of 16, five tasks
-   do no more than four, and six do a third more.
-6. How much a task takes is only seen while it has more than it can do. Where nobody has seen that
-   for six hours, one task less is tried. When that is too few, the rate is known.
+1. No decision while a task is unowned, starting or failed, or a partition's end is unknown: such a
+   sample does not show the capacity of the tasks.
+2. *Out* when events were late by half the limit for a minute and the tasks will not catch up soon.
+   The new number follows from the rates: arrivals and backlog, divided by the throughput of a busy
+   task.
+3. Never out when nothing is acked, or when the tasks added last brought no gain: then the sink or
+   the source is slow.
+4. *In* only after a calm quarter of an hour with an unchanged number, if its peak rate leaves the
+   remaining tasks a fifth to spare. By half at most.
+5. Partitions are shared by number, and the fullest task sets the pace: of 16, five tasks do no more
+   than four, and six do a third more.
+6. A task's throughput shows only while it is busy. When it is unknown for six hours, one task less
+   is tried, which reveals the rate if that is too few.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from math import ceil
 from zkschema.records import PROBLEM_CHARACTERS, Scaling, ScalingDecision, cut
 
 SAMPLE_SECONDS = 15.0
-"""Time between samples."""
 LATE_SECONDS = 60.0
 """Events must be late for this long, and for twice ``batch_seconds``, before tasks are added."""
 CALM_SECONDS = 900.0
 CATCH_UP_SECONDS = 600.0
 PATIENCE_SECONDS = 900.0
-"""A backlog that will be gone within this adds no task."""
+"""A backlog that clears within this time adds no task."""
 RATE_SECONDS = 6 * 3600.0
 GAIN_SECONDS = 1800.0
 """After this time adding tasks that brought no gain is tried again."""
@@ -56,17 +55,17 @@ KEPT = {
     "at least": "there are as few tasks as there may be",
     "needed": "fewer tasks could not take what comes",
 }
-"""Kinds of decisions that leave the number as it is, and their meaning."""
+"""Kinds of decisions that keep the number, and their meaning."""
 KEPT_CHANGES = 10
 KEPT_OTHERS = 10
 WRITE_SECONDS = 60.0
-"""Such decisions are written this far apart, and only when their kind is new."""
+"""Least time between written decisions that keep the number; only new kinds are written."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Events per second that arrived and were acked since the sample before; ``behind`` events
-    wait, the oldest for ``seconds``. ``unsettled`` says why the sample proves nothing."""
+    """Rates per second since the last sample; ``behind`` events wait, the oldest for ``seconds``.
+    ``unsettled``: why the sample proves nothing."""
 
     time: float
     behind: int
@@ -79,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Limits:
-    """``partitions`` counts those still to be read."""
+    """``partitions``: the number of open ones."""
 
     min: int
     max: int
@@ -99,11 +98,11 @@ class Limits:
         return max(self.min, min(tasks, self.max))
 
     def worth(self, tasks: int) -> float:
-        """How many tasks' work they do: the fullest sets the pace."""
+        """The work of this many tasks, in tasks: the fullest one sets the pace."""
         return self.partitions / ceil(self.partitions / tasks) if self.partitions else 1.0
 
     def enough(self, worth: float, least: int) -> int:
-        """The smallest number of tasks, at least ``least``, that do so much work, or the most."""
+        """The least number of tasks that does this work, from ``least`` up to the most."""
         able = (tasks for tasks in range(least, self.most) if self.worth(tasks) >= worth)
         return next(able, self.most)
 
@@ -117,9 +116,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Standing:
-    """The number decided last and since when it holds. ``rate``: events per second of a busy task,
-    last seen at ``rate_at``; 0 when unknown. ``total_before``: the throughput when tasks were added
-    last, or 0."""
+    """The last decided number and its start. ``rate``: events per second of a busy task, seen at
+    ``rate_at``, or 0. ``total_before``: throughput before the last addition, or 0."""
 
     tasks: int
     since: float
@@ -130,8 +128,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """``kind`` names the rule. ``out``, ``in``, ``probe`` (tries one task less) and ``limits``
-    change the number, others leave it: see ``KEPT``."""
+    """``kind``: the rule; ``out``, ``in``, ``probe`` (one task less) and ``limits`` change the
+    number."""
 
     kind: str
     tasks: int
@@ -220,7 +218,7 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 
 
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
-    """The samples of the last ``seconds``; None unless complete, settled and of one number."""
+    """The samples of the last ``seconds``; empty unless complete, settled and of one number."""
     now = samples[-1].time
     found = _since(samples, now - seconds)
     pairs = itertools.pairwise(found)
@@ -235,7 +233,6 @@ def _since(samples: Sequence[Sample], time: float) -> Sequence[Sample]:
 
 
 def _mean(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Mean rates of arrived and acked events, per second."""
     count = len(samples)
     return sum(s.arriving for s in samples) / count, sum(s.acked for s in samples) / count
 
@@ -254,8 +251,8 @@ def standing(record: Scaling | None, planned: int, now: float) -> Standing:
 def recorded(
     record: Scaling | None, decision: Decision, before: int, time: float, quiet_seconds: float
 ) -> Scaling | None:
-    """The record with the decision; None when nothing is to be written. ``before`` is the number
-    until now, ``time`` seconds since the epoch; nothing was written for ``quiet_seconds``."""
+    """The record with the decision, or None if unwritten. ``before``: the number until now;
+    ``time``: since the epoch; ``quiet_seconds``: since the last write."""
     known = record.decisions if record else ()
     changes = decision.tasks != before or record is None
     is_new = not known or known[-1].kind != decision.kind

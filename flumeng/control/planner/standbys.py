@@ -1,9 +1,7 @@
-"""Chooses warm standbys of tasks, so that a task of a lost node goes on at once.
-
-A standby is never on its owner's node, in another zone if one has a node for it, and stays while it
-may. It counts against no capacity. Each goes to the node with the fewest standbys, ties broken
-differently each time, so that the tasks of one node have different ones.
-"""
+"""Chooses warm standbys of tasks, which take over at once from a lost node. A standby is never on
+its owner's node, in another zone if possible, and stays while it may. It uses no capacity. Each
+goes to the node with the fewest standbys; ties are broken differently for each number, so that the
+tasks of one node have different standbys."""
 
 from __future__ import annotations
 
@@ -22,8 +20,6 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Standbys:
-    """One round of choosing, over all flows."""
-
     def __init__(self, index: PlacementIndex) -> None:
         self._index = index
         self._zones: dict[Labels, frozenset[str]] = {}

@@ -1,7 +1,5 @@
-"""A large change of a plan, in steps that each fit into one transaction and are each legal.
-
-Steps that take partitions from tasks come first, so that no partition is ever in two tasks.
-"""
+"""Splits a large change of a plan into legal steps that each fit into a transaction. Partitions are
+first taken from tasks, so that none is ever in two tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from flumeng.control.snapshot.task_map import Bucket, Tasks
 from zkschema.records import PlannedTask
 
 ITEM_BYTES = 1000
-"""The most that a task or partition of a plan takes in a transaction, with its checks."""
+"""Upper bound of a task or partition of a plan in a transaction, with its checks."""
 Cost = Callable[[int, Bucket, Bucket], int]
 """Bytes of a bucket's transaction: its number, its tasks before and after."""
 
@@ -60,7 +58,7 @@ def _items(tasks: Tasks) -> int:
 
 
 def _takes(before: Tasks, after: Tasks) -> dict[str, PlannedTask]:
-    """The tasks that lose partitions, with what they keep."""
+    """The tasks that lose partitions, reduced to the remaining ones."""
     if not before:
         return {}
     return {

@@ -1,9 +1,6 @@
-"""How many collect tasks a flow has: as given by its author or its discovery task, else by its
-partitions and nodes.
-
-A lane of objects counts as several partitions. A number that nobody gave is kept until it is far
-off, so that partitions are not shuffled all the time; leaving nodes never lower it.
-"""
+"""The number of a flow's collect tasks: from its author or discovery task, else from its partitions
+and nodes. A computed number is kept until it is far off, so that partitions are rarely reassigned;
+leaving nodes never lower it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def given_tasks(wanted: int | TaskRange | None, proposed: int, planned: int) -> 
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
-    """``slots`` is the partitions' weight; ``nodes`` counts live nodes that may collect."""
+    """``slots``: the partitions' weight; ``nodes``: the number of live nodes that may collect."""
     least = max(1, -(-partitions // PARTITIONS_AT_MOST))
     if given is not None:
         return max(given, _kept(planned, least, partitions))

@@ -1,3 +1,2 @@
-"""Read-only queries for operators. Unknown facts are None, unreadable records a ``problem``;
-neither is an error. All raise ``UserError`` without a cluster, ``UnavailableError`` without
-ZooKeeper."""
+"""Read-only queries. Unknown facts are None, unreadable records a ``problem``. All raise
+``UserError`` without a cluster, ``UnavailableError`` without ZooKeeper."""

@@ -1,4 +1,4 @@
-"""Acks and cursors of flows, and the ends of partitions, which nodes and discovery tasks report."""
+"""Acks and cursors of flows, and the ends of partitions as reported by nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNREGISTERED = Known()
 
 
 class Position(Protocol):
-    """The retained range of one partition; offsets are half-open."""
+    """The retained range of a partition; offsets are half-open."""
 
     @property
     def floor(self) -> int: ...
@@ -60,8 +60,7 @@ class Positions:
     silent: tuple[str, ...] = ()
 
     def end_of(self, key: str, known: Known) -> int | None:
-        """The end of the partition; None when unknown. Any node may report one that is on no node's
-        disk."""
+        """The end of the partition, or None. Any node may report a partition that is on no node."""
         if known.end is not None:
             return known.end
         asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
@@ -69,12 +68,11 @@ class Positions:
 
 
 def positions(source: ReadableStore, ask: Ask) -> Positions:
-    """Ask all live nodes that serve partitions."""
     return Positions(*asking.ask_all(Reading.of(source), ask))
 
 
 def acks_of(source: ReadableStore, where: Positions, flow: str | None = None) -> list[AckRow]:
-    """One row per partition of all flows or one, also before its first ack."""
+    """One row per partition of a flow (None: of all flows), also before its first ack."""
     reading = Reading.of(source)
     names = reading.children(paths.flows()) if flow is None else [flow]
     known = partitions.of_flows(reading, names)
@@ -147,7 +145,7 @@ class CursorRow:
 
 
 def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
-    """One row for each cursor that is not a flow's own."""
+    """One row per cursor, without the flows' own."""
     reading = Reading.of(source)
     flows = reading.children(paths.flows())
     listed = reading.children_many([paths.acks(flow) for flow in flows])

@@ -1,4 +1,4 @@
-"""Asks all nodes at once in bounded time; nodes that do not answer are named."""
+"""Asks all nodes concurrently with a deadline; nodes that do not answer are named."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ if TYPE_CHECKING:
     from flumeng.journal.serving.client import JournalClient
 
 CALL_SECONDS = 1.5
-"""Time limit for one answer."""
 ASK_SECONDS = 2.5
-"""Time limit for all answers together."""
 MOST_THREADS = 256
 
 A = TypeVar("A")
 
 Answers = Mapping[str, Mapping[str, A]]
-"""Node -> the answers of its workers together."""
+"""Node -> the merged answers of its workers."""
 
 
 def client(address: str, seconds: float = CALL_SECONDS) -> JournalClient:
-    """A client of the process at an address."""
     from flumeng.journal.serving.client import JournalClient  # noqa: PLC0415  loads pyarrow
 
     return JournalClient(address, seconds)
@@ -74,9 +71,8 @@ def _ask(
 def _together(
     ask: Callable[[str], Mapping[str, A]], addresses: Sequence[str]
 ) -> dict[str, Mapping[str, A] | None]:
-    """Address -> answer or None. Raises UserError when nobody answers and one refuses. Late threads
-    end with their calls; they are not daemons, since a process that exits within a call of gRPC
-    crashes."""
+    """Address -> answer or None. Raises UserError if no node answers and one refuses. Threads are
+    not daemons: gRPC crashes a process that exits within a call."""
     refused: list[UserError] = []
     waiting: SimpleQueue[str] = SimpleQueue()
     done: SimpleQueue[tuple[str, Mapping[str, A] | None]] = SimpleQueue()

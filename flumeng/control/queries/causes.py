@@ -1,4 +1,4 @@
-"""Reasons why the cluster is degraded; those of unreadable records. Pure."""
+"""Causes of a degraded cluster, and those of unreadable records. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from zkschema.table import Row
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason why a cluster is degraded, and what to do. ``about`` identifies a cause whose
-    ``what`` changes from one query to the next."""
+    """A reason for a degraded cluster. ``about`` identifies it across queries."""
 
     what: str
     advice: str
@@ -49,7 +48,7 @@ WORST = 20
 
 
 def of_unreadable(found: Iterable[Unreadable]) -> Iterator[Cause]:
-    """By kind, and by path."""
+    """Ordered by kind, then by path."""
     kinds: dict[str, list[Unreadable]] = {}
     for one in sorted(found, key=lambda one: (one.path.row.pattern, str(one.path))):
         kinds.setdefault(one.path.row.pattern, []).append(one)

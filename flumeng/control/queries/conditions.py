@@ -1,4 +1,4 @@
-"""Conditions to wait for. Each returns what is missing, a line each; nothing when it holds."""
+"""Conditions to wait for: each returns the missing facts, a line each, or nothing when it holds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from zkschema.records import COLLECT, DISCOVER
 
 
 def flow_running(store: ReadableStore, flow: str) -> list[str]:
-    """Every task of the flow runs its wanted revision, which during a rollout may be the previous
-    one."""
+    """Every task of the flow runs its wanted revision: during a rollout maybe the previous one."""
     return _not_running(overview.flow(store, flow))
 
 
@@ -40,8 +39,7 @@ def _not_running(flow: FlowDetail) -> list[str]:
 
 
 def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
-    """Every task runs the current revision. Raises ``UnsatisfiableError`` when the flow went
-    back."""
+    """Every task runs the current revision. Raises ``UnsatisfiableError`` after a rollback."""
     found = overview.flow(store, flow)
     if found.went_back:
         raise UnsatisfiableError(
@@ -52,7 +50,7 @@ def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
-    """Only discovery is planned, and all that the flow and its parts accepted is delivered."""
+    """Everything accepted by the flow and its parts is delivered; only discovery is planned."""
     every = [flow, *parts_there(store, [flow])]
     return [line for name in every for line in _not_stopped(store, name)]
 
@@ -68,8 +66,7 @@ def _not_stopped(store: Store, flow: str) -> list[str]:
 
 
 def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
-    """All partitions are acked up to ``ends``. Raises ``UnsatisfiableError`` when the flow is
-    paused."""
+    """All partitions are acked up to ``ends``. Raises ``UnsatisfiableError`` for a paused flow."""
     state = require_flow(store, flow).value.state
     rows = acks_of(store, Positions(), flow)
     missing = [
@@ -95,14 +92,12 @@ def flow_gone(store: ReadableStore, flow: str) -> list[str]:
 
 
 def flow_unread(store: ReadableStore, flow: str) -> list[str]:
-    """No other flow reads it."""
     require_flow(store, flow)
     why = why_not_deleted(store, flow)
     return [why] if why else []
 
 
 def node_drained(store: Store, node: str) -> list[str]:
-    """Nothing is left on the node."""
     require_node(store, node)
     still = left(store, node)
     known = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
@@ -117,7 +112,7 @@ def node_drained(store: Store, node: str) -> list[str]:
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
-    """These tasks ``flow/task``, or all, run their wanted revision."""
+    """These tasks (``flow/task``), or all, run their wanted revision."""
     known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
     if not known and not keys:
         return ["nothing is planned yet"]
@@ -142,7 +137,7 @@ def _undrained(store: Store, flow: str) -> list[str]:
 
 
 def _unplanned(flow: FlowDetail) -> list[str]:
-    """Before a master's next tick, other numbers of collect tasks may be planned than wanted."""
+    """The number of collect tasks may differ from the wanted one until a master's next tick."""
     try:
         said = parse_flow(flow.text).place.collect.tasks
     except SpecError:
@@ -165,7 +160,7 @@ LOOK_SECONDS = 0.5
 
 
 class UnsatisfiableError(FlumengError):
-    """The condition cannot hold any more until somebody acts."""
+    """The condition cannot hold until an operator acts."""
 
 
 def wait_for(
@@ -176,8 +171,8 @@ def wait_for(
     sleep: Callable[[float], None],
     tell: Callable[[Sequence[str]], None] = lambda _missing: None,
 ) -> Sequence[str]:
-    """Wait until ``missing()`` is empty or the time is up; returns its last result. ``tell`` is
-    called with each change. Raises ``UnavailableError`` only when ZooKeeper is away at the end."""
+    """Poll ``missing`` until it is empty or the time is up; returns its last result. ``tell`` is
+    called on changes. Raises ``UnavailableError`` only at the end."""
     deadline = monotonic() + timeout_seconds
     told: Sequence[str] | None = None
     while True:

@@ -17,16 +17,15 @@ from flumeng.platform.errors import CorruptError
 from zkschema.records import COLLECT
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
-"""The rows at an address: one for each source of a worker (``flumeng.connectors.api.counters``), or
-for each task of a collector (``flumeng.agent.collector.measures``). Raises
+"""Rows at an address: one per source of a worker, or per task of a collector. Raises
 ``UnavailableError``."""
 
 
 @dataclass(frozen=True)
 class TaskCountsRow:
-    """What the present owner has counted ``since`` (seconds since the epoch). ``counts``:
-    ``processed``, ``dropped``, ``parse_errors`` and ``dead_letters``, each by window (``1m``,
-    ``5m``, ``15m``); None where nobody counts."""
+    """Counts of the task's owner ``since`` (seconds since the epoch): ``processed``, ``dropped``,
+    ``parse_errors`` and ``dead_letters``, each by window (``1m``, ``5m``, ``15m``), or None where
+    not counted."""
 
     flow: str
     task: str
@@ -48,7 +47,7 @@ NO_COUNTS = TaskCounts()
 
 
 def task_counts(store: ReadableStore, ask: Ask, tasks: Sequence[TaskRow]) -> TaskCounts:
-    """Of those of ``tasks`` that collect and have an owner."""
+    """Counts of the collect tasks that have an owner."""
     owned = {task.key: task for task in tasks if task.kind == COLLECT and task.node}
     nodes = sorted({task.node for task in owned.values() if task.node})
 
@@ -89,8 +88,7 @@ def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class CounterRow:
-    """One source on one node; ``counters`` are sums over the node's workers. ``held_by``: why it
-    takes nothing now, of the worker that is held for longest."""
+    """A source on a node, summed over workers. ``held_by``: of the worker held for longest."""
 
     node: str
     source: str
@@ -100,7 +98,6 @@ class CounterRow:
 
 
 def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple[str, ...]]:
-    """The rows of a flow, and the nodes that did not answer."""
     require_flow(store, flow)
 
     def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:

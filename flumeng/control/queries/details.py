@@ -1,4 +1,4 @@
-"""One node or one task in detail."""
+"""A node or a task in detail."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from zkschema import paths
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """``journals``: name -> undelivered events, None while the node does not answer. ``left``: what
-    a drain waits for."""
+    """``journals``: name -> undelivered events, or None. ``left``: pending work of a drain."""
 
     node: NodeRow
     tasks: tuple[TaskRow, ...]
@@ -43,8 +42,6 @@ class StoryLine:
 
 @dataclass(frozen=True)
 class NodeStory:
-    """The last events of a node, oldest first."""
-
     node: str
     live: bool
     lines: tuple[StoryLine, ...]
@@ -86,7 +83,6 @@ def story(store: Store, name: str) -> NodeStory:
 
 
 def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDetail:
-    """The task ``flow/task``."""
     found = require_task(store, key)
     return TaskDetail(
         task=found,

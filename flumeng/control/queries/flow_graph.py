@@ -27,8 +27,7 @@ KEPT = {
 
 @dataclass(frozen=True)
 class GraphNode:
-    """``when``: the condition for an event to get there; ``on_error``: what a filter does with
-    events that it cannot process."""
+    """``when``: the condition for its events; ``on_error``: a filter's handling of failures."""
 
     id: str
     kind: NodeKind
@@ -39,8 +38,6 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """``per_second``: events per second, if known."""
-
     source: str
     target: str
     label: str = ""
@@ -76,7 +73,6 @@ class Rates:
 
     @property
     def kept(self) -> float | None:
-        """By the filters."""
         if self.processed is None or self.dropped is None:
             return None
         return self.processed - self.dropped
@@ -192,7 +188,7 @@ class _Building:
             self._sink(member, [group], None)
 
     def _promising(self, part: Component[SinkOptions]) -> str:
-        """With its own guarantee, where that exceeds the flow's."""
+        """Shows the sink's guarantee where it exceeds the flow's."""
         way = part.options.exactly_once if self.spec.delivery == "exactly-once" else None
         return f"{summary(part)} ({way})" if way else summary(part)
 

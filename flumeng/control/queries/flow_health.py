@@ -1,5 +1,4 @@
-"""The health of a flow, in the words of Druid's supervisors. Pure. ``unhealthy`` takes failures in
-a row, which are counted where tasks fail."""
+"""The health of a flow, in the terms of Druid's supervisors. Pure."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ UNKNOWN_HEALTH = FlowHealth("unknown", "unknown")
 def flow_health(
     state: str, problem: str, tasks: Sequence[TaskRow], *, idle: bool = False
 ) -> FlowHealth:
-    """``state`` is the wanted one, ``problem`` why the flow cannot be read. ``idle``: all is
-    delivered and nothing comes."""
+    """``problem``: a read error of the flow. ``idle``: all is delivered and nothing arrives."""
     if state == "suspended":
         return FlowHealth(state, state, "an operator paused it", "`flumeng flow resume`")
     if state != "running":
@@ -73,7 +71,6 @@ def _of_failing(task: TaskRow) -> FlowHealth:
 
 
 def _of_late(late: Sequence[TaskRow], *, running: bool) -> FlowHealth:
-    """``running``: whether other tasks of the flow run."""
     now = "running" if running else "pending"
     for task in late:
         if task.state == "failed":

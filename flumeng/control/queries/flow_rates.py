@@ -1,4 +1,4 @@
-"""Smoothed rates of flows from totals that are read again and again. Pure."""
+"""Smoothed rates of flows from sampled totals. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HISTORY = 60
 @dataclass(frozen=True)
 class FlowRates:
     """Events per second, None while unknown: ``incoming`` (accepted), ``delivered`` (acked),
-    ``dropped`` by filters, ``dead_letters``. ``history``: ``delivered``, oldest first."""
+    ``dropped`` by filters. ``history``: ``delivered``, oldest first."""
 
     incoming: float | None = None
     delivered: float | None = None
@@ -32,7 +32,7 @@ UNKNOWN = FlowRates()
 
 @dataclass
 class _Total:
-    """A growing total and its smoothed rate; a total that shrinks begins again."""
+    """A counter and its smoothed rate; a smaller value restarts it."""
 
     value: float
     seconds: float
@@ -49,8 +49,6 @@ class _Total:
 
 
 class RateMeter:
-    """Remembers the totals of each flow."""
-
     def __init__(self) -> None:
         self._accepted: dict[str, _Total] = {}
         self._acked: dict[str, _Total] = {}
@@ -58,8 +56,7 @@ class RateMeter:
         self._minute: Mapping[str, Rates] = {}
 
     def add(self, status: Mapping[str, Any], minute: Mapping[str, Rates], now: float) -> None:
-        """``status``: the dict of ``health.status``; ``minute``: each flow's rates of the last
-        minute; ``now`` is monotonic."""
+        """``status``: of ``health.status``; ``minute``: each flow's rates; ``now``: monotonic."""
         flows = {flow["flow"]: flow for flow in status["flows"]}
         for name, flow in flows.items():
             _add(self._acked, name, flow["acked"], now)

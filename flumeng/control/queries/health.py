@@ -1,5 +1,4 @@
-"""The health of the cluster: what is wrong, and what to do. The command line, the status page and
-``/status.json`` show the one dict that ``status`` makes."""
+"""The health of the cluster: the dict of ``status``, shown by all interfaces."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from zkschema.records import ABORTED, COLLECT, DISCOVER, LiveMaster
 Answer = tuple[Mapping[str, Account], Sequence[Mapping[str, Any]]]
 """The accounts of a worker's journals, and the counters of its sources."""
 HELD_SECONDS = 5.0
-"""A source that is held for less may only have had a burst."""
+"""A shorter hold may be a burst."""
 
 
 def status(

@@ -1,4 +1,4 @@
-"""History: the audit, the revisions of a flow, and the difference between two."""
+"""The audit, the revisions of a flow, and the difference between two revisions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from zkschema import paths, records
 
 @dataclass(frozen=True)
 class RevisionRow:
-    """``deleted``: who deleted the flow, when and why; then the last row has the flow's
-    ``text``."""
+    """``deleted``: by, when and why the flow was deleted; its last row has the ``text``."""
 
     revision: int
     author: str
@@ -102,8 +101,8 @@ def _entry(found: Versioned[records.Audit] | Unreadable) -> AuditRow:
 def difference(
     store: Store, flow: str, old: int | None = None, new: int | None = None
 ) -> Difference:
-    """From revision ``old`` (default: the one before the current) to ``new`` (the current). Raises
-    ``UserError`` for an unknown flow or revision."""
+    """Compares ``old`` (default: the previous one) with ``new`` (the current). Raises
+    ``UserError``."""
     current = require_flow(store, flow).value.revision
     if old is None:
         before = [number for number in _kept(store, flow) if number < current]

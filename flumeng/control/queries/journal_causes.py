@@ -1,5 +1,4 @@
-"""Problems of journals: those kept for slow readers, before they are full and senders wait, and
-replicated ones with too few replicas in sync."""
+"""Problems of journals: nearly full ones kept for slow readers, and too few replicas in sync."""
 
 from __future__ import annotations
 
@@ -20,13 +19,12 @@ from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Journal
 
 SHARE = 0.5
-"""Of ``max_bytes``: a journal that has to keep more is reported."""
+"""Journals above this share of ``max_bytes`` are reported."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A journal kept for ``reader``, which has not acked ``events``: a ``share`` of
-    ``max_bytes``."""
+    """A journal kept for ``reader``, which lacks ``events``: a ``share`` of ``max_bytes``."""
 
     journal: str
     reader: str
@@ -35,7 +33,7 @@ class Kept:
 
 
 def kept(reading: Reading, accounts: Mapping[str, Account]) -> Iterator[Kept]:
-    """The journals above ``SHARE``. Acks are read only of journals that are as large."""
+    """The journals above ``SHARE``. Reads acks only for journals of at least that size."""
     large = {
         name: one
         for name, one in sorted(accounts.items())
@@ -61,8 +59,8 @@ def kept(reading: Reading, accounts: Mapping[str, Account]) -> Iterator[Kept]:
 def of_kept(
     flows: Sequence[FlowRow], reading: Reading, accounts: Mapping[str, Account], now: float
 ) -> Iterator[Cause]:
-    """One cause per reader, with its fullest journal. Events whose batch is not due yet do not
-    count. ``now``: seconds since the epoch."""
+    """One cause per reader, with its fullest journal; only events of a due batch count. ``now``:
+    seconds since the epoch."""
     states = {flow.flow: flow.state for flow in flows}
     due = {flow.flow: now - flow.batch_seconds for flow in flows if flow.state == "running"}
     found: dict[tuple[str, str], list[Kept]] = {}
@@ -128,7 +126,7 @@ def of_replicas(
     live: Collection[str],
     acked: Mapping[str, int],
 ) -> Iterator[Cause]:
-    """One for each flow and state. ``wanted``: by flow; ``acked``: journal -> the flow's ack."""
+    """One cause per flow and state. ``wanted``: by flow; ``acked``: journal -> the flow's ack."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, journal in journals.items():
         done = journal.end is not None and acked.get(name, 0) >= journal.end

@@ -1,5 +1,4 @@
-"""The journals of a cluster. What only nodes know is None while a journal's node does not answer;
-unreadable registrations and missing keys are a ``problem``."""
+"""The journals of a cluster. Facts that only a silent node knows are None."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ AskReplicas = Callable[[str], Mapping[str, int]]
 
 
 def ask_replicas(address: str) -> Mapping[str, int]:
-    """An older node reports none."""
+    """Empty for an older node."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
 
     with asking.client(address) as client:
@@ -44,9 +43,9 @@ def ask_replicas(address: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class JournalRow:
-    """Offsets are half-open. ``end`` is set when the journal is closed, ``waits_at`` while readers
-    stop before lost events. ``node`` is the primary; ``copies`` are to hold a replica, those
-    ``in_sync`` have every answered event; ``lags``: node -> events that its replica lacks."""
+    """Offsets are half-open. ``end``: of a closed journal; ``waits_at``: readers stop there, before
+    lost events. ``node``: the primary; ``in_sync`` have every answered event; ``lags``: node ->
+    missing events."""
 
     journal: str
     node: str

@@ -1,4 +1,4 @@
-"""The lag of flows and their partitions, and whether it grows."""
+"""The lag of flows and their partitions, and its trend."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from zkschema.records import COLLECT
 N = TypeVar("N", int, float)
 
 BATCHES = 2
-"""A lag whose oldest event is younger than so many batches is steady."""
+"""In batches: the lag is steady while its oldest event is younger."""
 NOISE = 0.1
 """A lag that changes by a smaller share in a minute is steady."""
 STUCK_SECONDS = 60.0
-"""A collector that acked nothing for so long while events wait is stuck."""
+"""A collector without acks for so long while events wait is stuck."""
 
 
 @dataclass(frozen=True)
 class FlowLag:
-    """``events`` wait in partitions with a known end; ``unknown``: the number of others.
-    ``seconds``: age of the oldest. ``trend`` against a minute ago: ``growing``, ``shrinking``,
-    ``steady`` or empty. ``moved``: whether an ack has moved since. ``still``: nothing arrived for a
-    minute."""
+    """``events`` wait in partitions with a known end; ``unknown``: the number of other partitions.
+    ``seconds``: age of the oldest. ``trend`` since a minute ago: ``growing``, ``shrinking``,
+    ``steady`` or empty. ``moved``: an ack moved since; ``still``: nothing arrived since."""
 
     events: int
     unknown: int
@@ -47,7 +46,7 @@ class FlowLag:
 
 
 def newest(told: Answers[Account]) -> dict[str, Account]:
-    """Partition -> account; of several, the one that reaches farthest."""
+    """Partition -> the account that reaches farthest."""
     found: dict[str, Account] = {}
     for answer in told.values():
         for name, account in answer.items():
@@ -59,7 +58,7 @@ def newest(told: Answers[Account]) -> dict[str, Account]:
 def flow_lag(
     acks: Sequence[AckRow], accounts: Mapping[str, Account], now: float, batch_seconds: float = 0.0
 ) -> FlowLag:
-    """The lag of one flow; with ``batch_seconds`` it goes up and down with each batch."""
+    """The lag of one flow. Within ``batch_seconds`` it rises and falls with each batch."""
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
@@ -152,9 +151,9 @@ def _trend(now: int, before: int, *, within_batch: bool) -> str:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """``events`` wait between ``ack`` and ``end``. ``seconds``: how much older the event at the ack
-    is than the newest, or than now where nodes stamp events. Rates are of the last minute;
-    ``caught_up_seconds`` is None when it does not catch up or is unknown."""
+    """``events`` wait between ``ack`` and ``end``. ``seconds``: age of the event at the ack,
+    relative to the newest event, or to now where nodes stamp events. Rates are of the last minute.
+    ``caught_up_seconds``: None when it does not catch up or is unknown."""
 
     partition: str
     ack: int | None
@@ -169,8 +168,8 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LagOfFlow:
-    """``partitions``, the latest first; ``unknown`` have no known end. ``silent`` nodes did not
-    answer; ``problems``: what could not be read."""
+    """``partitions``: the latest first; ``unknown`` have no known end. ``silent`` nodes did not
+    answer; ``problems``: unreadable records."""
 
     flow: str
     state: str
@@ -289,7 +288,7 @@ def _sum(rates: Sequence[float | None]) -> float | None:
 
 
 def if_all_known(how: Callable[[list[N]], N], numbers: Sequence[N | None]) -> N | None:
-    """Such as the sum; None unless all numbers are known."""
+    """Applies ``how``, such as a sum; None unless all numbers are known."""
     known = [one for one in numbers if one is not None]
     return how(known) if known and len(known) == len(numbers) else None
 

@@ -1,4 +1,4 @@
-"""Times for people."""
+"""Timestamps for display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def utc(seconds: float) -> str:
-    """In UTC, to the second; an impossible time is shown as its number."""
+    """UTC to the second; a time out of range is shown as its number."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

@@ -1,5 +1,4 @@
-"""Rows of flows, nodes and tasks. An unreadable record leaves its own row empty, with a
-``problem``."""
+"""Rows of flows, nodes and tasks. An unreadable record affects only its own row."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ NODE_ROWS = (paths.node, paths.live_node, paths.assignment, paths.status)
 
 @dataclass(frozen=True)
 class FlowRow:
-    """``problem``: what of the flow cannot be read. ``went_back``: why a newer revision was given
-    up."""
+    """``problem``: a read error. ``went_back``: why it returned to an older revision."""
 
     flow: str
     state: str
@@ -59,7 +57,7 @@ class FlowRow:
 
 @dataclass(frozen=True)
 class Backfill:
-    """``left``: undelivered events, None when unknown. ``done``: it has ended by itself."""
+    """``left``: undelivered events, None when unknown. ``done``: it ended by itself."""
 
     of: str
     left: int | None
@@ -73,8 +71,8 @@ class Backfill:
 
 @dataclass(frozen=True)
 class FlowDetail:
-    """One flow in detail. ``spark_uis``: node -> URL. ``scaling`` is None for a fixed number of
-    tasks, ``counts`` is empty unless nodes were asked."""
+    """``spark_uis``: node -> URL. ``scaling``: None for a fixed number of tasks. ``counts``: empty
+    unless nodes were asked."""
 
     flow: str
     state: str
@@ -101,8 +99,8 @@ class FlowDetail:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """``assigned`` and ``applied`` are versions of its assignment, equal when it is up to date.
-    ``problems``: record or part -> what the node reports."""
+    """``assigned``, ``applied``: assignment versions. ``problems``: subject -> the node's
+    report."""
 
     node: str
     live: bool
@@ -241,7 +239,7 @@ def dimensions(store: Store) -> set[str]:
 
 
 def ended(source: ReadableStore) -> list[EndedRow]:
-    """How tasks of all flows have ended, as far as it is kept."""
+    """The kept outcomes of tasks of all flows."""
     reading = Reading.of(source)
     return [
         entry
@@ -348,8 +346,8 @@ def _spec(
 
 @dataclass(frozen=True)
 class Receiving:
-    """``journals``: it has sources that write journals; ``others``: it reads events kept elsewhere,
-    as in Kafka or in the journals of ``flow``. The default is for unreadable flows."""
+    """``journals``: its sources write journals; ``others``: it reads events kept elsewhere, as in
+    Kafka or in the journals of ``flow``. The default stands for an unreadable flow."""
 
     journals: bool = True
     others: bool = False
@@ -357,7 +355,6 @@ class Receiving:
 
 
 def receiving(store: ReadableStore, flows: Sequence[str]) -> Mapping[str, Receiving]:
-    """By flow, as its current text says."""
     texts = current_revisions(store, found_by_name(store, paths.flow, flows))
     return {
         flow: _of(text.value.effective) if isinstance(text, Versioned) else Receiving()

@@ -31,8 +31,7 @@ Ask = Callable[[str, str, Collection[str], str], Mapping[str, int]]
 
 
 def parse_point(text: str) -> Point:
-    """``earliest``, ``latest``, a time with its zone, or ``orders.3=1200,orders.4=7``. Raises
-    ``UserError``."""
+    """Parses ``earliest``, ``latest``, a zoned time, or ``orders.3=1200``. Raises ``UserError``."""
     if (word := WORDS.get(text)) is not None:
         return word
     if "=" not in text:
@@ -53,8 +52,8 @@ def parse_point(text: str) -> Point:
 
 
 def choose(known: Collection[str], globs: Sequence[str]) -> list[str]:
-    """The partitions whose name or label matches one of the globs; all without any. Raises
-    ``UserError`` for a glob without a match."""
+    """Partitions whose name or label matches a glob; all without globs. Raises ``UserError`` for a
+    glob without a match."""
     if not globs:
         return sorted(known)
     chosen = set()
@@ -73,8 +72,7 @@ def choose(known: Collection[str], globs: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """``offsets`` by partition. ``accepted``: partitions that discovery holds back, such as those
-    of a recreated topic -> where to begin."""
+    """``offsets``: by partition. ``accepted``: partition held back by discovery -> start."""
 
     offsets: Mapping[str, int]
     accepted: Mapping[str, str]
@@ -89,9 +87,8 @@ def resolve(
     ask: journals.Ask,
     ask_offsets: Ask,
 ) -> Resolved:
-    """The offset of each chosen partition. Accepted ones have no partitions yet, and those that
-    they replace stay as they are. Raises ``UserError`` for unknown partitions and offsets out of
-    range, ``UnavailableError`` for an unknown end."""
+    """The offset of each chosen partition, without those replaced by accepted ones. Raises
+    ``UserError``, and ``UnavailableError`` for an unknown end."""
     reading = Reading.of(store)
     known = _without_replaced(partitions.of_flows(reading, [flow])[flow])
     accepted: Mapping[str, str] = {}
@@ -134,7 +131,7 @@ def _offsets(
     reach: Mapping[str, tuple[int, int]],
     told: Callable[[str], dict[str, int]],
 ) -> dict[str, int]:
-    """``reach``: the ranges on nodes; ``told``: the offsets of others."""
+    """``reach``: the ranges on nodes; the callable resolves the other partitions."""
     if isinstance(point, datetime):
         return _complete(told(point.isoformat()), names)
     if point == "earliest":
@@ -159,7 +156,7 @@ def require_same(starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
 
 
 def _without_replaced(known: Mapping[str, Known]) -> dict[str, Known]:
-    """Without ended partitions of a recreated topic."""
+    """Drops ended partitions of a recreated topic."""
     there = {partitions.label_of(name) for name, one in known.items() if one.end is None}
     return {
         name: one
@@ -184,7 +181,7 @@ def _named(name: str, known: Mapping[str, Known]) -> str:
 def _on_nodes(
     store: Store, ask: journals.Ask, known: Mapping[str, Known], names: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """First offset and end of these, without those of silent nodes."""
+    """Partition -> first offset and end; lacks those of silent nodes."""
     told, _ = asking.ask_all(Reading.of(store), ask) if names else ({}, ())
     accounts = {name: told.get(known[name].node, {}).get(name) for name in names}
     return {name: (one.floor, one.safe) for name, one in accounts.items() if one is not None}
@@ -212,9 +209,9 @@ def ask_discovery(
 def offsets(
     store: ReadableStore, ask: Ask, flow: str, partitions: Collection[str], to: str
 ) -> dict[str, int]:
-    """Partition -> offset; ``to`` is ``earliest``, ``latest`` or a time with its zone, for which it
-    is the first event that is not older, else the end. Lacks partitions that do not answer. Raises
-    UnavailableError when the discovery task does not run or answer, and UserError."""
+    """Partition -> offset; lacks silent partitions. ``to``: ``earliest``, ``latest`` or a zoned
+    time (first event not older, else the end). Raises ``UserError``, and ``UnavailableError``
+    without discovery."""
     reading = Reading(store)
     plans = read_plans(reading, [flow])
     tasks = plans[flow].value.tasks.values() if flow in plans else ()

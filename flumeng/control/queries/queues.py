@@ -37,9 +37,8 @@ NOBODY = Owner()
 
 @dataclass(frozen=True)
 class QueueRow:
-    """``running`` of the ``waiting`` items are read now. ``oldest``: when the oldest item was
-    written, in seconds since the epoch. ``items_per_second``: of the last minute; ``end_seconds``:
-    until the queue is empty at that rate."""
+    """``running``: those of ``waiting`` being read. ``oldest``: written at, seconds since the
+    epoch. Rates are of the last minute; ``end_seconds``: until empty at that rate."""
 
     flow: str
     state: str
@@ -57,8 +56,7 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class LaneRow:
-    """As ``QueueRow``, for one lane. ``at``: the item that is read now or next, acked up to
-    ``position``, ``since`` then."""
+    """A ``QueueRow`` for one lane. ``at``: its current item, acked to ``position`` at ``since``."""
 
     flow: str
     lane: str
@@ -80,7 +78,7 @@ class LaneRow:
 @dataclass(frozen=True)
 class ItemRow:
     """``state``: ``failed``, ``retry``, ``running`` or ``waiting``. ``position``: bytes or rows
-    read. ``node`` reads it; its lane was last acked ``since``."""
+    read. ``node`` reads it; ``since``: the lane's last ack."""
 
     item: str
     state: str
@@ -94,7 +92,7 @@ class ItemRow:
 
 
 def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
-    """A row for each queue, in a few requests however many there are."""
+    """A row per queue, in a constant number of requests."""
     names = reading.children(paths.queues())
     heads = found_by_name(reading, paths.queue, names)
     known = {name: one.value for name, one in heads.items() if isinstance(one, Versioned)}
@@ -115,7 +113,6 @@ def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
 
 
 def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
-    """The queue of one flow as the sum of its lanes."""
     return QueueRow(
         flow=rows[0].flow,
         state=state,
@@ -133,7 +130,7 @@ def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
 
 
 def causes(reading: Reading) -> Iterator[Cause]:
-    """One for each flow with failed items about which nothing is decided."""
+    """One cause per flow with failed items that await a decision."""
     flows = reading.children(paths.queues())
     failed = reading.children_many([paths.queue_failures(flow) for flow in flows])
     for flow, listed in zip(flows, failed, strict=True):
@@ -194,7 +191,7 @@ def _state(flow: Found[Flow]) -> str:
 def lanes_of(
     reading: Reading, flows: Iterable[str], accounts: Accounts | None = None
 ) -> list[LaneRow]:
-    """A row for each lane of these flows that can be read."""
+    """A row per lane of the readable flows."""
     rows = []
     for flow in flows:
         head = reading.read(paths.queue(flow))
@@ -205,7 +202,7 @@ def lanes_of(
 
 
 def listed_items(reading: Reading, flow: str, most: int) -> list[ItemRow]:
-    """Failed, running and then waiting items, at ``most`` so many. Raises UserError."""
+    """At ``most`` so many items: failed, then running, then waiting. Raises ``UserError``."""
     head = reading.read(paths.queue(flow))
     if head is None:
         raise UserError(
@@ -297,7 +294,7 @@ class _Queue:
         )
 
     def rows(self, lane: str, state: str, most: int) -> list[ItemRow]:
-        """The first items that are not acked: the running one, or those that wait."""
+        """The first items that are not acked, in this ``state``."""
         ack, owner, waiting = self.acks[lane], self._owner(lane), self._waiting(lane)
         running = waiting[:1] if owner.running else []
         at = items.position_of(offset_of(ack))
@@ -345,7 +342,6 @@ def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str,
 
 
 def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
-    """``partitions.key`` -> its owner."""
     plans = read_plans(reading, flows)
     told = readable_by_name(reading, paths.status, reading.children(paths.live_nodes()))
     statuses = {node: one.value.tasks for node, one in told.items()}
@@ -372,7 +368,7 @@ def rate_of(account: Account | None) -> float | None:
 
 
 def end_of(account: Account | None) -> float | None:
-    """By bytes, or by items without sizes."""
+    """Estimated by bytes, or by items without sizes."""
     if account is None:
         return None
     if not account.unacked:

@@ -31,8 +31,7 @@ class Reading(ClusterCopy):
         return reading
 
     def require(self) -> None:
-        """Raises UserError without a cluster of a known version. With an unreadable schema, reading
-        goes on."""
+        """Raises UserError without a cluster of a known version; accepts an unreadable schema."""
         (schema,) = self.read_each([paths.schema()])
         if not isinstance(schema, Unreadable):
             tree.require(self)

@@ -1,5 +1,4 @@
-"""Asks a node to try a flow's targets before the flow is applied, with the node's own network,
-secrets and policy."""
+"""Checks a flow's targets from a node, with its network, secrets and policy, before the apply."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from zkschema.records import LiveNode
 CHECK_SECONDS = 130.0
 """A node itself ends a check after 120 s."""
 MOST_ASKED = 3
-"""Nodes that are asked in turn when one does not answer."""
+"""Nodes asked in turn until one answers."""
 
 Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
 """Asks the node process at an address about a flow, its text and the text's signature."""
@@ -54,7 +53,7 @@ class CheckedTarget:
 
 
 class TargetsFailedError(FlumengError):
-    """Targets cannot be used from the nodes: flow -> which and why."""
+    """Unusable targets; ``refused``: flow -> targets with reasons."""
 
     def __init__(self, failed: Sequence[CheckedTarget]) -> None:
         flows = dict.fromkeys(one.flow for one in failed)
@@ -65,8 +64,8 @@ class TargetsFailedError(FlumengError):
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
-    """The findings of the first candidate node that answers. Raises UnavailableError when none
-    does, NotAllowedError when this user may not ask."""
+    """The findings of the first node that answers. Raises UnavailableError if none does,
+    NotAllowedError without permission."""
     signed = signature(spec.flow, text)
     trouble: list[FlumengError] = []
     for node, address in _candidates(store, spec):

@@ -1,5 +1,4 @@
-"""Compares planned tasks with what nodes report: rows, the rollout and the scaling of a flow.
-Pure."""
+"""Compares planned tasks with the reports of nodes: rows, rollout and scaling of a flow. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ Statuses = Mapping[str, NodeStatus | Unreadable | None]
 class TaskRow:
     """``state``: ``running``, ``draining``, ``starting`` (assigned, not running), ``failed``,
     ``stopped``, ``waiting`` (no node may run it), ``down`` (its node is not live) or ``unknown``
-    (unreadable status). ``wanted`` and ``revision``: the revision to run, and the applied one.
-    ``why`` of a running task: its stopped partitions. ``standbys``: node -> ``standby``,
-    ``starting``, ``down`` or ``failed: ...``; ``lacking`` more have no node."""
+    (unreadable status). ``wanted``, ``revision``: the wanted and the applied revision. ``why`` of a
+    running task: its stopped partitions. ``standbys``: node -> ``standby``, ``starting``, ``down``
+    or ``failed: ...``; ``lacking`` more have no node."""
 
     flow: str
     task: str
@@ -55,9 +54,8 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class EndedRow:
-    """How a task ended with one owner: ``succeeded`` (all is read), ``superseded`` (by a higher
-    epoch), ``stopped`` (by an operator or the plan) or ``failed``. ``time``: seconds since the
-    epoch."""
+    """A task's outcome: ``succeeded``, ``superseded`` (by a higher epoch), ``stopped`` (by an
+    operator or the plan) or ``failed``. ``time``: seconds since the epoch."""
 
     flow: str
     task: str
@@ -74,8 +72,8 @@ class EndedRow:
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """``taken`` of ``tasks`` may run the new revision, ``running`` of them do; the others stay with
-    ``before``. ``stage``: ``canary`` or ``waves``."""
+    """``taken`` of ``tasks`` may run the new revision, ``running`` of them do. ``stage``:
+    ``canary`` or ``waves``."""
 
     revision: int
     before: int
@@ -105,14 +103,14 @@ def rows(flow: FlowView, statuses: Statuses) -> tuple[TaskRow, ...]:
 
 
 def ended(flow: FlowView) -> tuple[EndedRow, ...]:
-    """How tasks of the flow have ended, as far as it is kept; the newest last."""
+    """The kept outcomes of the flow's tasks, the newest last."""
     return tuple(
         EndedRow(flow.name, e.task, e.node, e.epoch, e.how, e.why, e.time) for e in flow.plan.ended
     )
 
 
 def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
-    """None while none is under way."""
+    """None unless a rollout is under way."""
     if not flow.rolling or flow.rollout is None:
         return None
     tasks = tuple(task for task in tasks if task.kind != DISCOVER)  # it takes the revision last
@@ -197,8 +195,8 @@ def _state(
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """``before`` equals ``tasks`` when nothing changed. ``time``: seconds since the epoch;
-    ``kind``: see ``flumeng.control.planner.scaling``."""
+    """``before`` equals ``tasks`` without a change. ``time``: since the epoch; ``kind``: see
+    ``scaling``."""
 
     time: float
     kind: str
@@ -209,8 +207,8 @@ class DecisionRow:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """``tasks``: the last proposal, 0 before any; ``rate``: events per second and task, 0 when
-    unknown. The last decision comes first."""
+    """``tasks``: the last proposal, or 0; ``rate``: per second and task, or 0. ``decisions``:
+    newest first."""
 
     min: int
     max: int
@@ -221,7 +219,7 @@ class ScalingRow:
 
 
 def scaling(wanted: object, found: Partitions | None) -> ScalingRow | None:
-    """None for a fixed number of tasks. ``found``: what the discovery task has written."""
+    """None for a fixed number of tasks. ``found``: the discovery task's record."""
     if not isinstance(wanted, TaskRange):
         return None
     said = found.scaling if found else None

@@ -1,1 +1,1 @@
-"""The tree of a cluster in memory, read and kept fresh."""
+"""The in-memory copy of a cluster's tree."""

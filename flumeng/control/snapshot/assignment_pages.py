@@ -1,7 +1,4 @@
-"""A node's assignment: in one znode while small, else in pages below it (see ``shards``).
-
-A large change is written in steps.
-"""
+"""A node's assignment: one znode while small, else pages (see ``shards``), changed in steps."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from zkschema import paths
 from zkschema.records import AssignedTask, Assignment
 
 INLINE_ITEMS = 12_000
-"""Tasks and partitions that one znode holds, also when host names are UUIDs."""
+"""Tasks and partitions per znode, also when host names are UUIDs."""
 PAGES = 64
 
 Fits = Callable[[Assignment, Assignment], bool]
@@ -24,7 +21,7 @@ Fits = Callable[[Assignment, Assignment], bool]
 
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
-    """The assignment with the version of its own znode. Pages written meanwhile are read again."""
+    """The assignment with the version of its own znode. Rereads pages written meanwhile."""
     found = store.read(paths.assignment(node))
     while found is not None and found.value.pages:
         numbers = range(found.value.pages)
@@ -62,7 +59,7 @@ def assignment_writes(
 
 
 def assignment_steps(before: Assignment, after: Assignment, fits: Fits) -> Iterator[Assignment]:
-    """The assignments on the way, each written in one transaction; ``after`` is last."""
+    """Intermediate assignments, each written in one transaction; ``after`` is last."""
     if not before.pages and items(after.tasks) <= INLINE_ITEMS and fits(before, after):
         yield after
         return

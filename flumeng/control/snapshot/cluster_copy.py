@@ -1,7 +1,4 @@
-"""The cluster in memory.
-
-A master updates its copy by watches, a query reads what it asks for, and a push reads a site whole.
-"""
+"""The cluster in memory: a master's copy follows watches, a query's copy is read on demand."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ V = TypeVar("V")
 IsLive = Callable[[Path, Versioned[Any] | Unreadable], bool]
 """Whether a node's live znode proves that the node is live."""
 SHARDED = frozenset(row.pattern for row in (paths.plan, paths.partitions, paths.assignment))
-"""Records whose rest may lie in buckets or pages."""
+"""Records that may continue in buckets or pages."""
 
 
 class ClusterCopy:
-    """Reads as a ``Store`` does, from memory. A path that was never read is a ``KeyError``."""
+    """A ``ReadableStore`` in memory. An unread path is a ``KeyError``."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -78,7 +75,7 @@ class ClusterCopy:
         return tuple(one for one in found if one is not None)
 
     def lacks(self, path: Path) -> bool:
-        """Whether it was not read because a listed folder does not have it."""
+        """Whether a listed folder lacks it, so that it was not read."""
         return str(path) not in self.znodes and self._is_absent(str(path))
 
     def _is_unlisted(self, path: Path) -> bool:
@@ -133,7 +130,7 @@ class Mirror(ClusterCopy):
         self.znodes, self.unreadable = {}, {}
 
     def refresh(self, wanted: list[Path]) -> list[Path]:
-        """Reads these and their buckets; returns what changed."""
+        """Reads these paths and their buckets; returns the changed ones."""
         changed = self._refresh_these(wanted)
         missing = [path for path in self.rest_of(wanted) if str(path) not in self.znodes]
         return [*changed, *self._refresh_these(missing)]

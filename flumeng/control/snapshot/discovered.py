@@ -1,9 +1,7 @@
-"""The record of a flow's discovered partitions, in buckets when they are many.
-
-Changed buckets are written with the record in one transaction, so its version stands for all. A
-larger change takes several steps; fields beside the partitions come with the last one. Only the
-flow's discovery task writes it, except what an operator accepts.
-"""
+"""The record of a flow's discovered partitions, in buckets when there are many. Changed buckets are
+written with the record in one transaction, so its version stands for all. A larger change takes
+several steps; other fields come with the last one. Its writers are the flow's discovery task and
+operators that accept partitions."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ from zkschema.records import Partition, Partitions
 
 BUCKETS = 64
 INLINE = 2_000
-"""More partitions than this lie in buckets."""
+"""More partitions are put into buckets."""
 
 
 def read(source: Source, flows: Iterable[str]) -> list[Found[Partitions]]:
-    """The whole records of these flows, each as readable as its least readable bucket."""
+    """The whole records of these flows; one is unreadable when any of its buckets is."""
     names = list(flows)
     records = source.read_each([paths.partitions(name) for name in names])
     wanted = [
@@ -74,8 +72,8 @@ def whole(
 def transactions(
     flow: str, before: Partitions, after: Partitions, expect: Expected, scale: Scale
 ) -> Iterator[list[Write]]:
-    """As ``writes``, in as few transactions as fit, each of which leaves a whole record. The first
-    one fences other writers. Raises TooLargeError or UserError for what never fits."""
+    """As ``writes``, in few transactions; each leaves a whole record, the first fences other
+    writers. Raises TooLargeError or UserError for an item over the limit."""
     at_once = writes(flow, before, after, expect)
     if not _buckets(before, after) or scale.fits(at_once):
         yield at_once

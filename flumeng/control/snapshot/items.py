@@ -1,8 +1,6 @@
-"""Items of a lane. An offset is an item's number and a position in it.
-
-A position counts decompressed bytes before a line, or rows. So offsets of a lane grow in reading
-order, one number says how far it is acked, and an event keeps its identity.
-"""
+"""Items of a lane. An offset is an item's number and a position in it. A position counts rows, or
+decompressed bytes before a line. So offsets of a lane grow in reading order, one number is its ack,
+and an event keeps its identity."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ from flumeng.platform.errors import CorruptError
 from zkschema.records import QueueSegment
 
 MOST_POSITION = (1 << POSITION_BITS) - 1
-"""An item with more bytes or rows than this (256 GiB) cannot be read."""
+"""The largest readable item, in bytes (256 GiB) or rows."""
 MOST_ITEMS = 1 << (63 - POSITION_BITS)
-"""The most items of a lane; then another one goes on."""
+"""The most items of a lane; then another lane continues."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An object to read, as it was listed. ``modified_us``: microseconds since the epoch. ``tag``:
-    an ETag or generation, or "". Only positions from ``first`` to before ``until`` are read."""
+    """An object to read, as listed. ``modified_us``: microseconds since the epoch. ``tag``: an ETag
+    or generation, or "". Positions to read: from ``first`` to before ``until``."""
 
     number: int
     location: str
@@ -39,7 +37,6 @@ class Item:
 
     @property
     def begin(self) -> int:
-        """The first offset to read."""
         return offset_of(self.number, self.first)
 
     @property
@@ -60,7 +57,7 @@ def position_of(offset: int) -> int:
 
 
 def bytes_from(lane: Iterable[Item], offset: int) -> int:
-    """Bytes of these items behind the offset; positions count in uncompressed lines only."""
+    """Bytes of these items after the offset; positions count in uncompressed lines only."""
     number, position = number_of(offset), position_of(offset)
     wanted = (one for one in lane if one.number >= number)
     return sum(
@@ -69,7 +66,6 @@ def bytes_from(lane: Iterable[Item], offset: int) -> int:
 
 
 def encode(items: Iterable[Item]) -> str:
-    """As an address for readers."""
     return json.dumps(
         [
             [one.number, one.location, one.size, one.modified_us, one.tag, one.first, one.until]
@@ -88,7 +84,7 @@ def decode(address: str) -> list[Item]:
 
 
 def of_segment(segment: QueueSegment) -> list[Item]:
-    """Raises CorruptError when its columns do not fit together."""
+    """Raises CorruptError for columns of unequal length."""
     count = len(segment.locations)
     starts = segment.starts or (0,) * count
     columns = segment.locations, segment.sizes, segment.modified, segment.tags, starts
@@ -99,7 +95,7 @@ def of_segment(segment: QueueSegment) -> list[Item]:
 
 
 def segment_of(found: Sequence[Item]) -> QueueSegment:
-    """From consecutive items."""
+    """``found``: consecutive items."""
     return QueueSegment(
         first=found[0].number,
         locations=tuple(one.location for one in found),

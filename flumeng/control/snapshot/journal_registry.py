@@ -22,7 +22,7 @@ class Source(Protocol):
 
 
 def journals(store: Source) -> dict[str, Journal]:
-    """All journals by name that are not gone; one that cannot be read is derived from its name."""
+    """All journals by name that are not gone; an unreadable one is derived from its name."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
     found = store.read_each(listed)
     known = {

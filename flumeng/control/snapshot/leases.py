@@ -1,4 +1,4 @@
-"""Leases ``/leases/F@C`` of readers that are no flows: what they have not read is kept so long."""
+"""Leases ``/leases/F@C`` of external readers: unread events are kept until a lease expires."""
 
 from __future__ import annotations
 
@@ -58,9 +58,8 @@ class Leases:
         self._look_at = float("-inf")
 
     def run_out(self, now: float) -> tuple[RunOut, ...]:
-        """Leases not renewed in time at ``now`` by ZooKeeper's clock; readers' clocks do not count.
-        Expired ones are read at each call until they are removed. An unreadable lease has not
-        expired."""
+        """Leases not renewed by ``now``, by ZooKeeper's clock. Expired ones are read at each call
+        until removal; an unreadable lease has not expired."""
         if self._clock() < self._look_at:
             return ()
         known = names(self._store)

@@ -1,4 +1,4 @@
-"""How live masters share the flows."""
+"""Partitioning of the flows among live masters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shares(
 def looked_after(
     me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
-    """The flows that the master ``me`` plans; a flow that is trouble for all, everyone plans."""
+    """The flows that the master ``me`` plans; all masters plan a flow that is trouble for all."""
     hard = frozenset().union(*masters.values())
     mine = set()
     for name in flows:

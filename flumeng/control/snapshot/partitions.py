@@ -1,9 +1,6 @@
-"""The partitions of flows: journals, and those found by discovery.
-
-A node registers each of its journals in a znode of its own. All others are found by the flow's
-discovery task, which alone writes ``/flows/F/partitions``. Users of this module need not tell the
-two apart.
-"""
+"""The partitions of flows: journals, and partitions found by discovery. A node registers each of
+its journals in its own znode. All others are found by the flow's discovery task, which alone writes
+``/flows/F/partitions``. Users of this module need not tell the two apart."""
 
 from __future__ import annotations
 
@@ -32,23 +29,23 @@ POSITION_BITS = 38
 
 
 def input_of(partition: str) -> str:
-    """What follows the ``@`` in a name like ``orders.3@kafka``; a journal has none."""
+    """The name after the ``@``, as in ``orders.3@kafka``; ``journal`` for a journal."""
     before, _, name = partition.rpartition("@")
     return name if before else JOURNAL
 
 
 def step_of(partition: str) -> int:
-    """How many offsets one event, or one item of a lane, has."""
+    """Offsets per event, or per item of a lane."""
     return 1 << POSITION_BITS if input_of(partition) in QUEUED else 1
 
 
 def distance(partition: str, start: int, end: int) -> int:
-    """How many events or items lie between two offsets; a partial item counts whole."""
+    """Events or items between two offsets; a partial item counts whole."""
     return -(-(end - start) // step_of(partition))
 
 
 def key(flow: str, partition: str) -> str:
-    """The partition's name among those of all flows: a journal is of one flow."""
+    """The partition's unique name among all flows: a journal belongs to one flow."""
     return partition if input_of(partition) == JOURNAL else f"{flow}/{partition}"
 
 
@@ -57,7 +54,7 @@ def journal_of(partition: str) -> str:
 
 
 def subscribed(journal: str) -> str:
-    """The name of a journal among the partitions of a flow that reads its flow."""
+    """A journal's partition name in a flow that reads its flow."""
     return f"{journal}@{FLOW}"
 
 
@@ -80,8 +77,7 @@ def label_of(partition: str) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A registered partition. Cursors that never acked begin at ``start``; ``end`` is set once
-    nothing more comes; ``node``, if any, knows its extent until then."""
+    """New cursors begin at ``start``. ``end``: None while open; then ``node`` knows its extent."""
 
     start: int = 0
     end: int | None = None
@@ -97,7 +93,7 @@ class Registered:
 
 
 def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]]:
-    """Flow -> its registered partitions by name, without what cannot be read."""
+    """Flow -> its registered partitions by name, without unreadable ones."""
     found: dict[str, dict[str, Known]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
         if journal.flow in found:
@@ -117,14 +113,13 @@ def of_discovered(partition: Partition) -> Known:
 
 
 def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions]:
-    """The znode that registers the partition."""
     if input_of(partition) == JOURNAL:
         return paths.journal(partition)
     return paths.partitions(flow)
 
 
 def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
-    """Those of these partitions that are registered. Raises CorruptError, UnavailableError."""
+    """The registered ones of these partitions. Raises CorruptError, UnavailableError."""
     found: dict[str, Registered] = {}
     journals = [name for name in names if input_of(name) == JOURNAL]
     read = store.read_each([paths.journal(name) for name in journals])

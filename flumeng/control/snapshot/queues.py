@@ -1,8 +1,6 @@
-"""Work queues in ZooKeeper: a head, and segments of items for each lane.
-
-Only the flow's discovery task appends, in one transaction with the head; a segment never changes
-and goes when all its items are acked.
-"""
+"""Work queues in ZooKeeper: a head, and segments of items for each lane. Only the flow's discovery
+task appends, in one transaction with the head. A segment never changes and is removed when all its
+items are acked."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _LANE = re.compile(rf"lane\.([0-9]+)\.([0-9a-z]+)@(?:{'|'.join(QUEUED)})", re.AS
 SCHEDULE = "schedule"
 """The rules of a queue whose items are due times: see ``Queue``."""
 FAILURES_READ = 1000
-"""Decisions about at most so many failed items of a flow are read."""
+"""Limit of failed items of a flow whose decisions are read."""
 NUMBER_DIGITS = 10
 """Segment names sort as their first item numbers do."""
 

@@ -1,9 +1,7 @@
-"""Reads snapshots: what a watch named is read again, and everything in rounds.
-
-After a reconnect or failure nothing read before counts. Each minute a round reads everything once
-more, a part with each look. An unreadable record is set aside: its flow is not planned, its node
-keeps what it has, its partition is not drained, and without the cluster's settings nothing moves.
-"""
+"""Reads snapshots: paths named by watches at once, and everything in rounds. A reconnect or failure
+invalidates everything. Each minute a round rereads everything, a part with each look. An unreadable
+record is set aside: its flow is not planned, its node keeps its tasks, and its partition is not
+drained. Without the cluster's settings nothing moves."""
 
 from __future__ import annotations
 
@@ -74,7 +72,6 @@ class Round:
         self._left = wanted
 
     def take(self) -> list[Path]:
-        """What to read with this look."""
         part, self._left = self._left[:LOOK_ZNODES], self._left[LOOK_ZNODES:]
         return part
 
@@ -84,13 +81,13 @@ class Round:
 
 
 def _jitter(name: str) -> float:
-    """0.8 to 1.2 by master, so that they do not read everything together."""
+    """0.8 to 1.2 by master, so that masters do not read everything at once."""
     return 0.8 + 0.4 * (zlib.crc32(name.encode()) % 1000) / 1000
 
 
 class Reader:
-    """``clock`` is monotonic, ``wall`` since the epoch; ``is_live`` says which live znodes count.
-    Only ``on_watch`` may be called from any thread."""
+    """``clock``: monotonic; ``wall``: since the epoch. Only ``on_watch`` may be called from any
+    thread."""
 
     def __init__(
         self,
@@ -123,7 +120,7 @@ class Reader:
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
-        """Something at or below ``path`` has changed."""
+        """Called for a change at or below ``path``."""
         self._heard.put(path)
 
     def invalidate(self) -> None:
@@ -136,7 +133,7 @@ class Reader:
 
     @property
     def look_again_seconds(self) -> float:
-        """When to take the next snapshot without a watch event."""
+        """Time until the next snapshot without a watch event."""
         if self._stale:
             return RETRY_SECONDS
         soonest = self._moments.soonest
@@ -144,8 +141,8 @@ class Reader:
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
-        """The cluster as it was at one moment, unless it never holds still: without an event while
-        reading, all that was read is of one moment. Raises UnavailableError."""
+        """The cluster at one moment, without events while reading; may mix moments after
+        ``MOST_LOOKS``. Raises UnavailableError."""
         moves = self._mirror.get(paths.moves())
         heard = self._take_heard()
         everything = self._stale or _everywhere(heard)
@@ -162,7 +159,7 @@ class Reader:
             everything = everything or _everywhere(heard)
             self._look(heard, everything=_everywhere(heard))
         else:
-            # ``moves`` is what was known before: never newer than the plans
+            # ``moves`` is the version known before: never newer than the plans
             self._look_at_buckets()
         snapshot = replace(
             self._as_snapshot(),
@@ -176,7 +173,7 @@ class Reader:
         return snapshot
 
     def _look_at_buckets(self) -> None:
-        """No bucket may be older than its plan, else a plan would undo what was written with it."""
+        """No bucket may be older than its plan, else a plan would undo the writes made with it."""
         heard = self._take_heard()
         buckets = {path for path in heard if any(row.matches(path) for row in SHARES)}
         self._read_again(_paths_of(buckets))

@@ -1,7 +1,4 @@
-"""Rendezvous hashing (Thaler and Ravishankar): agree on one of several names without asking.
-
-A name that comes or goes changes only what falls to it.
-"""
+"""Rendezvous hashing (Thaler and Ravishankar). A name that comes or goes moves only its keys."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Iterable
 
 
 def chosen(key: str, names: Iterable[str]) -> str | None:
-    """The name to which the key falls, or None."""
+    """The name with the highest hash for the key, or None."""
     return max(
         names,
         key=lambda name: hashlib.blake2b(f"{key}\0{name}".encode(), digest_size=8).digest(),

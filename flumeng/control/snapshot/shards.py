@@ -1,8 +1,6 @@
-"""Large records in shards: znodes below the record's own, which counts them.
-
-Each transaction that changes a shard also writes the record, so its version stands for all. A
-larger change takes several steps. An item's shard follows from its key.
-"""
+"""Large records in shards: znodes below the record's own, which counts them. Each transaction that
+changes a shard also writes the record, so its version stands for all. A larger change takes several
+steps. An item's shard follows from its key."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A frozen picture of the cluster at one moment, for the planner.
-
-Pure and without a clock: facts of time (a node is lost, a task is overdue) are fields. Versions are
-those that the writes of a plan expect. An unchanged view is the same object in the next snapshot.
-"""
+"""A frozen picture of the cluster at one moment, for the planner. Pure and without a clock: facts
+of time (a node is lost, a task is overdue) are fields. Writes of a plan expect its versions. An
+unchanged view is the same object in the next snapshot."""
 
 from __future__ import annotations
 
@@ -40,14 +38,14 @@ Amounts = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class FlowView:
-    """One flow. ``place`` is None when its current revision does not parse (``problem``).
-    ``weights`` are partition weights that differ from the place's. With something ``unreadable``
-    the flow is set aside: not planned, and its tasks stay as they are.
+    """A flow as planned from. With an ``unreadable`` record it is set aside: its tasks stay as they
+    are.
 
-    ``epoch_floor``: highest epoch of acks when there is no plan. ``by_batch``: tasks may decide
-    batches before writing. ``partitions``: discovered ones. ``pins``: has sources that run on
-    nodes; ``discovers``: has partitions to find; both by either revision of a rollout.
-    ``proposed_tasks``: collect tasks that discovery wants, or 0.
+    ``place``: None when its current revision does not parse (``problem``). ``weights``: partition
+    weights that differ from the place's. ``epoch_floor``: highest epoch of acks without a plan.
+    ``by_batch``: tasks may decide batches before writing. ``partitions``: discovered ones.
+    ``pins``, ``discovers``: either revision of a rollout has sources on nodes, or partitions to
+    find. ``proposed_tasks``: collect tasks that discovery wants, or 0.
     """
 
     name: str
@@ -78,7 +76,7 @@ class FlowView:
 
     @cached_property
     def ending(self) -> tuple[str, ...]:
-        """Discovered partitions to which nothing more comes."""
+        """Discovered partitions that are closed."""
         return tuple(name for name, one in self.partitions.items() if one.end is not None)
 
     @cached_property
@@ -91,7 +89,6 @@ class FlowView:
 
     @cached_property
     def rolling(self) -> bool:
-        """Whether a rollout is under way."""
         return (
             self.rollout is not None
             and self.plan.revision not in (0, self.record.revision)
@@ -104,7 +101,7 @@ class FlowView:
 
     @property
     def collect_place(self) -> CollectPlace:
-        """Where its collect tasks run; the defaults while its revision cannot be read."""
+        """The placement of its collect tasks; the defaults while its revision is unreadable."""
         return (self.place or Place()).collect
 
     def said(
@@ -168,14 +165,14 @@ class IntentView:
 UNDECIDED = IntentView(
     Intent(epoch=0, series="", number=0, revision=0, splits=1, ranges={}), ABSENT
 )
-"""Of a task that never decided anything."""
+"""The intent of a task that never decided anything."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """One registered node. ``down``: not live for the grace period. ``mark_due``: its record's
-    ``down_since`` is outdated. ``gone``: not counted as missing any more; ``expired``: may be
-    forgotten. ``status_version`` changes with each report. Unreadable parts are empty."""
+    """A registered node; unreadable parts are empty. ``down``: not live for the grace period.
+    ``mark_due``: its record's ``down_since`` is outdated. ``gone``: not counted as missing any
+    more; ``expired``: may be forgotten. ``status_version`` changes with each report."""
 
     name: str
     record: Node
@@ -200,7 +197,7 @@ class NodeView:
 
     @property
     def set_aside(self) -> bool:
-        """Whether its record or assignment is unreadable: it keeps what it has while it is live."""
+        """Whether its record or assignment is unreadable: while live it keeps its tasks."""
         return any(one.path.row is not paths.status for one in self.unreadable)
 
     @property
@@ -219,7 +216,7 @@ class NodeView:
         )
 
     def has_let_go(self, flow: str, task: str) -> bool:
-        """Whether the node knows that it should drain the task and does not run it any more."""
+        """Whether the node has seen the order to drain the task and does not run it any more."""
         if self.status is None or not isinstance(self.assignment_version, Version):
             return False
         told = any(
@@ -232,17 +229,17 @@ class NodeView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``drained``: closed, fully acked partitions, a journal by name, others as ``flow/partition``.
-    ``committing``: ending flows with unfinished sink commits. ``intents``: those of the flows asked
-    for, by task. ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` ones
-    drained too long, ``settled`` ones ran their revision for the settling time, ``slow`` ones start
-    for so long that nothing waits for them. ``stalled``: flows whose rollout makes no progress.
+    """The cluster at one moment.
 
-    ``leads``: this master decides about the whole cluster. ``now`` is for records only.
-    ``run_out``: expired leases. ``unreadable``: records set aside; while that of the cluster is,
-    maintenance holds and ``cluster_known`` is not set. ``silent_masters`` live and plan nothing.
-    ``moves``: version of ``/moves``, no newer than any plan; without it ``throttled_moves`` is not
-    set and none begin.
+    ``drained``: closed, fully acked partitions, a journal by name, others as ``flow/partition``.
+    ``committing``: ending flows with unfinished sink commits. ``intents``: flow -> task -> intent,
+    as requested. ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` drain
+    too long, ``settled`` ran their revision for the settling time, ``slow`` starts are not waited
+    for. ``stalled``: flows whose rollout makes no progress. ``leads``: this master decides for the
+    whole cluster. ``now`` is for records only. ``run_out``: expired leases. ``unreadable``: records
+    set aside. Without the cluster's record maintenance holds and ``cluster_known`` is False.
+    ``silent_masters`` live and plan nothing. ``moves``: version of ``/moves``, no newer than any
+    plan; without it ``throttled_moves`` is False and none begin.
     """
 
     flows: Mapping[str, FlowView]
@@ -275,7 +272,7 @@ class Snapshot:
         return frozenset(name for name, flow in self.flows.items() if not flow.set_aside)
 
     def starting(self) -> list[tuple[str, PlannedTask]]:
-        """Collect tasks (``flow/task``) that live nodes were given and do not run yet."""
+        """Collect tasks (``flow/task``) assigned to live nodes that do not run them yet."""
         return [
             (f"{flow.name}/{name}", task)
             for flow in self.flows.values()
@@ -293,7 +290,7 @@ class Snapshot:
         return [*own, *view.partitions] if view and view.partitions else own
 
     def is_open(self, flow: str, partition: str) -> bool:
-        """Whether the partition is the flow's and still to be read."""
+        """Whether the partition belongs to the flow and is not drained."""
         journal = self.journals.get(partition)
         if journal is not None:
             return journal.flow == flow and partition not in self.drained
@@ -305,8 +302,8 @@ class Snapshot:
         )
 
     def owes(self, flow: str) -> bool:
-        """Whether accepted events in the flow's journals are undelivered. Other inputs do not
-        count; an isolated part reads an ending flow's journals to their end."""
+        """Whether accepted events in the flow's journals are undelivered; other inputs do not
+        count. An isolated part reads an ending flow's journals to their end."""
         own = self._journals_by_flow.get(flow, ())
         if any(name not in self.drained for name in own):
             return True

@@ -1,8 +1,5 @@
-"""A flow's planned tasks: in the plan's own znode while few, else in buckets below it.
-
-A change of a bucket writes the plan's own znode in the same transaction, at the version that was
-read.
-"""
+"""A flow's planned tasks: in the plan's own znode while few, else in buckets below it. A change of
+a bucket writes the plan's own znode in the same transaction, at the version that was read."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ BUCKETS = 256
 
 Bucket = Mapping[str, PlannedTask]
 Change = tuple[str, PlannedTask | None, PlannedTask | None]
-"""Name, before, after; None where there is no such task."""
+"""Name, before, after; None for an absent task."""
 
 
 def leaving(task: PlannedTask, target: str | None, why: str, epoch: int) -> PlannedTask:
-    """The draining task; its mark is ``epoch`` if that begins now."""
+    """The draining task; its mark is ``epoch`` if it begins to drain now."""
     mark = task.mark if task.state == "draining" else epoch
     return replace(task, state="draining", target=target, mark=mark, why=why)
 
@@ -126,14 +123,13 @@ def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
 
 
 def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
-    """The readable plans of these flows."""
     names = list(flows)
     whole = zip(names, _whole(store, names), strict=True)
     return {name: plan for name, plan in whole if isinstance(plan, Versioned)}
 
 
 def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
-    """A plan is as readable as its least readable bucket."""
+    """A plan is unreadable when any of its buckets is."""
     plans = store.read_each([paths.plan(name) for name in flows])
     wanted = [
         paths.plan_bucket(name, str(number))

@@ -1,10 +1,7 @@
-"""How long something has been so: turns time into facts for the planner.
-
-Only what this process saw counts, on a monotonic clock. A lost connection or failed look takes
-nothing back: a fact that held before and after held in between, unless its witness (a record)
-changed. Longer absences of nodes are written down by masters, by a wall clock that decides what is
-missing or forgotten, never who owns anything.
-"""
+"""Durations of facts: turns time into facts for the planner. A process counts only its own
+observations, on a monotonic clock. A fact that held before and after a lost connection or failed
+look held in between, unless its witness (a record) changed. Masters record longer absences of nodes
+by a wall clock, which decides about missing or forgotten nodes, never about ownership."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ class _Moment(NamedTuple):
 
 
 class Moments:
-    """Each look is between ``begin`` and ``end``; a failed one has no ``end``. ``soonest``: seconds
-    until the next fact comes true, of those asked for since ``begin``."""
+    """A look is between ``begin`` and ``end``; a failed one has no ``end``. ``soonest``: seconds
+    until the next requested fact comes true."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,13 +44,13 @@ class Moments:
         self._missed_changes = True
 
     def end(self) -> None:
-        """Completes the look; facts that it did not ask for are forgotten."""
+        """Completes the look; forgets facts that it did not ask for."""
         self._before, self._missed_changes = self._asked, False
 
     def lasting(
         self, what: str, keys: Collection[str] | Mapping[str, object], seconds: float
     ) -> frozenset[str]:
-        """Those of ``keys`` that have lasted for so long, asked once a look with all keys. A
+        """The ``keys`` that have lasted for ``seconds``; called once a look with all keys. A
         mapping gives each key's witness: another one after missed changes restarts the key."""
         now = self._clock()
         before = self._before.get(what, {})
@@ -97,13 +94,13 @@ class Pauses:
 
 
 class NodeStates:
-    """Asked once in each look."""
+    """Called once in each look."""
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
-        """The nodes with how long each is down; the same mapping when nothing changed."""
+        """Marks nodes that are down, by duration; the same mapping when nothing changed."""
         disconnected = {name: node.status_version for name, node in nodes.items() if not node.live}
         down = self._moments.lasting("disconnected", disconnected, cluster.grace_seconds)
         new = {name: at for name, at in disconnected.items() if not nodes[name].record.down_since}
@@ -125,7 +122,7 @@ class NodeStates:
         return {**nodes, **changed} if changed else nodes
 
     def _is_past(self, node: NodeView, now: float, limit_seconds: float) -> bool:
-        """Whether the node is down for so long; 0 is no limit."""
+        """Whether the node is down for longer than the limit; 0 is no limit."""
         since = node.record.down_since
         if node.live or not since or not limit_seconds:
             return False
@@ -136,7 +133,7 @@ class NodeStates:
 
 
 class Rollouts:
-    """Asked once in each look."""
+    """Called once in each look."""
 
     def __init__(self, moments: Moments) -> None:
         self._moments = moments

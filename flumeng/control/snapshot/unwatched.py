@@ -1,7 +1,5 @@
-"""Records that change with each batch, and so are read only while they matter.
-
-These are acks of closed partitions, commits of stopping flows, and intents of held tasks.
-"""
+"""Records that change with each batch, read only while they matter: acks of closed partitions,
+commits of stopping flows, and intents of held tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ LOOK_SECONDS = 2.0
 
 
 class Unwatched:
-    """While any of it may change, ``moments`` is told when to look again."""
+    """Sets the next look in ``moments`` while any of it may change."""
 
     def __init__(self, store: ReadableStore, moments: Moments) -> None:
         self._store = store
@@ -83,7 +81,7 @@ class Unwatched:
 def _ending(
     flows: Mapping[str, FlowView], journals: Mapping[str, Journal]
 ) -> dict[str, tuple[str, str, Known]]:
-    """Closed partitions, as ``Snapshot.drained`` names them: flow, name, end."""
+    """Closed partitions by their name in ``Snapshot.drained``: flow, name, end."""
     found = {
         name: (journal.flow, name, partitions.of_journal(journal))
         for name, journal in journals.items()

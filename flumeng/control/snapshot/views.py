@@ -1,4 +1,4 @@
-"""Views of flows and nodes, from their znodes."""
+"""Builds the views of flows and nodes from their znodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Views:
         """Flows with a revision that decides batches, or with such a decision."""
 
     def restart(self, flows: Collection[str]) -> None:
-        """These are all flows that there are."""
+        """``flows``: all existing flows."""
         decided = self._store.children_many([paths.intents(name) for name in flows])
         self._by_batch = {name for name, tasks in zip(flows, decided, strict=True) if tasks}
         self._specs = {name: self._specs[name] for name in flows if name in self._specs}
@@ -106,7 +106,7 @@ class Views:
             found.value.scaling.tasks if found and found.value.scaling else 0,
             spec.replicas if spec and spec.durability == "replicated" else None,
         )
-        if lacks and view.rolling:  # nobody knows which tasks it needs
+        if lacks and view.rolling:  # its wanted tasks are unknown
             text = Unreadable(paths.revision(name, str(view.plan.revision)), lacks)
             return replace(view, unreadable=(*view.unreadable, text))
         return view
@@ -169,9 +169,8 @@ class Views:
         revision: int,
         known: Mapping[tuple[int, int], tuple[FlowSpec | None, str]],
     ) -> tuple[FlowSpec | None, str]:
-        """The parsed revision, or why it cannot be read. A text never changes, but a flow made
-        again begins with another revision 1. ``known`` texts that are not asked for are forgotten.
-        """
+        """The parsed revision, or why it is unreadable. Cached by creation too: a recreated flow
+        has another revision 1."""
         key = (created, revision)
         kept = self._specs.setdefault(flow, {})
         if key in known:

@@ -1,10 +1,7 @@
-"""The one adapter to ZooKeeper: typed reads, and compare-and-set writes.
-
-A store translates types and errors and decides nothing; only it knows kazoo. A write expects a
-``Version``, ``ABSENT`` or ``ANY``, and else raises ConflictError. A watch only says "look again".
-No call blocks past its time limit, and without a connection each raises UnavailableError at once;
-the outcome of a write that raised it is unknown.
-"""
+"""The ZooKeeper adapter, alone in knowing kazoo: typed reads and compare-and-set writes. A write
+expects a ``Version``, ``ABSENT`` or ``ANY``, and else raises ConflictError. A watch only triggers
+another read. No call blocks past its time limit, and without a connection each raises
+UnavailableError at once. The outcome of a write that raised it is unknown."""
 
 from __future__ import annotations
 
@@ -53,9 +50,9 @@ Expected = Version | Expect
 
 @dataclass(frozen=True)
 class Versioned(Generic[R_co]):
-    """A record as read. ``session`` owns an ephemeral znode, else 0. ``created``: the transaction
-    that made the znode; a removed and remade one has another. ``written``: seconds since the epoch
-    by ZooKeeper's clock, for people and the validity of certificates."""
+    """``session`` owns an ephemeral znode, else 0. ``created``: the creating transaction.
+    ``written``: since the epoch by ZooKeeper's clock, only for display and validity of
+    certificates."""
 
     value: R_co
     version: Version
@@ -66,8 +63,8 @@ class Versioned(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A znode whose data this process cannot read. ``newer``: a newer flumeng wrote it. ``hidden``:
-    its access list forbids it. Readers of many records set it aside and go on."""
+    """An undecodable or forbidden znode. ``newer``: by a newer flumeng; ``hidden``: forbidden.
+    Readers of many records set it aside and go on."""
 
     path: Path
     why: str
@@ -79,7 +76,6 @@ class Unreadable:
 
     @property
     def error(self) -> FlumengError:
-        """The error for a reader of this one record."""
         if self.hidden:
             return ForbiddenError(str(self))
         return (UserError if self.newer else CorruptError)(str(self))
@@ -123,7 +119,7 @@ Refused = ConflictError | UserError | ForbiddenError | None
 
 
 class ReadableStore(Protocol):
-    """A store, or a copy of what one held."""
+    """Read access to a store or an in-memory copy."""
 
     @property
     def scale(self) -> Scale:
@@ -145,20 +141,20 @@ class ReadableStore(Protocol):
         """As ``children``, for many paths with one wait."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is such a znode, whatever it holds."""
+        """Whether the znode exists, also with unreadable data."""
 
 
 class Store(ReadableStore, Protocol):
-    """One session. Rows of the table say which znodes are ephemeral."""
+    """One session. The table of znodes determines which are ephemeral."""
 
     @property
     def connected(self) -> bool:
-        """Whether the session certainly lives: there is a connection, and ZooKeeper answered within
-        two thirds of the session's timeout. Owned work begins nothing while it is False."""
+        """Whether the session certainly lives: connected, and answered within two thirds of its
+        timeout. Owned work begins nothing while it is False."""
 
     @property
     def session(self) -> int:
-        """Id of the session; another one after an expiry, 0 before the first connection."""
+        """The session's id; changes after an expiry, 0 before the first connection."""
 
     def look(
         self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
@@ -179,9 +175,8 @@ class Store(ReadableStore, Protocol):
         failed path, TooLargeError before sending, UnavailableError."""
 
     def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
-        """Many transactions with one wait, carried out in order and independently. Returns for each
-        its ConflictError, UserError (too large) or ForbiddenError, or None. Raises UnavailableError
-        as soon as one is not answered."""
+        """Independent transactions in order, with one wait; returns each one's error or None.
+        Raises UnavailableError as soon as one is not answered."""
 
     def watch(self, path: Path, notify: Callable[[str], None]) -> None:
         """Calls ``notify(path)`` after changes at or below ``path``, and with ``path`` itself after
@@ -194,7 +189,7 @@ class Store(ReadableStore, Protocol):
         """Every readable znode below the chroot: path -> raw data."""
 
     def close(self) -> None:
-        """End the session; its ephemeral znodes go."""
+        """End the session; ZooKeeper deletes its ephemeral znodes."""
 
 
 AccessList = tuple[tuple[str, str], ...]
@@ -212,7 +207,7 @@ class AccessStore(Store, Protocol):
         """The list of each, None for absent ones, with few waits."""
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
-        """Returns how many znodes were there. Raises ForbiddenError, UnavailableError."""
+        """Returns the number of existing znodes. Raises ForbiddenError, UnavailableError."""
 
 
 def decoded(
@@ -234,7 +229,7 @@ def decoded(
 
 
 def readable(found: Found[R]) -> Versioned[R] | None:
-    """Raises CorruptError or UserError when there is no record."""
+    """Raises CorruptError or UserError for an unreadable record."""
     if isinstance(found, Unreadable):
         raise found.error
     return found
@@ -246,7 +241,7 @@ def possible(names: Iterable[str]) -> list[str]:
 
 
 def data_of(path: Path, value: Record | None) -> bytes:
-    """The bytes to send; UserError when they are over the bound of the path's row."""
+    """The bytes to send. Raises UserError above the size limit of the path's row."""
     if value is None:
         assert path.row.record is None, f"{path} holds a record"
         return b""

@@ -1,4 +1,4 @@
-"""Access lists of a secured cluster in ZooKeeper's form, and messages about refusals."""
+"""Access lists of a secured cluster in ZooKeeper's form, and explanations of refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
 
 
 def refusal(member: str, secured: Secured | None) -> str:
-    """Why ZooKeeper refuses a change of ``member``, and what helps."""
+    """Why ZooKeeper refuses a change of ``member``, and the remedy."""
     if secured is None or not member:
         return OTHER_CREDENTIAL
     role = member.partition(":")[0]
@@ -56,7 +56,7 @@ def wanted(path: str, secured: Secured, journal: Journal | None = None) -> Acces
 
 
 def identity(group: str, secret: str) -> str:
-    """How ZooKeeper's scheme ``digest`` names a group's secret."""
+    """The identity of a group's secret in ZooKeeper's ``digest`` scheme."""
     digest = hashlib.sha1(credential(group, secret).encode(), usedforsecurity=False).digest()
     return f"{group}:{base64.b64encode(digest).decode()}"
 

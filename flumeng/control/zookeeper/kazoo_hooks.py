@@ -1,8 +1,6 @@
-"""Checks that the private parts of kazoo are there which this package replaces.
-
-kazoo has no public place for a lease clock, persistent watches and multi-reads, and another version
-could rename these parts silently.
-"""
+"""Checks for the private parts of kazoo that this package replaces. kazoo has no public hook for a
+lease clock, persistent watches and multi-reads, and another version could rename these parts
+silently."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ OF_HANDLER = ("select", "create_connection", "async_result", "spawn")
 
 
 def require(client: KazooClient) -> None:
-    """Raises UserError when kazoo is not as this package needs it."""
+    """Raises UserError for an incompatible kazoo."""
     connection = getattr(client, "_connection", None)
     missing = [
         f"{type(owner).__name__}.{name}({', '.join(parameters)})"

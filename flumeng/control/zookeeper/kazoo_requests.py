@@ -1,8 +1,6 @@
-"""Requests of ZooKeeper 3.6 that kazoo lacks: multi-reads, and persistent recursive watches.
-
-Opcode 22 is a ``MultiHeader`` of reads, of which one may fail without the others; opcode 106 an
-``AddWatchRequest``. The server forgets watches with the connection.
-"""
+"""Requests of ZooKeeper 3.6 that kazoo lacks: multi-reads, and persistent recursive watches. Opcode
+22 is a ``MultiHeader`` of reads that fail independently; opcode 106 an ``AddWatchRequest``. The
+server forgets watches with the connection."""
 
 from __future__ import annotations
 
@@ -119,7 +117,7 @@ def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
 
 
 def watch_async(client: KazooClient, path: str) -> Any:
-    """Asks the server to watch ``path`` and everything below; kazoo's async result."""
+    """Asks the server to watch ``path`` and everything below; returns kazoo's async result."""
     result = client.handler.async_result()
     full = os.path.normpath(client.chroot + path) if client.chroot else path
     client._call(AddWatch(full), result)

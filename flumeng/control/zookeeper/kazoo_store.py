@@ -1,12 +1,14 @@
-"""The store on a real ZooKeeper, through kazoo, whose traps are all handled here.
+"""The store on a real ZooKeeper, and workarounds for kazoo's traps.
 
-kazoo drops watches at a disconnect, so they are added again after each reconnect and everyone is
-told to look. It lacks recursive watches and multi-reads: see ``kazoo_requests``; servers before 3.6
-are refused. Its back-off between reconnects grows to an hour; ours ends at one second. It retries
-commands even over a session's expiry; we never let it. It queues calls while disconnected, and
-``get()`` waits for ever; we refuse at once, and every wait has a limit. Its session has no clock:
-see ``lease``. Its ``commit`` returns exceptions as values; we raise. It does not survive ``fork``:
-a call in another process is an error.
+- Watches are dropped at a disconnect: they are added again, and all watchers notified.
+- Recursive watches and multi-reads are missing: see ``kazoo_requests``. Servers before 3.6 are
+  refused.
+- The back-off between reconnects grows to an hour: ours ends at one second.
+- Commands are retried even over a session's expiry: ours never.
+- Calls are queued while disconnected, and ``get()`` has no time limit: ours fail at once, and every
+  wait has a limit.
+- A session has no clock: see ``lease``. ``commit`` returns exceptions as values: ours raises.
+- It does not survive ``fork``: a call in another process is an error.
 """
 
 from __future__ import annotations
@@ -98,13 +100,10 @@ def connect(
     credential: str = "",
     roles: Sequence[Role] = PEOPLE,
 ) -> Store:
-    """Connects to ``hosts``, as in ``host:port[,host:port]/chroot``, as the first of ``roles`` that
-    this host has a certificate of. ``credential`` is ``user:password`` of ZooKeeper's digest
-    scheme.
-
-    Waits at most ``wait_seconds``. Raises UnavailableError; UserError when ``hosts`` is invalid,
-    the server too old, or TLS fails for good.
-    """
+    """Connect to ``hosts``, like ``host:port[,host:port]/chroot``, within ``wait_seconds``. Uses
+    the first of ``roles`` for which this host has a certificate. ``credential``: ``user:password``
+    of ZooKeeper's digest scheme. Raises UnavailableError, and UserError for invalid ``hosts``, an
+    old server or a permanent TLS failure."""
     store = ZooKeeperStore(hosts, session_seconds, credential=credential, roles=roles)
     if store.wait_connected(wait_seconds):
         return store
@@ -120,11 +119,10 @@ def connect(
 
 
 class ZooKeeperStore:
-    """kazoo reconnects by itself until ``close``. ``_shown``: group secrets that kazoo shows on
-    every connection. ``_expelled``: the last member list lacked this process; later changes are not
-    reported to it, so it asks before it creates anything. ``too_old``: a server was refused,
-    another may be new enough. ``_connection`` counts changes of the connection, so that restored
-    watches are known to belong to it."""
+    """``_shown``: group secrets sent on every connection. ``_expelled``: the last member list
+    lacked this process; it gets no notice of changes, so it asks before it creates anything.
+    ``too_old``: a server was refused. ``_connection``: counter that ties restored watches to a
+    connection."""
 
     def __init__(
         self,
@@ -181,7 +179,7 @@ class ZooKeeperStore:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection and what to do, or ""."""
+        """Why there is no connection, and the remedy; or ""."""
         if self._ready.is_set():
             return ""
         if self._client.connected and not self._lease.granted_seconds:
@@ -212,7 +210,7 @@ class ZooKeeperStore:
         return Scale(len(self._client.chroot.encode()), self._secured)
 
     def readings(self) -> Iterator[Reading]:
-        """Metrics of the connection; any thread may ask."""
+        """Metrics of the connection. Thread-safe."""
         return self._traffic.readings(lambda: self.connected)
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
@@ -246,8 +244,8 @@ class ZooKeeperStore:
         return found, [possible(names or []) for names in answers]
 
     def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
-        """Answers in order: data of the first ``data``, children of the others; None when absent, a
-        NoAuthError for unreadable data, which must not hide the others."""
+        """Answers in order: data of the first ``data``, then children. None for an absent znode, a
+        NoAuthError for unreadable data."""
         names = [str(path) for path in wanted]
         calls = (
             kazoo_requests.read_async(
@@ -318,7 +316,6 @@ class ZooKeeperStore:
         return outcomes
 
     def _try_to_send(self, writes: Sequence[Write]) -> Any:
-        """The call and its time, or why it cannot be made."""
         try:
             return self._send(writes), time.perf_counter()
         except UserError as error:
@@ -418,7 +415,7 @@ class ZooKeeperStore:
         return access_lists.refusal(self._member, self._secured)
 
     def _learn_access(self) -> bool:
-        """Reads the access lists for znodes created from now on; whether it could."""
+        """Reads the access lists for znodes created from now on; returns whether it could."""
         if not self._tls:
             return True
         named = self._member.partition(":")[0] in NAMED
@@ -446,7 +443,7 @@ class ZooKeeperStore:
         return True
 
     def _join_groups(self) -> bool:
-        """Shows ZooKeeper the secrets of this member's groups; whether it was admitted."""
+        """Sends the secrets of this member's groups; returns whether it is admitted."""
         found = _if_there(self._client.get_async(str(paths.member(self._member))))
         if found is None:
             return False
@@ -504,7 +501,7 @@ class ZooKeeperStore:
             listener(False)
 
     def _restore(self, connection: int) -> None:
-        """After each (re)connect: adds the watches and tells everyone to look again."""
+        """Runs after each (re)connect: adds the watches and notifies all watchers."""
         while self._connection == connection:
             wanted = [path for path, _ in self._watches]
             if not (self._is_new_enough() and self._add_watches(wanted) and self._learn_access()):
@@ -519,7 +516,6 @@ class ZooKeeperStore:
             listener(True)
 
     def _is_new_enough(self) -> bool:
-        """Whether the server is new enough; ends the connection otherwise."""
         try:
             _wait(kazoo_requests.read_async(self._client, ["/"]))
         except UnimplementedError:
@@ -546,7 +542,7 @@ class ZooKeeperStore:
         _wait(kazoo_requests.watch_async(self._client, path))
 
     def _are_all(self, added: Sequence[str], connection: int) -> bool:
-        """Lets calls through once no watch was added meanwhile."""
+        """Accepts calls once no watch was added meanwhile."""
         with self._changing:
             done = self._connection == connection and len(added) == len(self._watches)
             if done:
@@ -562,7 +558,7 @@ class ZooKeeperStore:
 
 
 def _wait(call: Any) -> Any:
-    """The result of an async kazoo call, in bounded time, with our errors."""
+    """The result of an async kazoo call, within ``CALL_SECONDS`` and with our errors."""
     try:
         return call.get(timeout=CALL_SECONDS)
     except (*CONFLICTS, UnimplementedError):

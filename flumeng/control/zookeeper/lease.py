@@ -1,15 +1,14 @@
-"""Until when a session certainly lives: a clock of our own, since kazoo has none.
+"""A lease clock: until when a session certainly lives.
 
-kazoo tells of an expiry only once a server answers again, and while requests are sent without a
-pause it never even notices that none of them is answered. So every request is timed here.
+kazoo reports an expiry only once a server answers again, and under constant traffic never notices a
+silent server. So every request is timed here.
 
-Rules
-1. The server keeps a session for its timeout, counted from when it last heard of it. That moment is
-   not before the one at which the last *answered* request was sent. When its reply is read says
-   nothing: a process that was stopped finds replies of long ago in its socket.
-2. Owned work stops two thirds of the timeout after that moment, whatever kazoo believes. kazoo
-   sends something at least once in a third of it, so in health a third is left at any time.
-3. A connection on which nothing is answered for as long is given up for another server.
+1. The server keeps a session for its timeout after the last request it received. That is not before
+   the moment at which the last *answered* request was sent. The time of reading a reply proves
+   nothing: a stopped process finds old replies in its socket.
+2. Owned work stops two thirds of the timeout after that moment. kazoo sends at least one request
+   per third, so that a healthy session always has a third left.
+3. A connection without an answer for that long is dropped for another server.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ class Lease:
 
     @property
     def granted_seconds(self) -> float:
-        """How long after its last proof the session is used; 0 before it was granted."""
+        """Length of the lease after its last proof; 0 before the session is granted."""
         return self._seconds
 
     @property
     def left_seconds(self) -> float:
-        """How long owned work may go on; not positive once it must have stopped."""
+        """Time left for owned work; not positive once it must have stopped."""
         return self._proven_at + self._seconds - self._clock()
 
     def patience_seconds(self) -> float:
-        """How long to wait on this connection for an answer."""
+        """Time left to wait for an answer on this connection."""
         if not self._sent or not self._seconds:
             return inf
         since = max(self._heard_at, next(iter(self._sent.values())))
         return since + self._seconds - self._clock()
 
     def connecting(self) -> None:
-        """The session request of a new connection is about to be sent."""
+        """Called before a new connection sends its session request."""
         self._sent = {None: self._clock()}
 
     def granted(self, timeout_seconds: float) -> None:
-        """A server accepted the session for so many seconds; 0 when it is over."""
+        """Called when a server accepts the session; a timeout of 0 means that it is over."""
         self._seconds = timeout_seconds * SHARE
         self.answered(None)
 
@@ -66,13 +65,14 @@ class Lease:
         self._sent.setdefault(request, self._clock())
 
     def answered(self, request: int | None) -> None:
-        """The reply to ``request`` was read, or an event, which proves nothing."""
+        """Called when a reply (None: to the session request), or an event, was read; events prove
+        nothing."""
         self._heard_at = self._clock()
         self._proven_at = max(self._proven_at, self._sent.pop(request, self._proven_at))
 
 
 def observe(client: KazooClient, lease: Lease) -> None:
-    """Reports traffic of ``client`` to ``lease``; drops a deserted connection."""
+    """Reports traffic of ``client`` to ``lease``; drops a silent connection."""
     connection, handler = client._connection, client.handler
     invoke, submit, read_header, select = (
         connection._invoke,

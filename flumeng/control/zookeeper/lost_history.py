@@ -1,8 +1,6 @@
-"""Detects a ZooKeeper that lost history: made anew, or restored from an older copy.
-
-A server silently drops clients that saw later changes, and kazoo would retry for ever. When a
-leader or standalone server has less than was seen, the session is ended.
-"""
+"""Detects a ZooKeeper that lost history: recreated, or restored from an older backup. A server
+silently drops clients that saw later changes, and kazoo would retry for ever. When a leader or
+standalone server is behind the client, the session is ended."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def observe(client: KazooClient) -> None:
 
 
 class _Server(NamedTuple):
-    """``name``: what is in its certificate."""
+    """``name``: the host name in its certificate."""
 
     address: tuple[str, int]
     name: str
@@ -64,7 +62,7 @@ def _server(connection: socket.socket) -> _Server | None:
 
 
 def _has_lost(client: KazooClient, server: _Server) -> bool:
-    """Whether a leader or standalone server has less than the client saw."""
+    """Whether a leader or standalone server is behind the client."""
     until = time.monotonic() + ASK_SECONDS
     try:
         asking: socket.socket = client.handler.create_connection(

@@ -1,9 +1,6 @@
-"""TLS to ZooKeeper's secure port, and why it fails.
-
-kazoo's own TLS trusts all system authorities and checks no host names. Files are read for each
-connection, so that a replaced certificate counts. kazoo retries silently; ``trouble`` keeps the
-reason.
-"""
+"""TLS to ZooKeeper's secure port, and explanations of its failures. kazoo's own TLS trusts all
+system authorities and checks no host names. Files are read for each connection, so that a replaced
+certificate takes effect."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ REFUSALS = ("ALERT_UNKNOWN_CA", "ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "A
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with TLS when there is a ``keystore``. ``trouble`` says why the last attempt
-    failed in TLS and what to do, or ""."""
+    """kazoo's threads, with TLS if there is a ``keystore``. ``trouble``: the last TLS error, or
+    ""."""
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
@@ -76,7 +73,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
-    """Why TLS with a server failed and what to do; "" when it has not answered."""
+    """Why TLS with a server failed, and the remedy; "" when it has not answered."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
             return f"ZooKeeper at {server} has a certificate that has expired: give it a new one"
@@ -104,7 +101,7 @@ def refused(error: OSError, keystore: Keystore, server: str) -> str:
 def speaks_tls(host: str, port: int) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is said to it
+    context.verify_mode = ssl.CERT_NONE  # no data is sent
     try:
         with socket.create_connection((host, port), PROBE_SECONDS) as connection:
             context.wrap_socket(connection, server_hostname=host).close()
@@ -135,7 +132,7 @@ _Context.sslsocket_class = _Connection
 
 
 def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLContext:
-    """Raises UserError for unusable files, OSError when they do not belong together."""
+    """Raises UserError for unusable files, OSError for a key of another certificate."""
     credentials = keystore.load()
     _require_valid(keystore, credentials)
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)

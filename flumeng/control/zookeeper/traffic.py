@@ -27,7 +27,7 @@ class Traffic:
 
     @contextmanager
     def transaction(self, sent_at: float | None = None) -> Iterator[None]:
-        """Counts one; ``sent_at`` is on ``time.perf_counter``."""
+        """Counts a transaction; ``sent_at`` is on ``time.perf_counter``."""
         began = time.perf_counter() if sent_at is None else sent_at
         outcome = REFUSED
         try:

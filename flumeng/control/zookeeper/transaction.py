@@ -1,8 +1,6 @@
-"""Weighs transactions as ZooKeeper's server does, before they are sent.
-
-A server closes the connection on a request over its ``jute.maxbuffer``, so every writer splits by
-these weights, and a store refuses what is still too large.
-"""
+"""Computes the size of transactions as ZooKeeper's server does. A server closes the connection on a
+request over its ``jute.maxbuffer``. So every writer splits by these sizes, and a store refuses
+larger transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from zkschema.access import Secured
 T = TypeVar("T")
 
 LIMIT_BYTES = 0xFFFFF
-"""``jute.maxbuffer`` of a server that is not configured otherwise."""
+"""Default ``jute.maxbuffer`` of a server."""
 MOST_WRITES = 1000
 """A server carries out one transaction at a time: more writes keep others waiting."""
 REQUEST_BYTES = 8 + 9
@@ -33,13 +31,12 @@ OPEN: AccessList = (("world:anyone", "rwcda"),)
 
 
 class TooLargeError(UserError):
-    """A transaction that no server takes; nothing of it was sent."""
+    """A transaction over the limit; nothing of it was sent."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Weighs writes of one cluster. ``chroot_bytes`` precede each path; a ``secured`` cluster adds
-    access lists to created znodes."""
+    """``chroot_bytes`` precede each path; a ``secured`` cluster adds access lists to new znodes."""
 
     chroot_bytes: int = 0
     secured: Secured | None = None
@@ -61,7 +58,7 @@ class Scale:
         return size + self._list_bytes(write.path) if write.expect is ABSENT else size
 
     def most(self, path: Path) -> int:
-        """The most bytes that creating the znode takes."""
+        """The largest size of creating the znode, in bytes."""
         size = WRITE_BYTES + self.chroot_bytes + len(str(path).encode())
         return size + LENGTH_BYTES + path.row.size_bytes + self._list_bytes(path)
 
@@ -69,7 +66,7 @@ class Scale:
         return REQUEST_BYTES + sum(map(self.weigh, writes))
 
     def fits(self, writes: Iterable[Write], room_bytes: int = 0) -> bool:
-        """Whether one transaction takes them, with ``room_bytes`` for others."""
+        """Whether one transaction takes them, with ``room_bytes`` to spare."""
         return self.total(writes) + room_bytes <= self.limit_bytes
 
     def require(self, writes: Sequence[Write], data: Sequence[bytes]) -> None:
@@ -99,10 +96,9 @@ def portions(
     room_bytes: int = 0,
     most: int | None = None,
 ) -> Iterator[list[T]]:
-    """The items in order, in portions that fit into a transaction each. An item's writes are never
-    split; ``each`` are added to every transaction, and ``room_bytes`` left free. Raises
-    TooLargeError for an item that never fits, UserError for a value over its bound, after the
-    portions before it."""
+    """Split items, in order, into portions that fit into a transaction; an item's writes stay
+    together. Every transaction has ``each`` and leaves ``room_bytes``. Raises TooLargeError or
+    UserError after the portions before."""
     empty = REQUEST_BYTES + room_bytes + sum(map(scale.weigh, each))
     most = MOST_WRITES if most is None else most
     portion: list[T] = []

@@ -1,4 +1,4 @@
-"""The tree of a cluster: creates and requires it, and detects when another one took its place."""
+"""Creates and requires a cluster's tree, and detects its replacement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkschema.records import Schema
 
 
 def init(store: Store) -> list[str]:
-    """Creates an empty cluster; returns the missing paths. Safe to repeat."""
+    """Create an empty cluster; returns the missing paths. Idempotent."""
     store.make_root()
     created = []
     for path, record in bootstrap.initial(uuid.uuid4().hex):
@@ -53,15 +53,15 @@ class TreeIdentity(NamedTuple):
 
 
 class TreeWatch:
-    """Detects another tree (ZooKeeper was wiped, or an export imported), where epochs and offsets
-    may repeat. Thread-safe; ``changed`` may only enqueue."""
+    """Detects another tree, where epochs and offsets may repeat. Thread-safe; ``changed`` may only
+    enqueue."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         self._store = store
         self._changed = changed
         self._lock = threading.Lock()
         self._looks = self._looked = 0
-        """How often a look was asked for, and which of these was carried out last."""
+        """Counts of requested looks, and the last one carried out."""
         self._known: TreeIdentity | None = None
         self._look_soon()
         store.watch(paths.schema(), lambda _: self._look_soon())

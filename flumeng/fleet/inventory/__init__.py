@@ -13,10 +13,9 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Site:
-    """One data centre. ``zookeeper``: a connect string with a chroot. ``groups``: in the order of
-    their overlays. ``credential``: ``${secret:NAME}`` of a ``user:password`` for ZooKeeper's digest
-    scheme, or empty. ``connect_seconds`` and ``turn_seconds`` limit a connection and each read or
-    change."""
+    """One data centre. ``zookeeper``: a connect string with a chroot. ``groups``: in overlay order.
+    ``credential``: ``${secret:NAME}`` of ``user:password`` for ZooKeeper's digest scheme, or empty.
+    ``connect_seconds`` and ``turn_seconds`` limit a connection and each read or change."""
 
     name: str
     zookeeper: str
@@ -32,8 +31,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Inventory:
-    """``digest`` is that of all files; ``revision``: the git commit, with ``+`` for uncommitted
-    changes, or empty. Each site is in one wave. ``layers``: by name (``base``, ``groups/eu``)."""
+    """``digest``: of all files; ``revision``: the git commit, with ``+`` for uncommitted changes,
+    or empty. Each site is in one wave. ``layers``: by name (``base``, ``groups/eu``)."""
 
     name: str
     directory: Path
@@ -56,7 +55,7 @@ class InventoryProblem:
 
 
 class InventoryError(UserError):
-    """``problems`` has those of all files and sites, sorted."""
+    """``problems``: those of all files and sites, sorted."""
 
     def __init__(self, problems: Sequence[InventoryProblem]) -> None:
         self.problems = tuple(sorted(problems))
@@ -65,7 +64,7 @@ class InventoryError(UserError):
 
 
 def sentence(problem: InventoryProblem) -> str:
-    """``base/flows/web.yaml:3: sinks[0].files.path: ... (sites fra, lon)``."""
+    """For example ``base/flows/web.yaml:3: sinks[0].files.path: ... (sites fra, lon)``."""
     where = f"{problem.file}:{problem.line}" if problem.line else problem.file
     said = ": ".join(part for part in (where, problem.path, problem.message) if part)
     if not problem.sites:

@@ -53,7 +53,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """What holds in the cluster besides its flows. What is not named here is left alone."""
+    """Settings, chokes and nodes of a cluster. A push leaves those not named here unchanged."""
 
     settings: Mapping[str, str] = option(
         doc="Settings of the cluster, those of `flumeng cluster show`.",

@@ -1,6 +1,6 @@
-"""Makes an inventory of what sites hold; it renders to that, byte for byte. Pure. The base has each
-flow text that at least ``SHARE`` of the sites share, and the other resources that all share; sites
-have other flows as a whole, marked ``layers.VERBATIM``."""
+"""Makes an inventory of the present resources of sites; rendering it gives the same texts. Pure.
+The base has each flow text that at least ``SHARE`` of the sites share, and other resources that all
+share. Other flows are whole files of their sites, marked ``layers.VERBATIM``."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _KEEP_LINE_ENDS = "*.yaml -text\n"
 def export(
     sites: Mapping[str, Resources], inventory: str, zookeepers: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Path -> text, to be written without changing line ends. Resources are taken as they are,
-    valid or not; a label named ``$patch`` cannot be exported."""
+    """Path -> text, to be written without changing line ends. Resources are exported unchecked, but
+    a label named ``$patch`` cannot be exported."""
     files = {"sites.yaml": _ABOUT + _yaml(_sites(inventory, zookeepers))}
     flows = {
         site: {name_of(key): text for key, text in held.items() if kind_of(key) == FLOW}
@@ -82,7 +82,6 @@ def _common_flows(flows: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _over(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The flow files of a site over those of the base."""
     files = {
         f"{flow}.yaml": _yaml({"flow": flow, overlays.DIRECTIVE: overlays.DELETE})
         for flow in base
@@ -97,7 +96,7 @@ def _over(base: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept(text: str) -> str:
-    """The file that is rendered as this text when nothing is below it."""
+    """The file that renders to this text without lower layers."""
     try:
         root = document.compose(text)
     except SpecError:

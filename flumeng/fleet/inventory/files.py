@@ -5,12 +5,12 @@
     sites.yaml                  the sites, their groups, and the waves
     base/flows/*.yaml           the flows of all sites
     base/cluster.yaml           settings, chokes, and labels and capacities of nodes
-    groups/GROUP/...            the same for a group's sites, laid over what is below
+    groups/GROUP/...            the same for a group's sites, laid over lower layers
     sites/SITE/...              the same for one site
 
-Names that begin with a dot, and ``*.md``, are ignored; any other file is a problem. A symbolic
-link has to stay within the directory. A flow's file has any name; one that begins with the line
-``# flumeng: verbatim`` is the flow byte for byte below it.
+Names that begin with a dot, and ``*.md``, are ignored; any other file is a problem. A symbolic link
+has to stay within the directory. A flow's file has any name. With the first line
+``# flumeng: verbatim`` the text below it is the flow, byte for byte.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ GIT_SECONDS = 10.0
 
 
 def read_inventory(directory: Path) -> Inventory:
-    """Raises ``InventoryError`` with every problem of every file; ``rendering`` validates the
-    result."""
+    """Raises ``InventoryError`` with the problems of all files. ``rendering`` validates flows."""
     tree = _Tree(directory)
     if not directory.is_dir():
         raise InventoryError([InventoryProblem(str(directory), 0, "", "is no directory")])
@@ -78,8 +77,7 @@ def read_inventory(directory: Path) -> Inventory:
 
 
 def revision(directory: Path) -> str:
-    """The git commit of the directory, with ``+`` for uncommitted changes below it; empty without
-    git."""
+    """The git commit of the directory, with ``+`` for uncommitted changes; empty without git."""
     head = _git(directory, "rev-parse", "--verify", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--", ".") if head else None
     if not head or changes is None:
@@ -88,7 +86,7 @@ def revision(directory: Path) -> str:
 
 
 class _Tree:
-    """The directory; nothing outside it is read. ``files``: path -> content."""
+    """The directory; no file outside it is read. ``files``: path -> content."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -232,7 +230,6 @@ def _digest(files: Mapping[str, bytes]) -> str:
 
 
 def _git(directory: Path, *words: str) -> str | None:
-    """Output of git; None when it fails or takes too long."""
     try:
         done = subprocess.run(
             ("git", "--no-optional-locks", "-C", str(directory), *words),

@@ -11,7 +11,7 @@ import yaml
 
 BASE = "base"
 VERBATIM = "# flumeng: verbatim"
-"""First line of a flow file that is taken byte for byte, without overlays and variables."""
+"""First line of a flow file that is used byte for byte, without overlays and variables."""
 
 _VERBATIM = re.compile(rf"(\ufeff?){VERBATIM}[ \t]*\r?\n")
 
@@ -19,7 +19,7 @@ _VERBATIM = re.compile(rf"(\ufeff?){VERBATIM}[ \t]*\r?\n")
 @dataclass(frozen=True, eq=False)
 class LayerFile:
     """``name``: path within the inventory; ``root``: the tree of ``text``. Equal by identity only,
-    so that it can be a cache key. A verbatim ``text`` is without its first line."""
+    so that it can be a cache key. A verbatim ``text`` lacks its first line."""
 
     name: str
     text: str

@@ -1,17 +1,17 @@
-"""Lays a patch over what is below it, as Kubernetes' strategic merge patch, on YAML trees. Pure.
+"""Lays a patch over lower layers, like Kubernetes' strategic merge patch, on YAML trees. Pure.
 
-1. Mappings are merged key by key. A scalar replaces what is below it. ``null`` removes its key.
-2. ``$patch: replace`` in a mapping replaces the one below as a whole; ``$patch: delete`` removes
+1. Mappings are merged key by key. A scalar replaces the lower value. ``null`` removes its key.
+2. ``$patch: replace`` in a mapping replaces the lower one as a whole; ``$patch: delete`` removes
    it, at the top of a file the whole flow.
 3. Lists of components (``sources``, ``filters``, ``sinks``) are merged by name: ``- files: {...}``
-   patches the entry below, ``- files: {$patch: delete}`` removes it, a new name is appended. A list
+   patches the lower entry, ``- files: {$patch: delete}`` removes it, a new name is appended. A list
    with a repeated name has to be replaced.
-4. ``- $patch: replace`` as the first entry of a list replaces the list below.
-5. Any other list replaces the one below.
-6. Removing what is absent is no error, so that patches are idempotent.
+4. ``- $patch: replace`` as the first entry of a list replaces the lower list.
+5. Any other list replaces the lower one.
+6. Removing an absent value is no error, so that patches are idempotent.
 
-Nodes keep their marks: the file and line they came from. A collection from which a patch removed
-something has the mark of what removed it.
+Nodes keep their marks: the file and line they came from. A collection from which a patch removed an
+entry has the mark of the removing node.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def origin(node: yaml.Node) -> Origin:
 
 
 def directive(node: yaml.Node) -> str | None:
-    """The value of ``$patch`` in a mapping, or None."""
     found = document.items(node).get(DIRECTIVE)
     return None if found is None else str(found.value)
 
@@ -71,7 +70,7 @@ def check(root: yaml.Node) -> Iterator[InventoryProblem]:
 
 
 def lay(trees: Iterable[yaml.Node], problems: Problems) -> yaml.Node | None:
-    """The trees laid over each other, lowest first; None when the last removes what is below. No
+    """The trees laid over each other, lowest first; None when the last one deletes the rest. No
     node occurs twice, and a collection is on one line only if all of it came from one line, so that
     each line of text has one origin."""
     result: yaml.Node | None = None
@@ -200,7 +199,7 @@ def _components(
 
 
 def _name(entry: yaml.Node) -> str | None:
-    """Of ``- name: options`` or ``- name``."""
+    """The component's name in ``- name: options`` or ``- name``."""
     if isinstance(entry, yaml.MappingNode):
         return str(entry.value[0][0].value) if len(entry.value) == 1 else None
     is_name = isinstance(entry, yaml.ScalarNode) and not document.is_null(entry)
@@ -241,7 +240,7 @@ def _scalar(node: yaml.Node) -> yaml.ScalarNode:
 
 
 def _spread(node: yaml.Node) -> Origin | None:
-    """Put a collection of several origins on several lines; returns the origin of others."""
+    """Put a collection of several origins on several lines; return the origin of others."""
     one: Origin | None = origin(node)
     for part in parts(node):
         if _spread(part) != origin(node):

@@ -1,6 +1,6 @@
-"""Renders each site: layers laid over each other, variables filled in, result checked. Pure. A flow
+"""Renders each site: overlays layers, fills in variables, validates the result. Pure. A flow
 without overlays and variables, or marked ``layers.VERBATIM``, keeps its text byte for byte; others
-are written from their trees. Sites with the same files and values share the work."""
+are serialized from their trees. Sites with the same files and values share the work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Dumper: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 Files = tuple[LayerFile, ...]
 """Files laid over each other, lowest first."""
 Check = Callable[[str], ClusterResources | None]
-"""Raises ``SpecError``; returns the content of a cluster's file."""
+"""Raises ``SpecError``; returns the content of a cluster file."""
 
 
 def render(inventory: Inventory) -> Mapping[str, Resources]:
@@ -54,8 +54,6 @@ def render(inventory: Inventory) -> Mapping[str, Resources]:
 
 @dataclass(frozen=True)
 class Stack:
-    """The files of a site by flow, and those of its cluster."""
-
     flows: Mapping[str, Files]
     cluster: Files
     problems: tuple[InventoryProblem, ...]
@@ -63,8 +61,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Laid:
-    """A laid tree and the variables in it; ``untouched``: the only file, when its text stays as it
-    is."""
+    """A laid tree and its variables; ``untouched``: the only file, if its text stays the same."""
 
     tree: yaml.Node
     names: tuple[str, ...]
@@ -74,8 +71,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A file as a site has it. ``source``: where the text came from; ``cluster``: the content of a
-    valid cluster file."""
+    """A file of a site. ``source``: origin of the text; ``cluster``: content of a cluster file."""
 
     text: str
     source: LayerFile | yaml.Node
@@ -84,7 +80,7 @@ class Rendered:
 
 
 class _Rendering:
-    """Caches what sites share. ``problems``: with their sites."""
+    """Caches work that sites share. ``problems``: with their sites."""
 
     def __init__(self) -> None:
         self.problems: dict[InventoryProblem, list[str]] = {}
@@ -155,7 +151,6 @@ def _stacked(own: Sequence[Layer]) -> Stack:
 
 
 def _over(below: Files, file: LayerFile) -> Files:
-    """The relevant files when ``file`` is laid over those below."""
     said = overlays.directive(file.root)
     if said == overlays.DELETE:
         return ()
@@ -218,7 +213,6 @@ def _wrong_chokes(
 def _placed(
     problems: Iterable[Problem], text: str, source: LayerFile | yaml.Node
 ) -> list[InventoryProblem]:
-    """The problems of a text, at their places in the source files."""
     if isinstance(source, LayerFile):
         above = int(source.is_verbatim)
         return [InventoryProblem(source.name, p.line + above, p.path, p.message) for p in problems]
@@ -235,8 +229,7 @@ def _placed(
 
 
 def _places(tree: yaml.Node, text: str) -> Mapping[tuple[int, str | None], Origin]:
-    """(line, path) and (line, None) in the text -> origin. Empty for a text that is too large to be
-    read."""
+    """(line, path) and (line, None) in the text -> origin. Empty for a text too large to parse."""
     try:
         pending = deque([(tree, document.compose(text), "")])
     except SpecError:

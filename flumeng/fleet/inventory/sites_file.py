@@ -30,7 +30,6 @@ _FAILURES = re.compile("([0-9]{1,4})(%?)", re.ASCII)
 
 
 def check_name(text: str) -> None:
-    """Of an inventory, a site, a group or a wave."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
@@ -48,7 +47,7 @@ def check_connect_string(text: str) -> None:
 
 
 def clusters(connect_string: str) -> set[str]:
-    """Two connect strings that share one of these are of the same cluster."""
+    """The cluster identities of a connect string: strings of one cluster share at least one."""
     servers, _, chroot = connect_string.partition("/")
     return {f"{server.lower()}/{chroot}" for server in servers.split(",")}
 
@@ -67,7 +66,7 @@ def check_failures(text: str) -> None:
 
 
 def failures(text: str, sites: int) -> int:
-    """How many of a wave's sites may fail; a share is rounded down."""
+    """The number of a wave's sites that may fail; a share is rounded down."""
     return sites * int(text[:-1]) // 100 if text.endswith("%") else int(text)
 
 

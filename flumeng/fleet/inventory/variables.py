@@ -1,6 +1,6 @@
-"""Fills ``${name}`` into scalar values, as text and never as YAML. Pure. ``$${`` stands for ``${``;
-``${secret:...}`` is left to the node. ``${site}`` and ``${zone}`` are built in; a site's variables
-override its groups', a later group an earlier one, and those of all sites come last."""
+"""Fills ``${name}`` into scalar values, as text and never as YAML. Pure. ``$${`` escapes ``${``;
+``${secret:...}`` stays for the node. ``${site}`` and ``${zone}`` are built in; a site's variables
+override its groups', later groups override earlier ones, and variables of all sites come last."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def check_name(text: str) -> None:
 
 @dataclass(frozen=True)
 class Usage:
-    """``names``: variables in the tree, sorted; ``changes``: whether filling in changes
-    anything."""
+    """``names``: sorted variables of the tree; ``changes``: whether filling in changes anything."""
 
     names: tuple[str, ...]
     changes: bool
@@ -81,7 +80,7 @@ def filled(
 
 
 def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The filled text, and what is wrong with other variables."""
+    """The filled text, and the errors of unfilled variables."""
     wrong = []
 
     def value(found: re.Match[str]) -> str:
@@ -102,7 +101,6 @@ def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def _values(node: yaml.Node) -> list[yaml.ScalarNode]:
-    """Scalars that are not keys."""
     if isinstance(node, yaml.ScalarNode):
         return [node]
     if isinstance(node, yaml.MappingNode):

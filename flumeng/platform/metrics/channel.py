@@ -1,5 +1,5 @@
-"""Asks child processes for their metrics and health over a socket pair. A hung child is left out,
-and not asked again before it has answered."""
+"""Requests metrics and health from child processes over a socket pair. A hung child is left out,
+and gets no further request before it has answered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Channel:
         self._theirs.close()
 
     def ask(self, what: str) -> None:
-        """Never blocks. A child that still owes an answer is asked nothing."""
+        """Never blocks. A child that still owes an answer gets no request."""
         with self._changed:
             self._answered = None
             if self._asked is not None or self._ended:
@@ -66,7 +66,7 @@ class Channel:
 
 
 def serve(descriptor: int, answers: Mapping[str, Callable[[], bytes]]) -> None:
-    """The child's end: answers from a thread until the parent is gone."""
+    """The child's end: answers from a thread until the parent ends."""
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
 

@@ -1,6 +1,6 @@
 """The HTTP endpoint of a process: ``/metrics``, ``/healthz`` (503 when the main loop is stuck) and
 ``/readyz`` (503 also when the process or a child lacks something, a reason a line). Imported only
-when it is used, since it loads ``prometheus_client``."""
+when used, since it loads ``prometheus_client``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class Endpoint:
-    """Serves from threads until ``close``. ``listen`` is ``host:port``; port 0 takes a free one,
-    see ``address``. Raises UserError when the address cannot be used."""
+    """Serves from threads until ``close``. ``listen``: ``host:port``; port 0 takes a free one, see
+    ``address``. Raises UserError when the address cannot be used."""
 
     def __init__(self, listen: str, instruments: Instruments) -> None:
         host, _, port = listen.rpartition(":")
@@ -69,7 +69,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """HTTPServer would ask the DNS for this host's name."""
+        """Skips HTTPServer's DNS query for this host's name."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -87,7 +87,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, *_: Any) -> None:
-        """Clients that are gone or slow are ignored."""
+        """Ignores disconnected and slow clients."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("a request for metrics failed")
 
@@ -142,8 +142,8 @@ def serve(
     children: Callable[[], Mapping[str, Channel]] = dict,
     ask_seconds: float = ASK_SECONDS,
 ) -> Instruments:
-    """At ``listen`` over HTTP, and at ``descriptor`` for the parent. Raises UserError when the
-    address cannot be used."""
+    """Serve at ``listen`` over HTTP, and at ``descriptor`` for the parent. Raises UserError when
+    the address cannot be used."""
     instruments = Instruments(process, health, readings, children, ask_seconds)
     if listen is not None:
         log.info("metrics at %s", Endpoint(listen, instruments).url)

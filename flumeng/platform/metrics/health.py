@@ -1,5 +1,5 @@
-"""Whether a process is up and ready. Up: its main loop turns; a supervisor may end one that does
-not. Ready: what it depends on is there."""
+"""Whether a process is up (its main loop turns) and ready (its dependencies are there). A
+supervisor may end a process that is not up."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ class Health:
             self._on_turn()
 
     def on_turn(self, report: Callable[[], None]) -> None:
-        """Call ``report`` at each turn from now on."""
         self._on_turn = report
 
     def be_patient(self, seconds: float) -> None:
-        """The whole process stood still for so long."""
+        """The whole process was stopped for ``seconds``."""
         self._due_at += seconds
 
     def needs(self, reason: Reason) -> None:
@@ -45,7 +44,7 @@ class Health:
 
     @property
     def stuck(self) -> str | None:
-        """None when it is up."""
+        """Why the loop counts as stuck; None when it is up."""
         if self._clock() <= self._due_at:
             return None
         return f"the main loop has not turned for {self.turn_age_seconds:.0f} s"

@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 
 
 class Histogram:
-    """Counts values by ascending ``bounds``. Any thread may add."""
+    """Counts values by ascending ``bounds``. Thread-safe."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self._bounds = bounds

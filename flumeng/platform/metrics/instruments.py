@@ -18,8 +18,7 @@ METRICS, HEALTH = "metrics", "health"
 
 
 class Instruments:
-    """``children``: the channels of running child processes, which have ``ask_seconds`` to answer
-    together. Any thread may ask."""
+    """``children``: channels of running processes, with ``ask_seconds`` in all. Thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +55,6 @@ class Instruments:
         return reasons
 
     def serve_parent(self, descriptor: int) -> None:
-        """Answer the parent process over the channel that it gave along."""
         channel.serve(
             descriptor,
             {METRICS: self.metrics, HEALTH: lambda: "\n".join(self.unready()).encode()},

@@ -1,5 +1,4 @@
-"""Sums of named counts over the last minutes, in slots of SLOT_SECONDS. Pure. A sum may be of a
-time up to one slot shorter."""
+"""Sums of named counts over the last minutes, to within a slot of SLOT_SECONDS. Pure."""
 
 from __future__ import annotations
 
@@ -36,14 +35,12 @@ class MovingCounts:
         }
 
     def check(self) -> None:
-        """The invariants of this structure."""
         slots = [slot for slot, _ in self._slots]
         assert slots == sorted(set(slots)), slots
         assert not slots or slots[-1] - slots[0] < _slot(max(WINDOWS.values())), slots
         assert all(counts.total() for _, counts in self._slots)
 
     def _forget(self) -> int:
-        """Drop old slots; returns the present one."""
         now = _slot(self._clock())
         while self._slots and self._slots[0][0] <= now - _slot(max(WINDOWS.values())):
             self._slots.popleft()

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PROCESS = "process"
-"""The label of every sample: which process of the host reports it."""
+"""The label of every sample: the reporting process of the host."""
 
 Readings = Callable[[], Iterable[Reading]]
 _BLOCK = re.compile(rb"^(?=# HELP )", re.MULTILINE)
@@ -48,7 +48,7 @@ class Page(Collector):
         self._registry.register(self)
 
     def add(self, readings: Readings) -> None:
-        """Ask ``readings`` at each scrape, from the thread that serves it."""
+        """Call ``readings`` at each scrape, in the thread that serves it."""
         self._readings.append(readings)
 
     def add_process(self, namespace: str, pid: int) -> None:
@@ -77,7 +77,7 @@ class Page(Collector):
         yield from ()
 
     def _read(self, readings: Readings) -> list[Reading]:
-        """A failure is left out, and logged once."""
+        """Failed readings are left out, and logged once."""
         try:
             return list(readings())
         except Exception:
@@ -136,7 +136,7 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 class FlowLabels:
-    """One process's. Used by one thread at a time."""
+    """Limits flow labels to ``most``; other flows are summed as OTHER_FLOWS. For one thread."""
 
     def __init__(self, most: int = MOST_FLOWS) -> None:
         self._most = most
@@ -149,8 +149,7 @@ class FlowLabels:
     def merge(
         self, readings: Iterable[Reading]
     ) -> Iterator[tuple[Metric, tuple[str, ...], float | Histogram]]:
-        """A value for each metric and its labels: readings with the same labels are added, or the
-        largest counts, as the metric says."""
+        """A value for each metric and its labels; equal labels are joined by sum or maximum."""
         values: dict[Key, float | Histogram] = {}
         for metric, value, labels in readings:
             key = (metric, labels)

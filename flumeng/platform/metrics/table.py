@@ -1,5 +1,5 @@
 """The one table of all metrics, and the source of their page in the docs. Names follow Prometheus:
-``flumeng_<area>_<what>_<unit>``, base units, ``_total`` for counters. Labels are bounded; every
+``flumeng_<area>_<quantity>_<unit>``, base units, ``_total`` for counters. Labels are bounded; every
 sample also has the label ``process``. Standard library only."""
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """``area``: the processes that report it. ``largest``: readings with the same labels are joined
-    by maximum, not sum."""
+    """``area``: the reporting processes. ``largest``: equal labels join by maximum, not sum."""
 
     name: str
     kind: Kind
@@ -426,7 +425,6 @@ _gauge("flumeng_spark_process_max_fds", COLLECT, "At most so many are open.")
 
 
 def to_markdown() -> str:
-    """The page of the docs."""
     lines = [
         "Every sample also has the label `process`: which process of the host tells it (`master`, "
         "`node`, `ingest.0`, `collect`, `discover`, `standalone`). Of a histogram there are "

@@ -1,8 +1,5 @@
-"""Where a lake is, and its credentials: one URI, whose query never holds a secret.
-
-The query says how the store is reached, with references to the sink's credentials, so any process
-whose host has the secrets can open a location in a commit record.
-"""
+"""Locations of lakes: one URI with connection parameters and references to credentials in its
+query, never a secret. Any process whose host has the secrets can open one from a commit record."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from flumeng.platform.options.patterns import check_lake_path, split_query
 
 @dataclass(frozen=True)
 class Credentials:
-    """The sink's identity in its store, by reference. Whatever is missing is looked up as the
-    store's own tools do: environment variables, files of the collector's user, the cloud's service
-    for its machines."""
+    """The sink's identity in its store, by reference. Missing parts are looked up as the store's
+    own tools do: environment variables, files of the collector's user, the cloud's service for its
+    machines."""
 
     access_key: str | None = option(
         doc="S3: the id of the access key.", secret=True, example="${secret:lake-id}", default=None
@@ -69,7 +66,7 @@ STORES = {
 
 
 def check_location(text: str) -> None:
-    """A lake path without credentials, which everybody who sees the flow would see."""
+    """Checks a lake path without credentials, which all readers of the flow would see."""
     check_lake_path(text)
     place, query = split_query(text)
     user, at, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
@@ -87,7 +84,7 @@ class InStore:
 
     @property
     def location(self) -> str:
-        """Where the sink writes, with references to its credentials."""
+        """The target of the sink, with references to its credentials."""
         return located(self.path, self.credentials)
 
     @property
@@ -112,7 +109,6 @@ def shared_option() -> Any:
 
 
 def located(path: str, credentials: Credentials | None) -> str:
-    """The location of ``path``, with its credentials."""
     if credentials is None:
         return path
     place, query = split_query(path)

@@ -1,8 +1,5 @@
-"""The declaration of an option: a dataclass field with its documentation, bounds and checks.
-
-The decoder, the reference page and the error messages are derived from the field's type and from
-this metadata.
-"""
+"""The declaration of an option: a dataclass field with documentation, bounds and checks. The
+decoder, the reference page and the error messages derive from it."""
 
 from __future__ import annotations
 
@@ -13,16 +10,14 @@ from typing import Any, Literal
 
 Unit = Literal["bytes", "seconds", "events", "ratio"]
 _UNITS: Mapping[str, Unit] = {"bytes": "bytes", "seconds": "seconds", "events": "events"}
-"""By the last word of an option's name."""
+"""Last word of an option's name -> its unit."""
 Check = Callable[[str], None]
-"""Raises ``ValueError`` with what was expected. Called for each entry of a list, and for each name
-of a mapping."""
+"""Raises ``ValueError`` with the expected form. Called for each list entry or mapping name."""
 
 Need = tuple[
     Literal["listen", "path", "command", "output", "input", "spark format", "python module"], Any
 ]
-"""What a node's policy has to allow: an address, a path or glob, the words of a command, a path or
-URL that is written or read, a format of Spark, a Python module."""
+"""A permission to ask of a node's policy: its kind, and the address, path, command or the like."""
 
 _KEY = "flumeng"
 
@@ -56,11 +51,9 @@ def option(
     secret: bool = False,
     registered: str | None = None,
 ) -> Any:
-    """Declare an option as a dataclass field; without a default it is required.
-
-    ``unit`` is needed only if it is not the last word of the option's name. ``between`` is the
-    minimum and the maximum. ``example`` is a YAML value for messages and the reference page.
-    """
+    """Declare an option as a dataclass field; without a default it is required. ``unit``: unless it
+    is the last word of the name. ``between``: minimum and maximum. ``example``: YAML for messages
+    and docs."""
     least, most = between or (minimum, None)
     return dataclasses.field(
         default=default,
@@ -70,7 +63,7 @@ def option(
 
 
 def described(field: dataclasses.Field[Any]) -> Option:
-    """The metadata of a field made by ``option``, as every field of an option class is."""
+    """The metadata of a field made by ``option``. Every field of an option class must be."""
     found = field.metadata[_KEY]
     assert isinstance(found, Option)
     unit = found.unit or _UNITS.get(field.name.rpartition("_")[2])
@@ -82,7 +75,6 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """The default of an option that has one."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     return field.default

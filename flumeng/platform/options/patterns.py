@@ -1,8 +1,5 @@
-"""The small languages inside options: regular expressions, time patterns in paths, time zones.
-
-Events are matched with RE2, which the control process must not load: what it lacks of Python's
-``re`` is refused here by name.
-"""
+"""Checks of patterns in options: regular expressions, time patterns in paths, time zones. Events
+are matched with RE2. Control processes must not load it, so its gaps are refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ _MAX_REPEAT = 1000
 
 
 def check_name(text: str) -> None:
-    """Of a flow, or of a part of it."""
+    """Checks the name of a flow, or of a part of it."""
     if not _NAME.fullmatch(text):
         raise ValueError(
             "expected 1 to 63 small letters, digits and dashes that do not start with a dash"
@@ -109,7 +106,7 @@ def group_names(text: str) -> tuple[str, ...]:
 
 
 def check_timezone(text: str) -> None:
-    """A name of the IANA time zone database, as this host knows it."""
+    """A name of the IANA time zone database of this host."""
     try:
         ZoneInfo(text)
     except (KeyError, ValueError, OSError) as error:
@@ -154,8 +151,7 @@ def check_target(text: str) -> None:
 
 
 def split_query(path: str) -> tuple[str, str]:
-    """A lake path and its query, or an empty one. A question mark in a local path is a
-    character."""
+    """A lake path and its query, or an empty one. In a local path ``?`` is a character."""
     if path.startswith(("/", "file:")):
         return path, ""
     place, mark, query = path.partition("?")

@@ -26,7 +26,7 @@ class Problem:
 
 
 class SpecError(UserError):
-    """A flow file that cannot be used; ``problems`` is never empty and is sorted by line."""
+    """An invalid flow file; ``problems`` is never empty and is sorted by line."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems))

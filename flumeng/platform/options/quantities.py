@@ -1,5 +1,4 @@
-"""Numbers with units, and checked texts of several components. All raise ``ValueError`` with what
-was expected."""
+"""Parses numbers with units, and checks texts. ``ValueError`` has the expected form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked texts: URLs, moments, and the names of users' code and of Spark's formats."""
+"""Checks of URLs, moments, and names of users' code and of Spark's formats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_url(text: str) -> None:
 
 
 def with_port(host: str) -> str:
-    """The checked URL ``host``, as a node's policy has it."""
+    """The checked URL ``host``, in the form of a node's policy."""
     url = urlsplit(host)
     port = url.port or (443 if url.scheme == "https" else 80)
     name = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname

@@ -1,4 +1,1 @@
-"""Who a process is to the others: identities, the certificates that prove them, and their issuer.
-
-Nothing here knows ZooKeeper, Flight or what a role may do.
-"""
+"""Identities of processes, their certificates and issuer. Independent of ZooKeeper and Flight."""

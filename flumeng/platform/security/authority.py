@@ -1,8 +1,5 @@
-"""A small certificate authority: it issues to each host and person what proves who they are.
-
-Keys are of the curve P-256, which every TLS library and Java knows. The authority's own key is
-needed to issue and for nothing else, so it belongs where no daemon runs.
-"""
+"""A small certificate authority: issues certificates to hosts and people. Keys are P-256, which
+every TLS library and Java knows. Its own key only issues, so it belongs where no daemon runs."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Authority:
-    """``chain``: PEM of the authorities above it, for one that is not at the top itself."""
+    """``chain``: PEM of the higher authorities of an intermediate one."""
 
     certificate: x509.Certificate
     key: Key
@@ -48,8 +45,8 @@ class Authority:
     def issue(
         self, identity: Identity, hosts: Sequence[str] = (), *, days: float, now: datetime
     ) -> Issued:
-        """For ``days`` from ``now`` on, as client and, under the names or addresses ``hosts``, as
-        server. Raises UserError when the authority ends earlier."""
+        """Valid for ``days`` from ``now`` on, as client and, under the names or addresses
+        ``hosts``, as server. Raises UserError when the authority ends earlier."""
         until = now + timedelta(days=days)
         if until > self.certificate.not_valid_after_utc:
             end = self.certificate.not_valid_after_utc
@@ -84,7 +81,7 @@ class Authority:
 
 
 def new_authority(cluster: str, now: datetime) -> Authority:
-    """One that signs itself."""
+    """A self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [
@@ -116,7 +113,7 @@ def new_authority(cluster: str, now: datetime) -> Authority:
 
 
 def load_authority(certificates: bytes, key: bytes) -> Authority:
-    """From PEM: the authority's certificate first, those above it behind. Raises UserError."""
+    """From PEM: the authority's certificate first, then the higher ones. Raises UserError."""
     try:
         first, *above = x509.load_pem_x509_certificates(certificates)
         loaded = serialization.load_pem_private_key(key, None)

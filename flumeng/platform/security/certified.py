@@ -1,8 +1,5 @@
-"""Texts that the owner of a certificate has signed, for whom it does not connect to.
-
-The certificate comes with its chain, so the reader needs the authorities of the cluster and nothing
-else. ``at`` is when the certificate has to hold.
-"""
+"""Signatures by the owner of a certificate, verified without a connection to the owner. The chain
+comes along, so a verifier needs only the cluster's authorities. ``at``: when it must be valid."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def sign(key: Key, text: bytes) -> bytes:
 def require_issued(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], ca: bytes, at: datetime
 ) -> Identity:
-    """Whom ``leaf`` is for. Raises UserError unless it is of an authority in ``ca`` (PEM)."""
+    """The identity of ``leaf``. Raises UserError unless an authority in ``ca`` (PEM) issued it."""
     if len(above) > CHAIN_MOST:
         raise UserError("it comes with too many certificates")
     authorities = Store(x509.load_pem_x509_certificates(ca))

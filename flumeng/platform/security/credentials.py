@@ -1,9 +1,8 @@
-"""The certificates and keys of one host or person, in one directory, and which of them to use.
+"""The certificates and keys of one host or person, in one directory, and the choice among them.
 
 ``DIR/ca.pem`` holds the authorities of the cluster, ``DIR/ROLE.pem`` a certificate with its chain,
-``DIR/ROLE.key`` its key. ``FLUMENG_IDENTITY`` names the directory to a process and to those that it
-starts; without it nothing is proven and nothing encrypted. Files are read again when they change,
-so a certificate is rotated by putting a new one there.
+``DIR/ROLE.key`` its key. ``FLUMENG_IDENTITY`` names the directory to a process and its children;
+without it there are no proofs and no encryption. Replacing the files rotates a certificate.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
 CA_FILE = "ca.pem"
 ROTATION_SECONDS = 1.0
-"""While files are replaced, for a moment one is new and another is not."""
+"""For a moment during a rotation, one file is new and another is not."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What proves who a process is: PEM, as it was when it was read."""
+    """Proof of a process's identity: PEM, as of its reading."""
 
     ca: bytes
     certificate: bytes
@@ -57,7 +56,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Keystore:
-    """Where the credentials of one role are."""
+    """The files of one role's credentials."""
 
     folder: Path
     role: Role
@@ -76,7 +75,7 @@ class Keystore:
 
     @property
     def changed(self) -> tuple[int, ...]:
-        """Differs when a file was replaced; zeros for those that are not there."""
+        """Differs when a file was replaced; zeros for missing ones."""
         return tuple(map(_changed, (self.ca, self.certificate, self.key)))
 
     def load(self) -> Credentials:
@@ -105,8 +104,8 @@ class Keystore:
 
 
 def keystore_of(*roles: Role) -> Keystore | None:
-    """The first of these roles whose certificate is here; None in an open cluster. Raises UserError
-    when there is a directory without any of them."""
+    """The first of these roles that has a certificate here; None in an open cluster. Raises
+    UserError when the directory has none of them."""
     where = folder()
     if where is None:
         return None
@@ -118,7 +117,6 @@ def keystore_of(*roles: Role) -> Keystore | None:
 
 
 def load(*roles: Role) -> Credentials | None:
-    """See ``keystore_of`` and ``Keystore.load``."""
     keystore = keystore_of(*roles)
     return keystore.load() if keystore else None
 

@@ -1,9 +1,6 @@
-"""Directories of certificates: that of the authority, and those it fills for hosts and people.
-
-The authority's directory has ``ca.pem``, ``ca.key`` and ``cluster``, the name that every
-certificate has in it. What is filled may be filled again, also while processes use it: that is how
-certificates are rotated.
-"""
+"""Directories of certificates: that of the authority, and those it fills for hosts and people. The
+authority's directory has ``ca.pem``, ``ca.key`` and ``cluster``, the cluster name in every
+certificate. Filling a directory again, even in use, rotates its certificates."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from flumeng.platform.security.roles import Role
 KEY_FILE = "ca.key"
 CLUSTER_FILE = "cluster"
 HOST_ROLES: tuple[Role, ...] = ("node", "discovery", "collector", "executor")
-"""What a host needs that runs a node; each of its processes proves no more than its own role."""
+"""The roles of a host that runs a node; each of its processes proves only its own role."""
 SERVERS: frozenset[Role] = frozenset({"node", "discovery", "collector", "zookeeper"})
 """Others connect to these, by a name that has to be in their certificate."""
 
@@ -49,8 +46,7 @@ class ClusterAuthority:
         days: float,
         now: datetime,
     ) -> None:
-        """Put certificates for these roles there, each whole or not at all, instead of older ones.
-        Raises UserError."""
+        """Put certificates for these roles there, each whole or not at all. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
                 f"others connect to a {servers[0]}: name the host names and addresses under which, "
@@ -74,8 +70,8 @@ class ClusterAuthority:
 def create_authority(
     folder: Path, cluster: str, authority: Authority | None, now: datetime
 ) -> ClusterAuthority:
-    """Begin there, with a new authority or with one that the user has. Raises UserError, also when
-    one has begun there."""
+    """Create an authority's directory, with a new authority or the user's own. Raises UserError,
+    also when the directory has an authority already."""
     Identity(cluster, "admin", "name")
     if (folder / KEY_FILE).exists():
         raise UserError(f"{folder} has an authority already: it is used, or name another directory")

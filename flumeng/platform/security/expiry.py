@@ -1,4 +1,4 @@
-"""For how long certificates still hold, told weeks before they end."""
+"""Warns weeks before certificates expire."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ LOOK_SECONDS = 600.0
 
 
 class Expiry:
-    """Of the certificates of this process's host; they are looked at every ten minutes.
-
-    ``clock`` gives seconds that only grow, ``now`` the time in UTC.
-    """
+    """Checks this host's certificates every LOOK_SECONDS. ``clock`` is monotonic, ``now`` in
+    UTC."""
 
     def __init__(self, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._clock, self._now = clock, now
@@ -27,7 +25,7 @@ class Expiry:
         self._found: dict[str, str] = {}
 
     def problems(self) -> dict[str, str]:
-        """``certificate of ROLE`` -> what people should know; empty in an open cluster."""
+        """``certificate of ROLE`` -> a warning; empty in an open cluster."""
         folder = roles.folder()
         if folder is not None and self._clock() - self._looked_at >= LOOK_SECONDS:
             self._looked_at = self._clock()
@@ -40,7 +38,7 @@ class Expiry:
 
 
 def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserError]]:
-    """What is there for each role, or why it is of no use."""
+    """The credentials of each role, or why they are unusable."""
     for role in ROLES:
         keystore = Keystore(folder, role)
         if keystore.certificate.exists():
@@ -55,7 +53,7 @@ def days_left(found: Credentials, now: datetime) -> float:
 
 
 def warning(found: Credentials | UserError, now: datetime) -> str:
-    """Empty while there is time."""
+    """Empty until WARN_DAYS before the end."""
     if isinstance(found, UserError):
         return str(found)
     left, when = days_left(found, now), f"{found.expires:%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""Who may reach what this process serves."""
+"""Guards servers of this process against unauthenticated access from other hosts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from flumeng.platform.security import roles
 
 
 def require_proof_beyond_loopback(host: str) -> None:
-    """Raises UserError when others than this host's processes could reach ``host``, and nobody has
-    to prove who he is."""
+    """Raises UserError when other hosts could reach ``host`` without proof of an identity."""
     if roles.folder() is None and not _is_loopback(host):
         raise UserError(
             f"--host {host}: whoever reaches it could read all events of this node. Give it an "
@@ -21,7 +20,7 @@ def require_proof_beyond_loopback(host: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Of a name that nobody knows False."""
+    """False for an unknown name."""
     try:
         found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
     except OSError:

@@ -1,9 +1,9 @@
-"""Who a process is: its role and its name in one cluster, as its certificate says.
+"""The identity of a process: its role and its name in one cluster, from its certificate.
 
-A certificate says it twice. The subject is what ZooKeeper's provider ``x509`` compares with access
-lists, which cannot hold a pattern: so all processes whose rights are equal have one subject, and
-only of those roles that differ by name is the name in it. The alternative name ``flumeng://...``
-always has role and name, and is what flumeng itself reads.
+ZooKeeper's provider ``x509`` compares the certificate's subject with access lists, which cannot
+hold a pattern. So processes with equal rights share one subject; it has the name only for roles
+whose rights differ by name. The alternative name ``flumeng://...`` always has both; flumeng itself
+reads that.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Identity:
 
     @property
     def subject(self) -> str:
-        """As ZooKeeper has it of the certificate (RFC 2253)."""
+        """The certificate's subject in ZooKeeper's form (RFC 2253)."""
         return subject_of(self.cluster, self.role, self.name)
 
     @property
     def member(self) -> str:
-        """As access lists and the tree name it."""
+        """The name in access lists and znodes."""
         return member_of(self.role, self.name)
 
     @property
@@ -59,7 +59,6 @@ class Identity:
 
 
 def parse_uri(uri: str) -> Identity:
-    """Raises UserError."""
     found = _URI.fullmatch(uri)
     if found is None or found[2] not in ROLES:
         raise UserError(f"{uri!r} names nobody of a cluster: expected flumeng://CLUSTER/ROLE/NAME")
@@ -67,7 +66,7 @@ def parse_uri(uri: str) -> Identity:
 
 
 def identity_of(certificate: x509.Certificate) -> Identity:
-    """Whom a certificate is for; whether it is genuine has been seen before. Raises UserError."""
+    """The identity of a certificate that was already verified. Raises UserError."""
     from cryptography import x509  # noqa: PLC0415  20 MB that an open cluster does not need
 
     try:

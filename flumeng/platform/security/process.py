@@ -1,5 +1,5 @@
-"""Who this process is to the others. Certificates are read again when their files change; in an
-open cluster nothing of cryptography is loaded."""
+"""The identity of this process. Changed certificates are read again; an open cluster loads no
+cryptography."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _roles: tuple[Role, ...] = PEOPLE
 
 
 def serve_as(*wanted: Role) -> None:
-    """This process has the first of these roles whose certificate it has. A process that says
-    nothing is a person's."""
-    global _roles  # noqa: PLW0603  # one process is one
+    """Use the first of these roles that has a certificate here, instead of the roles of people."""
+    global _roles  # noqa: PLW0603  # process-wide
     _roles = wanted
 
 
@@ -26,20 +25,18 @@ def keystore() -> Keystore | None:
 
 
 def member(*wanted: Role) -> str:
-    """As access lists and the tree name the first of these roles whose certificate is here; empty
-    in an open cluster. Raises UserError."""
+    """The member name of the first role with a certificate here, or empty. Raises UserError."""
     found = keystore_of(*wanted)
     return found.load().identity.member if found else ""
 
 
 def operators() -> list[str]:
-    """The operators whose certificate is here, as members."""
+    """The operators with a certificate here, as members."""
     return [member("operator")] if _has("operator") else []
 
 
 def administered_cluster() -> str | None:
-    """The cluster that an administrator's certificate here is for; None without one. Raises
-    UserError."""
+    """The cluster of the administrator's certificate here; None without one. Raises UserError."""
     found = keystore_of("admin") if _has("admin") else None
     return found.load().identity.cluster if found else None
 
@@ -56,7 +53,7 @@ class _Kept:
 
 
 class Loaded:
-    """The credentials of places, loaded again when their files have changed. For any thread."""
+    """Caches credentials until their files change. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

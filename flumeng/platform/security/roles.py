@@ -1,5 +1,4 @@
-"""The roles that a certificate can give, and their subjects. Loads no cryptography: every process
-imports this, also in an open cluster."""
+"""Roles of certificates, and their subjects. Loads no cryptography: every process imports it."""
 
 from __future__ import annotations
 
@@ -23,21 +22,20 @@ Role = Literal[
 ROLES: tuple[Role, ...] = get_args(Role)
 PEOPLE: tuple[Role, ...] = ("admin", "operator", "viewer")
 NAMED: frozenset[Role] = frozenset({"node", "operator", "subscriber"})
-"""Two of the same of these roles may do different things."""
+"""Roles whose rights differ by name."""
 
 
 def folder() -> Path | None:
-    """The directory that this process was told; None in an open cluster."""
+    """The identity directory of this process; None in an open cluster."""
     told = os.environ.get(DIRECTORY)
     return Path(told) if told else None
 
 
 def member_of(role: Role, name: str = "") -> str:
-    """As access lists and the tree name whoever has that role, and that name where the role needs
-    one."""
+    """The name of a role in access lists and znodes, with ``name`` for NAMED roles."""
     return f"{role}:{name}" if role in NAMED else role
 
 
 def subject_of(cluster: str, role: Role, name: str = "") -> str:
-    """The subject of the certificate of such a one."""
+    """The subject of the role's certificates."""
     return f"CN={member_of(role, name)},O={cluster}"

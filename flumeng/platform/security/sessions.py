@@ -1,9 +1,6 @@
-"""The proof that a session of ZooKeeper is that of a certain node.
-
-Any node may create the znode that says that another one is live: creating is a right on the folder.
-So a node signs the id of its session, and its live znode counts only while that session owns it.
-Nobody can use the proof in another session, for another node or in another cluster.
-"""
+"""Proves that a ZooKeeper session belongs to a certain node. Any node may create another's live
+znode, as creating is a right on the folder. So nodes sign their session ids, and a live znode
+counts only with its session. A proof is useless for other sessions, nodes and clusters."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from flumeng.platform.security import certified
 from flumeng.platform.security.credentials import Credentials
 
 KNOWN = 16_384
-"""Of so many proofs it is known how their check went: a few nodes more than a cluster has."""
+"""Cached results of checks: a few nodes more than a cluster has."""
 
 
 def signature(credentials: Credentials, session: int) -> str:
-    """By the owner of the certificate, who has that session."""
+    """A proof for this session, signed by the owner of the certificate."""
     identity = credentials.identity
     text = _text(identity.cluster, identity.name, session)
     return base64.b64encode(certified.sign(certified.key_of(credentials), text)).decode()
@@ -40,10 +37,8 @@ def why_unproven(
     at: float,
 ) -> str:
     """Why this does not prove that the session is that of ``node``; empty when it does.
-
-    ``certificates`` (PEM) begin with the node's, which has to be of an authority in ``ca`` and to
-    have held ``at`` so many seconds after the epoch.
-    """
+    ``certificates`` (PEM) begin with the node's. An authority in ``ca`` must have issued it, and it
+    must have been valid ``at`` so many seconds after the epoch."""
     if not session:
         return "no session owns it"
     if not certificates:

@@ -1,8 +1,8 @@
-"""Signed revisions: a host can be told to run only flows that somebody with a certain key applied.
+"""Signed revisions: a host can be limited to flows that the owner of a certain key applied.
 
-What is signed is the flow's name and the text that its tasks run (Ed25519, RFC 8032), so that no
-signature fits another flow, and whoever may write ZooKeeper cannot make one. An old revision keeps
-its signature: it can be made the current one again by whoever may write the flow.
+A signature covers the flow's name and the text that its tasks run (Ed25519, RFC 8032). So it fits
+no other flow, and write access to ZooKeeper is not enough to make one. An old revision keeps its
+signature: write access to the flow is enough to make it current again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from flumeng.platform.errors import UserError
 
 KEY = "FLUMENG_SIGNING_KEY"
-"""Names the file with the key of whoever applies flows."""
+"""Names the key file of a person or process that applies flows."""
 PUBLIC_BYTES = 32
 
 
 def make_key(file: Path) -> str:
-    """Write a new key for its owner alone, and give its public half. Raises UserError."""
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  seldom needed
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+    """Write a new key, readable only by its owner, and return its public half. Raises UserError."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  rarely needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
     key = ed25519.Ed25519PrivateKey.generate()
     text = key.private_bytes(
@@ -39,12 +39,12 @@ def make_key(file: Path) -> str:
 
 
 def signature(flow: str, text: str) -> str:
-    """By the key of this process; empty without one. Raises UserError."""
+    """Sign with the key of this process; empty without one. Raises UserError."""
     told = os.environ.get(KEY)
     if not told:
         return ""
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  seldom needed
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  rarely needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
     try:
         key = serialization.load_pem_private_key(Path(told).read_bytes(), None)
@@ -61,8 +61,8 @@ def signature(flow: str, text: str) -> str:
 
 def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
     """Whether ``by`` is the signature of one of them."""
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  seldom needed
-    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  seldom needed
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  rarely needed
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
     try:
         found = base64.b64decode(by, validate=True)
