@@ -1,1 +1,1 @@
-"""Reads partitions in exact ranges, runs filters and sinks on Spark, and acks what is durable."""
+"""Reads partitions in exact ranges, runs filters and sinks on Spark, and acks durable events."""

@@ -1,4 +1,4 @@
-"""``python -m flumeng.agent.collector``: started by a node, with which it speaks over pipes."""
+"""``python -m flumeng.agent.collector``: a node starts it and speaks with it over pipes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for
 
 
 def main() -> int:
-    """Until the node says stop or is gone; the exit code."""
+    """Runs until the node stops it or dies; returns the exit code."""
     given = parser.parse_args()
     logs.to_stderr("collector")
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -59,7 +59,7 @@ def _start(
     send: Callable[[Message], None],
     starting: Future[SparkSession],
 ) -> None:
-    """While this host may not use the settings, or their master is away, the node hears why."""
+    """Starts Spark; while a setting is refused or the master is away, reports that and retries."""
     try:
         java_options = class_archive.java_options(cache)
         while True:
@@ -85,7 +85,7 @@ def _start(
 
 
 def _options(given: argparse.Namespace) -> SparkOptions:
-    """Raises UserError for what this node does not take; its policy file may change."""
+    """Raises UserError for settings that the node's policy refuses; it is reread at each try."""
     if not given.spark:
         return spark.ON_THIS_HOST
     from flumeng.config import policy  # noqa: PLC0415  # only then it costs time

@@ -1,4 +1,4 @@
-"""The accumulators of a process: counts that executors report beside the rows of a batch."""
+"""Spark accumulators: counts that executors report beside the rows of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class MergedEntries(AccumulatorParam[Entries[Value]]):
-    """Each key that a task ever had stays. ``merge``: combines two values of one key."""
+    """A dictionary whose keys stay forever. ``merge`` combines two values of one key."""
 
     def __init__(self, merge: Callable[[Value, Value], Value]) -> None:
         self._merge = merge
@@ -29,8 +29,7 @@ class MergedEntries(AccumulatorParam[Entries[Value]]):
     def addInPlace(  # noqa: N802  # pyspark's
         self, value1: Entries[Value], value2: Entries[Value]
     ) -> Entries[Value]:
-        """Changes ``value1``, so that the cost grows with ``value2`` alone. Other threads only get
-        single entries of it."""
+        """Updates ``value1`` in place: the cost grows with ``value2`` alone."""
         for key, value in value2.items():
             value1[key] = self._merge(value1[key], value) if key in value1 else value
         return value1
@@ -38,13 +37,11 @@ class MergedEntries(AccumulatorParam[Entries[Value]]):
 
 @cache
 def counts(session: SparkSession) -> Accumulator[int]:
-    """Sums."""
     return session.sparkContext.accumulator({}, MergedEntries[int](operator.add))
 
 
 @cache
 def joined_ranges(session: SparkSession) -> Accumulator[JoinedRange]:
-    """The newest joined range by task and partition."""
     return session.sparkContext.accumulator({}, MergedEntries[JoinedRange](_newest))
 
 

@@ -1,9 +1,8 @@
-"""The fenced acks of one task: only the last claimant can move them.
+"""Fenced acks of one task: only the last claimant can move them.
 
-A claim rewrites every ack, so its version grows, and writes of an older owner fail with
-ConflictError: versions are the authority, not sessions and epochs. A removed ack would start with
-version 0 again, so one is only made with a check that its partition is registered, whose name is
-never used again.
+A claim rewrites every ack, so its version grows and writes of an older owner fail: versions are the
+authority, not sessions and epochs. A new ack requires a registered partition, whose name is never
+reused: a removed ack would restart at version 0.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CLAIM_AT_ONCE = 500
 
 
 class SupersededError(ConflictError):
-    """The partition has an owner under a higher ``epoch``: this one's time is over."""
+    """Another owner holds the partition under a higher ``epoch``."""
 
     def __init__(self, text: str, epoch: int) -> None:
         super().__init__(text)
@@ -38,8 +37,8 @@ class SupersededError(ConflictError):
 
 class Acks:
     """``offsets``: partition -> everything below is acked. ``emitted``: all events that begin below
-    are in the sinks; differs only where lines are joined by ``rules``. ``sure``: see ``Progress``.
-    After an error the outcome of a write may be unknown: claim again."""
+    are in the sinks; differs only where ``rules`` join lines. ``sure``: see ``Progress``. After an
+    error the outcome of a write may be unknown: claim again."""
 
     def __init__(
         self, store: Store, publisher: Publisher, flow: str, epoch: int, rules: str = ""
@@ -50,16 +49,15 @@ class Acks:
         self._paths: dict[str, ZPath[Ack]] = {}
         self._versions: dict[str, Version] = {}
         self._moving = threading.Lock()
-        """Held while an ack moves: until its version is known it looks like somebody else's."""
+        """Held while an ack moves: until its new version is known, the ack looks foreign."""
         self._rules = rules
         self.epoch = epoch
         self.offsets: dict[str, int] = {}
         self.emitted: dict[str, int] = {}
         self.sure: dict[str, int] = {}
         self.leader_epochs: dict[str, int | None] = {}
-        """Of those in ``offsets``: see ``Ack``."""
+        """See ``Ack``; keys as in ``offsets``."""
         self.inherited: set[str] = set()
-        """Partitions that an owner has claimed before."""
 
     @classmethod
     def claim(
@@ -72,12 +70,9 @@ class Acks:
         *,
         rules: str = "",
     ) -> Acks:
-        """Take all ``partitions``; those never acked start where their registration says. Lines
-        emitted under other rules are not read again. ``offsets`` lacks partitions that are gone.
-
-        Raises SupersededError when one has a higher epoch; ConflictError when an ack was written
-        meanwhile: claim again.
-        """
+        """Takes all ``partitions``; new ones begin at their registered starts. ``offsets`` lacks
+        removed ones. Raises SupersededError when one has a higher epoch; ConflictError when an ack
+        was written meanwhile: claim again."""
         acks = cls(store, publisher, flow, epoch, rules)
         names = sorted(partitions)
         for start in range(0, len(names), CLAIM_AT_ONCE):
@@ -125,8 +120,7 @@ class Acks:
         return found
 
     def _see_newest(self, name: str) -> None:
-        """The session's server may lag behind the plan that names the partition. A transaction,
-        even a refused one, is answered only once that server has applied all before it."""
+        """Catches up with the plan: a transaction, even if refused, waits for earlier ones."""
         path = partition_registry.registration(self._flow, name)
         with contextlib.suppress(ConflictError):
             self._store.commit([Check(path, Version(0))])
@@ -137,13 +131,9 @@ class Acks:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Move the acks to the ends of ``ranges``, or as far as ``joined`` says, together with
-        ``also``: all or nothing. Each range begins at its ack; an empty one only writes its
-        leader's epoch.
-
-        Raises ConflictError when another owner has claimed, UnavailableError when the outcome is
-        unknown.
-        """
+        """Moves the acks to the ends of ``ranges``, or as far as ``joined`` says, with ``also`` in
+        one transaction. Each range begins at its ack; an empty one only writes its leader's epoch.
+        Raises ConflictError after another claim, UnavailableError when the outcome is unknown."""
         moved: dict[str, Progress] = {}
         epochs = {piece.partition: piece.leader_epoch for piece in ranges}
         for piece in ranges:
@@ -172,13 +162,12 @@ class Acks:
                 self.leader_epochs[name] = epochs[name]
 
     def check(self, partition: str) -> Check:
-        """Fails a transaction once the ack of ``partition`` was claimed or moved by somebody
-        else."""
+        """Fails a transaction when another owner has claimed or moved the ack of ``partition``."""
         with self._moving:
             return Check(self._paths[partition], self._versions[partition])
 
     def require_ours(self, partitions: Iterable[str]) -> None:
-        """Raises ConflictError when somebody else has written one of them, UnavailableError."""
+        """Raises ConflictError when another owner has written one of them; UnavailableError."""
         names = sorted(partitions)
         with self._moving:
             found = self._store.read_many([self._paths[name] for name in names])

@@ -1,4 +1,4 @@
-"""A batch of a task, from its decision until it is committed."""
+"""A batch of a task, from its decision until its commit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flumeng.control.zookeeper import Write
 
 @dataclass(eq=False)
 class Batch:
-    """``outcome`` is known at ``ended``; ``waited_seconds``: for a slot. A batch under an intent
-    has an ``identity`` and fixed ``splits``. A batch of ``gaps`` has no events; any other lacks
-    what is ``left_out``. ``reread`` events were in batches before."""
+    """``waited_seconds``: for a slot. ``ended``: when ``outcome`` became known. A batch under an
+    intent has an ``identity`` and fixed ``splits``. A batch of ``gaps`` has no events; any other
+    skips ``left_out``. ``reread``: number of events that earlier batches had read."""
 
     ranges: tuple[Range, ...]
     addresses: Mapping[str, str]
@@ -49,12 +49,12 @@ class Batch:
 
     @property
     def gone(self) -> int:
-        """How many offsets it skips, of events that cannot be read."""
+        """Number of skipped offsets of unreadable events."""
         return self.scale.total(gap.told for gap in self.gaps)
 
     @property
     def refused(self) -> int:
-        """How many events had a time that a sink did not believe."""
+        """Number of events whose time a sink rejected as implausible."""
         return max((part.refused for part in self.written), default=0)
 
     @property
@@ -71,9 +71,9 @@ Intent = Literal["before", "after"]
 
 @dataclass(frozen=True)
 class Filtered:
-    """What the filters made of a task's events; None where it was not counted. ``taken``: events by
-    branch with a condition. ``failed``: events that each filter, by its place, dropped because it
-    could not process them. ``read``: events read; None where offsets count them."""
+    """Counts of a task's filters; None where not counted. ``taken``: events by branch with a
+    condition. ``failed``: events that each filter, by its place, could not process and dropped.
+    ``read``: events read; None where offsets count them."""
 
     dropped: int | None = 0
     parse_errors: int | None = 0
@@ -85,9 +85,8 @@ class Filtered:
 
 class Pipeline(Protocol):
     """A flow's filters and sinks. ``roots``: where its sinks stage; under ``spare_roots`` stages
-    make their directories themselves, if at all. ``shareable``: a batch may share its job with
-    other flows. ``intent``: when it is written, before the stages or before the commit; None:
-    never."""
+    create their directories on demand. ``shareable``: a batch may share its job with other flows.
+    ``intent``: written before the stages, or between stages and commit; None: never."""
 
     @property
     def spec(self) -> FlowSpec: ...
@@ -106,26 +105,25 @@ class Pipeline(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong while batches are written all the same."""
+        """A fault that does not stop batches."""
 
     def event_bytes(self) -> float | None:
-        """Mean size of an event as it was read, since the last call; None when not counted."""
+        """Mean size of an event as read, since the last call; None when not counted."""
 
     def filtered(self) -> Filtered: ...
 
     def splits(self, ranges: Sequence[Range], scale: Scale) -> int:
-        """Into how many splits it would cut a batch of ``ranges``."""
+        """Number of splits for a batch of ``ranges``."""
 
     def joined(self, ranges: Sequence[Range]) -> Mapping[str, JoinedRange]:
-        """The joined lines of the batch written last, by partition. Lacks ranges that executors did
-        not report."""
+        """Joined lines of the last batch, by partition; lacks ranges without a report."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A batch to write now. With ``identity`` it is cut into exactly ``splits`` splits. ``gaps``
-    are not read; dead letters record them. ``apart``: it takes one of Spark's tasks, since it may
-    never end. ``done`` gets the outcome once, from any thread, and only stores it."""
+    """A batch to write now. With ``identity`` it has exactly ``splits`` splits. ``gaps`` are
+    recorded as dead letters, not read. ``apart``: it takes one of Spark's tasks, since it may never
+    end. ``done`` gets the outcome once, from any thread, and only stores it."""
 
     pipeline: Pipeline
     ranges: Sequence[Range]
@@ -145,5 +143,5 @@ class Work:
 
     @classmethod
     def trial(cls, pipeline: Pipeline) -> Work:
-        """An empty batch, to check that the flow fits together."""
+        """An empty batch that checks the flow's stages."""
         return cls(pipeline, (), {}, {}, 0.0, lambda _outcome: None)

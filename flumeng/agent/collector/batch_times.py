@@ -1,7 +1,5 @@
-"""Measures how old events are when they are acked, and how long each sink takes for a split.
-
-Executors add sums to the process's accumulator. A split that is read or written twice counts twice.
-"""
+"""Measures the age of acked events and the time of each sink per split. A split that is read or
+written twice counts twice."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ RECEIVED, RECEIVED_MICROS = "received events", "received micros"
 
 @dataclass(frozen=True)
 class Received:
-    """A number of ``events``, and the ``mean`` of their times of receipt in epoch seconds."""
+    """``mean``: mean time of receipt of the ``events``, in epoch seconds."""
 
     events: int
     mean: float
@@ -30,14 +28,12 @@ class Received:
 
 @dataclass(frozen=True)
 class Times:
-    """Measurements since the last call. ``writes``: the histogram of each sink's splits."""
-
     received: Received | None
     writes: dict[str, Counts]
 
 
 class BatchTimes:
-    """The measurements of one task, in the driver. ``sinks``: the places of its sinks."""
+    """Measurements of one task, in the driver. ``sinks``: their places."""
 
     def __init__(self, counts: Accumulator[int], task: str, sinks: Sequence[str]) -> None:
         self._counts = counts
@@ -48,13 +44,12 @@ class BatchTimes:
         self._before = self._values()
 
     def noting(self, batch: LazyBatch) -> LazyBatch:
-        """Adds a stage that records the times of receipt; the events stay as they are."""
         handle = AccumulatorHandle.of(self._counts)
         return batch.arrow(NoteReceipt(self._task, handle), batch.schema)
 
     def timed(self, before: LazyBatch, written: LazyBatch, sink: str) -> LazyBatch:
-        """Times the stages of a sink, which turn ``before`` into ``written``. A sink that takes a
-        DataFrame is not timed: its time cannot be separated from that of Spark's earlier steps."""
+        """Times a sink's stages, from ``before`` to ``written``; not a sink that takes a DataFrame,
+        whose time is inseparable from Spark's earlier steps."""
         stages = written.after(before)
         if stages is None:
             return written
@@ -80,7 +75,7 @@ class BatchTimes:
 
 @dataclass(frozen=True)
 class NoteReceipt:
-    """A stage behind the read that records the mean time of receipt of each split."""
+    """Stage behind the read: records the mean time of receipt of each split."""
 
     task: str
     counts: AccumulatorHandle[int]
@@ -99,7 +94,7 @@ class NoteReceipt:
 
 @dataclass(frozen=True)
 class TimeWrite:
-    """Runs and times the ``stages`` of a sink, without the time spent on computing their input."""
+    """Runs and times the ``stages`` of a sink, without the time of their input."""
 
     stages: tuple[Stage, ...]
     task: str
@@ -136,6 +131,6 @@ class _Timed:
 
 
 def _keys(sink: str) -> list[str]:
-    """The accumulator keys of a sink: one for each bound of the histogram, then one for the sum."""
+    """Accumulator keys of a sink: one per histogram bucket, then the sum."""
     bounds = [f"write {sink} {number}" for number in range(len(FLOW_SECONDS) + 1)]
     return [*bounds, f"write {sink} micros"]

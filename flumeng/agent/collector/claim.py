@@ -1,17 +1,15 @@
-"""One claim of a task's partitions, from taking them until it is let go or a step fails.
+"""One claim of a task's partitions, until their release or the first failed step.
 
 Rules
-1. Nothing is read, staged or acked before the partitions are claimed and the leftovers of an
-   earlier owner are cleared up. After any failure the task claims again, which settles every write
-   whose outcome is unknown.
+1. Nothing is read, staged or acked before the claim and the recovery of leftovers. After any
+   failure the task claims again, which settles every write of unknown outcome.
 2. A batch is an exact set of ranges. Its acks move before its write (at most once), after its files
    are shown (at least once), or in one transaction with its commit record (exactly once).
-3. A target that knows batches by number is written under an intent only, whatever the delivery. An
-   open intent is repeated exactly, before anything new.
-4. Two batches may be written at a time; they are committed in order, and never past one that
-   failed. At most once writes one at a time, so that a crash loses no more than that.
-5. Where lines are joined, a batch reports how far it may be acked, and the next one begins there:
-   one at a time.
+3. Targets that know batches by number are written under an intent only. An open intent is repeated
+   exactly, before anything new.
+4. Two batches may be written at a time; commits keep their order and stop at a failed batch. At
+   most once writes one at a time, so that a crash loses no more than that.
+5. Where lines are joined, batches run one at a time: each reports where the next one begins.
 """
 
 from __future__ import annotations
@@ -59,8 +57,6 @@ LOOK_SECONDS = 5.0
 
 
 class Readable(Protocol):
-    """How far partitions can be read now; see ``Partitions``."""
-
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]: ...
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None: ...
@@ -74,7 +70,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Backlog:
-    """The next batch would have ``events`` and is due in ``due_seconds``; None: no events wait."""
+    """Size of the next batch, due in ``due_seconds``; None: no events wait."""
 
     events: int
     due_seconds: float | None
@@ -132,24 +128,23 @@ class ClaimedTask:
             if repeat.revision != assignment.revision:
                 raise ConflictError("a batch of another revision was decided meanwhile")
             readable.leave_out(repeat.left_out)
-        inherited = bool(self._acks.inherited)  # what is there has waited for an owner long enough
+        inherited = bool(self._acks.inherited)  # the backlog has waited for an owner
         self._waiting_since: float | None = -math.inf if inherited else None
         self.planned = dict(self._acks.emitted)
         self._leader_epochs = dict(self._acks.leader_epochs)
-        """The leader of each partition that had everything below ``planned``."""
+        """Leader epoch of each partition as of ``planned``."""
         readable.follow(self._leader_epochs)
         self._handoff = Handoff()
         self._replayed_below: dict[str, int] = {}
 
     @property
     def caught_up(self) -> bool:
-        """Whether at the last look all partitions were reachable and everything readable was
-        acked."""
+        """Whether the last look reached all partitions and found every readable event acked."""
         return self._caught_up and not self._running
 
     @property
     def proven(self) -> bool:
-        """Whether this claim has committed a batch, or found that there is none to do."""
+        """Whether this claim has committed a batch, or found none to do."""
         return self._last_end > 0 or self.caught_up
 
     @property
@@ -160,12 +155,10 @@ class ClaimedTask:
 
     @property
     def running(self) -> bool:
-        """Whether a batch is being written or waits for its commit."""
         return bool(self._running)
 
     @property
     def written(self) -> bool:
-        """Whether the oldest batch waits for its commit."""
         return bool(self._running) and self._running[0].outcome is not None
 
     @property
@@ -183,12 +176,11 @@ class ClaimedTask:
 
     @property
     def handed_off(self) -> bool:
-        """Whether everything that ``hand_off`` asked for and that can be read is acked."""
+        """Whether all readable events that ``hand_off`` requested are acked."""
         return self._handoff.done and not self._running
 
     def look(self, *, eager: bool) -> Backlog:
-        """The backlog to read now. ``eager`` does not wait for events to gather; neither do full
-        and closed partitions."""
+        """The readable backlog. ``eager``, full and closed partitions make it due at once."""
         reached = self._reached()
         safe = self._safe(reached)
         if (repeat := self._delivery.repeat) is not None:
@@ -217,19 +209,17 @@ class ClaimedTask:
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 
     def refresh(self) -> None:
-        """Let the next look see everything that is safe at this moment."""
+        """Makes the next look see everything that is safe now."""
         self._readable.refresh(self.planned)
 
     def hand_off(self) -> None:
-        """Deliver everything that is safe now, in as many batches as it takes, without waiting for
-        events to gather."""
+        """Delivers everything that is safe now, without waiting for full batches."""
         self.refresh()
         self._handoff.begin(self.planned)
 
     def start(self, most_events: int | None = None) -> Batch | None:
-        """Stage the next batch, of everything readable that fits into ``most_events`` (None: any
-        size). None when no events wait. Raises errors of the store and the lake; then the claim is
-        useless."""
+        """Stages the next batch, at most ``most_events`` (None: any size). None when no events
+        wait. Raises errors of the store and the lake; then the claim is useless."""
         reached = self._reached()
         limit = self._size.events if most_events is None else min(self._size.events, most_events)
         repeat = self._delivery.repeat
@@ -288,14 +278,14 @@ class ClaimedTask:
         return batch
 
     def settle(self, batch: Batch, outcome: Outcome) -> None:
-        """``batch`` is written, or has failed; a later outcome is ignored."""
+        """Records the outcome of a batch; later outcomes are ignored."""
         if batch.outcome is None:
             batch.ended = self._clock()
             batch.outcome = outcome
 
     def commit(self) -> Batch:
-        """Commit the oldest batch, which is written. Raises the batch's error, or one of the store
-        or the lake; then the claim is useless."""
+        """Commits the oldest batch, which is written. After any error, also its own, the claim is
+        useless."""
         batch = self._running.popleft()
         assert batch.outcome is not None
         if isinstance(batch.outcome, Exception):
@@ -333,8 +323,8 @@ class ClaimedTask:
     def _under_leaders(
         self, ranges: Sequence[Range], reached: Mapping[str, Reach], *, cut_is_told: bool
     ) -> tuple[Range, ...]:
-        """Until a cut's gap record is written, acks keep the old epoch, which shows the cut: a
-        repeated batch may come first."""
+        """Keeps the old epoch until a cut's gap record is written: a repeated batch may come
+        first."""
 
         def epoch(partition: str) -> int | None:
             reach = reached[partition]
@@ -344,7 +334,7 @@ class ClaimedTask:
         return tuple(replace(piece, leader_epoch=epoch(piece.partition)) for piece in ranges)
 
     def _joined(self, batch: Batch) -> Mapping[str, Progress] | None:
-        """How far the acks move; None: to the ends of the ranges."""
+        """The acks after the batch; None: the ends of its ranges."""
         if self._joins is None or batch.gaps:
             return None
         return self._joins.progress_of(batch, self._pipeline.joined(batch.ranges))
@@ -382,8 +372,7 @@ class ClaimedTask:
         return {name: reach.safe for name, reach in reached.items()}
 
     def _look_at_acks(self, reached: Mapping[str, Reach]) -> None:
-        """An operator may have moved the ack of a stopped partition: then ConflictError, and a new
-        claim."""
+        """Raises ConflictError when an operator has moved the ack of a stopped partition."""
         still = [name for name, reach in reached.items() if reach.held]
         if still and self._clock() >= self._next_look:
             self._next_look = self._clock() + LOOK_SECONDS
@@ -391,8 +380,7 @@ class ClaimedTask:
                 self._acks.require_ours(still)
 
     def _mark_replayed(self, reached: Mapping[str, Reach]) -> None:
-        """Events that were safe at the claim may have been delivered without an ack by an earlier
-        owner."""
+        """Marks events of earlier owners: they may be delivered, but not acked."""
         if self._pipeline.spec.delivery != "at-least-once":
             return
         for name in reached.keys() & self._acks.inherited - self._replayed_below.keys():
@@ -411,6 +399,6 @@ def _address(piece: Range, reach: Reach) -> str:
 
 
 def can_be_read(ranges: Sequence[Range], reached: Mapping[str, Reach]) -> bool:
-    """Whether all ranges of a repeated batch can be read, but for what it leaves out."""
+    """Whether a repeated batch can be read now, apart from its left-out parts."""
     ends = {name: max(reach.safe, reach.repeatable) for name, reach in reached.items()}
     return all(ends.get(piece.partition, 0) >= piece.end for piece in ranges)

@@ -1,7 +1,6 @@
-"""An archive of the classes that Spark's JVM loads at its start (class-data sharing, JEP 350).
+"""Class-data sharing (JEP 350) for Spark's JVM: an archive of the classes loaded at its start.
 
-Loading and verifying classes takes most of Spark's start. The archive is made once, by a Spark
-session that does what a collector does. Its name tells the Java and the jars that it fits.
+It saves most of Spark's start. Its name identifies the Java and the jars that it fits.
 """
 
 from __future__ import annotations
@@ -30,18 +29,16 @@ ROOM_BYTES = 512 * 1024 * 1024
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 BACKGROUND_NICENESS = 19
 BACKGROUND_AFTER_SECONDS = 60.0
-"""A collector that has run for so long will likely be started again."""
+"""A collector that has run this long will likely be started again."""
 
 
 def cache_of(data: Path) -> Path:
-    """The directory of archives: ``FLUMENG_CACHE``, else in the node's data directory."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given) if given else data / "cache"
 
 
 def archive_in(cache: Path) -> Path:
-    """The archive for this Java and these jars, whether or not it exists. Raises UserError without
-    Java."""
+    """The archive for this Java and these jars; may not exist. Raises UserError without Java."""
     java = Path(find_java()).resolve()
     jars = Path(pyspark.__file__).parent / "jars"
     content = [f"{java} {java.stat().st_mtime_ns}"]
@@ -51,7 +48,7 @@ def archive_in(cache: Path) -> Path:
 
 
 def java_options(cache: Path) -> str:
-    """Options that use the archive; empty unless there is one of our user."""
+    """JVM options that use the archive; empty unless it exists and belongs to this user."""
     archive = archive_in(cache)
     with suppress(OSError):
         if archive.stat().st_uid == os.getuid():
@@ -60,14 +57,13 @@ def java_options(cache: Path) -> str:
 
 
 def make_later(cache: Path) -> None:
-    """Start making the archive once this process will likely be started again."""
     timer = threading.Timer(BACKGROUND_AFTER_SECONDS, make_in_background, [cache])
     timer.daemon = True
     timer.start()
 
 
 def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
-    """Start making the archive at the lowest priority; None when it exists or has no room."""
+    """Creates the archive at the lowest priority; None when it exists or the disk is full."""
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if archive_in(cache).exists() or shutil.disk_usage(cache).free < ROOM_BYTES:
@@ -83,8 +79,8 @@ def make_in_background(cache: Path) -> subprocess.Popen[bytes] | None:
 
 
 def make(cache: Path) -> Path:
-    """Make the archive unless it exists; one process makes it while others wait. Raises UserError
-    when Java is missing or ``cache`` cannot be written."""
+    """Creates a missing archive under a file lock. Raises UserError without Java or write
+    access."""
     archive = archive_in(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,8 +99,7 @@ def make(cache: Path) -> Path:
 
 
 def _train(scratch: Path, archive: Path) -> None:
-    """Load the classes of a collector, and end the JVM in order: it writes the archive at its
-    end."""
+    """Loads a collector's classes, then ends the JVM regularly: it writes the archive at exit."""
     from flumeng.agent.collector import spark  # noqa: PLC0415  that module asks this one for its options
 
     options = f"-XX:ArchiveClassesAtExit={archive} {QUIET}"

@@ -1,12 +1,12 @@
-"""Makes files visible in one step with the acks: staging, commit records and recovery.
+"""Two-phase commit of files and acks: staging, commit records and recovery.
 
-A batch is written below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. One transaction moves its acks and
+A batch is staged below ``ROOT/_flumeng/PARTITION.EPOCH.UUID``. One transaction moves its acks and
 creates its commit record, which lists every rename. From then on any process may finish it, any
 number of times: a rename takes effect once, and a record's name is used once.
 
-A staging directory without a record is of an undecided batch. The next owner of its partition
-removes it in this order, which also holds for owners that wake up late: *list, claim, finish
-records, remove what was listed*. What was listed was staged under acks that the claim has fenced.
+A staging directory without a record belongs to an undecided batch. The next owner removes it, safe
+even for owners that wake up late: *list, claim, finish records, remove the listed directories*. The
+claim has fenced the acks under which they were staged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNREACHED = (UnavailableError, OSError)
 
 
 class Commits:
-    """The commits of one task. ``open_store`` finds the file store of a URI, and the path there."""
+    """Commits of one task. ``open_store`` resolves a URI to its file store and path."""
 
     def __init__(
         self, store: Store, flow: str, task: str, open_store: OpenStore = open_store
@@ -46,8 +46,8 @@ class Commits:
     def leftovers(
         self, roots: Iterable[str], partitions: Iterable[str], spare: Collection[str] = ()
     ) -> list[str]:
-        """Staging directories for batches of ``partitions``. Call this before claiming them.
-        Directories under an unreachable root of ``spare`` are left to a later owner."""
+        """Staging directories of ``partitions``; call this before claiming them. Skips unreachable
+        roots of ``spare``, for a later owner."""
         mine = frozenset(partitions)
         found = []
         for root in sorted(set(roots)):
@@ -63,9 +63,9 @@ class Commits:
         return found
 
     def recover(self, leftovers: Sequence[str]) -> None:
-        """Finish every decided batch of the flow, also of other tasks, then remove ``leftovers``.
-        Call this after claiming and before staging. A record that cannot be finished stops its own
-        task only; its staging directories are left alone."""
+        """Finishes every decided batch of the flow, also of other tasks, then removes
+        ``leftovers``. Call this after claiming and before staging. A record that cannot be finished
+        raises in its own task only; its staging directories stay."""
         removable = set(leftovers)
         for name in self._store.children(paths.commits(self._flow)):
             path = paths.commit(self._flow, name)
@@ -86,7 +86,7 @@ class Commits:
         self._remove(*sorted(removable))
 
     def name(self, root: str, partition: str, epoch: int) -> str:
-        """A new staging directory (URI) for a batch that reads ``partition``; not made yet."""
+        """URI of a new staging directory for a batch that reads ``partition``; not created yet."""
         staging = below(root, STAGING, f"{partition}.{epoch}.{uuid.uuid4().hex}")
         self._open_store(staging)
         return staging
@@ -100,7 +100,7 @@ class Commits:
     def record(
         self, epoch: int, staging: Sequence[str], files: Sequence[tuple[str, str]]
     ) -> Commit:
-        """The commit record of these. Raises BatchTooWideError."""
+        """Raises BatchTooWideError."""
         record = Commit(epoch=epoch, staging=tuple(staging), files=tuple(files))
         if len(codec.encode(record)) > paths.commit.size_bytes:
             raise BatchTooWideError(f"{len(files)} files do not fit into one commit record")
@@ -114,9 +114,8 @@ class Commits:
         also: Sequence[Write] = (),
         joined: Mapping[str, Progress] | None = None,
     ) -> None:
-        """Decide the batch, together with ``also``, and show its files; see ``Acks.advance``.
-        Raises ConflictError before anything is decided; after any other error it may be: claim and
-        recover."""
+        """Decides the batch with ``also``, and shows its files; see ``Acks.advance``. Nothing is
+        decided after ConflictError; after any other error it may be: claim and recover."""
         if not record.files:
             acks.advance(ranges, also, joined)
             self._remove(*record.staging)
@@ -126,14 +125,14 @@ class Commits:
         self._finish(path, record)
 
     def publish(self, staging: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
-        """Show files without a record, for deliveries in which a crash may lose or repeat them."""
+        """Shows files without a record, for deliveries in which a crash may lose or repeat them."""
         missing = self._rename(files)
         if missing:
             raise UnavailableError(f"{missing[0][0]} was removed, perhaps by a later owner")
         self._remove(*staging)
 
     def discard(self, staging: Iterable[str]) -> None:
-        """Remove what no commit needs; a later owner removes what cannot be reached."""
+        """Removes unneeded staging directories; unreachable ones are left to a later owner."""
         for place in staging:
             try:
                 self._remove(place)
@@ -157,7 +156,7 @@ class Commits:
         self._remove(*record.staging)
 
     def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Carry out the renames; gives those with neither a source nor a target left."""
+        """Renames files; returns the moves with neither source nor target."""
         by_store: defaultdict[FileStore, list[tuple[str, str]]] = defaultdict(list)
         for source, target in files:
             store, source_path = self._open_store(source)

@@ -1,4 +1,4 @@
-"""A collector process: Spark's session, the tasks, and who watches both."""
+"""A collector process: Spark's session, the tasks, and the watchdogs of both."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ LEAST_SLOTS = 2
 def run(
     parent: Parent, starting: Future[SparkSession], given: argparse.Namespace, cache: Path
 ) -> int:
-    """Until the node says stop or is gone; the exit code. ``starting`` gives Spark's session, or
-    raises UserError; ``given``: the process's arguments; ``cache``: for the archive of classes."""
+    """Runs until the node stops it or dies; returns the exit code. ``starting`` gives Spark's
+    session, or raises UserError."""
     in_progress = InProgress(given.data)
     process.serve_as("collector")
     measures = Measures()
@@ -150,8 +150,7 @@ def run(
 
 
 def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data: Path) -> None:
-    """Raises UserError for what a node with the directory ``data`` does not run of a flow, in
-    whichever branch it stands."""
+    """Raises UserError for parts of a flow that the policy or the directory ``data`` forbids."""
     for part in (*spec.partitioned, *spec.all_filters, *spec.targets):
         allowed.require(part)
         require_outside(data, part)
@@ -175,7 +174,7 @@ def require_catalog(options: SparkOptions, part: Component[Declared]) -> None:
 
 
 def bounded(allowed: Policy) -> OpenStore:
-    """``open_store``, for what may be written: also what a commit record of another names."""
+    """``open_store`` within the policy, also for commit records of other nodes."""
 
     def open_store(uri: str) -> tuple[FileStore, str]:
         allowed.require_output(uri)

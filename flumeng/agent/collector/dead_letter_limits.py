@@ -1,7 +1,7 @@
-"""Keeps the dead letters of the flows that run here within their limits.
+"""Retention of the dead letters of the flows that run here.
 
-Deletes whole files, but none that a replay still has to read. Each collector of a flow does it,
-since hosts may have dead letters of their own.
+Deletes whole files, never one that a replay still has to read. Each collector of a flow does it,
+since hosts may have local dead letters.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3_600.0
 LOOK_SECONDS = 10.0
-"""So soon a new flow is looked at."""
 
 
 class DeadLetterLimits:
-    """``watch`` is called by any thread, ``follow`` runs in one of its own. ``clock`` gives seconds
-    since the epoch."""
+    """``watch`` is called by any thread, ``turn`` by one. ``clock``: seconds since the epoch."""
 
     def __init__(
         self, store: Store, measures: Measures, clock: Callable[[], float] = time.time
@@ -44,13 +42,12 @@ class DeadLetterLimits:
         self._lock = threading.Lock()
 
     def watch(self, pipeline: Pipeline) -> None:
-        """For as long as a task has it."""
         if pipeline.spec.dead_letters is not None and pipeline.spec.dead_letters.keep is not None:
             with self._lock:
                 self._pipelines[pipeline.spec.flow] = pipeline
 
     def turn(self) -> None:
-        """Check the flows whose hour is over."""
+        """Checks each flow once an hour."""
         with self._lock:
             flows = {flow: pipeline.spec for flow, pipeline in self._pipelines.items()}
         self._looked = {flow: at for flow, at in self._looked.items() if flow in flows}
@@ -68,8 +65,8 @@ class DeadLetterLimits:
                     log.exception("the dead letters of flow %s stay", flow)
 
     def apply(self, spec: FlowSpec) -> int:
-        """Delete files over the limits; gives how many. A replay or backfill has no letters of its
-        own. Raises CorruptError, UserError, UnavailableError."""
+        """Deletes files over the limits and returns their number. Raises CorruptError, UserError,
+        UnavailableError."""
         flow, part = spec.flow, spec.dead_letters
         current = dead_letters_of(self._store, flow).current
         assert part is not None

@@ -1,8 +1,5 @@
-"""Delivers a written batch: the order of its files, its acks and its intent.
-
-At least once shows files, then moves acks; at most once has moved them before the write. Exactly
-once decides both in one transaction; targets that know batches by number get it from an intent.
-"""
+"""Delivers a written batch: the order of its files, its acks and its intent. At least once shows
+files, then moves acks. Exactly once decides both in one transaction."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from zkschema.records import Intent
 
 
 class Delivery:
-    """Of one claim of a task. ``repeat``: the batch of an open intent, which comes first;
-    ``repeating``: it is not acked yet. Useless once a call has raised."""
+    """``repeat``: the batch of an open intent, which comes first; ``repeating``: it is not acked
+    yet. Useless once a call has raised."""
 
     def __init__(
         self, pipeline: Pipeline, acks: Acks, commits: Commits, intents: Intents, revision: int
@@ -34,20 +31,17 @@ class Delivery:
         self.repeating = self.repeat is not None
 
     def take_repeat(self, unread: Sequence[Range]) -> tuple[BatchId, int]:
-        """The identity and the splits of the batch to repeat, which is written without
-        ``unread``."""
+        """Identity and splits of the batch to repeat, which is written without ``unread``."""
         assert self.repeat is not None
         self._intents.leave_out(unread)
         repeat, self.repeat = self.repeat, None
         return _identity(repeat), repeat.splits
 
     def decide(self, ranges: Sequence[Range], splits: int, unread: Sequence[Range]) -> BatchId:
-        """Write the intent of a batch."""
         return _identity(self._intents.decide(ranges, self._revision, splits, unread))
 
     def commit(self, batch: Batch, joined: Mapping[str, Progress] | None) -> None:
-        """Deliver a written batch; ``joined``: how far its acks move, None: to the ends of its
-        ranges."""
+        """Delivers a written batch. ``joined``: its new acks; None: the ends of its ranges."""
         outcome = batch.written
         files = [move for part in outcome for move in part.files]
         spare = self._pipeline.spare_roots - {root for one in outcome for root in one.staged}

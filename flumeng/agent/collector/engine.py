@@ -1,7 +1,5 @@
-"""Runs batches on Spark: with SQL in it as DataFrames, all in Arrow as units.
-
-Units need no DataFrame, whose planning costs more than a small batch, and share jobs.
-"""
+"""Runs batches on Spark: as DataFrames when SQL is involved, else as units in Arrow. Units share
+jobs and need no DataFrame, whose planning costs more than a small batch."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ from flumeng.platform.errors import FlumengError
 
 WARM_SECONDS = 30.0
 NAMED = 3
-"""So many tasks are named in the description of a shared job."""
 MOST_BYTES = 500_000
 """Larger jobs send their units as data: from 1 MiB on Spark writes a job's closure into a file that
 stays until the session ends."""
@@ -47,8 +44,7 @@ Recording = Callable[[str, Sequence[Work]], AbstractContextManager[None]]
 
 
 class SparkEngine:
-    """See ``Engine``. Its pipelines are ``SparkPipeline``. ``recording`` is entered with the name
-    and the batches of each job while it runs."""
+    """See ``Engine``; for ``SparkPipeline`` only. ``recording``: a context around each job."""
 
     def __init__(self, spark: SparkSession, recording: Recording | None = None) -> None:
         self._context = spark.sparkContext
@@ -66,9 +62,8 @@ class SparkEngine:
         self._context.cancelJobGroup(job)
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Keeps Spark's Python workers and the modules of its pipelines ready for standbys: the
-        first job of a session takes two seconds, the modules one more, and idle workers end after a
-        minute. Runs one empty job for all of them, now and then."""
+        """Runs empty jobs to keep Python workers and modules warm. A session's first job takes two
+        seconds, modules one more, and idle workers end after a minute."""
         assert isinstance(pipeline, SparkPipeline)
         with self._warming:
             fresh = pipeline.modules - self._warm_modules
@@ -205,7 +200,6 @@ class _Part:
 
 
 def describe(works: Sequence[Work]) -> str:
-    """The description of the job of ``works`` in Spark's UI."""
     tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
     if len(works) == 1:
         return f"{tasks[0]}: {_said(works[0].ranges)}"
@@ -225,7 +219,6 @@ def _said(ranges: Sequence[Range]) -> str:
 
 
 def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
-    """``sinks``: number -> place, of the sinks that the unit writes to."""
     if kind == units.HUNG:
         return HungError.after(units.LIMIT_SECONDS, list(sinks.values()), content.decode())
     if kind == units.LEFT:

@@ -1,8 +1,5 @@
-"""Runs a batch with several outputs so that each event is read and filtered once.
-
-Arrow outputs behind a fork share one run, which holds the batch. For outputs in Spark SQL, Spark
-caches it.
-"""
+"""Plans a batch with several outputs so that each event is read and filtered once. Arrow outputs
+share one run, which holds the batch in memory; for Spark SQL, Spark caches it."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch,
 
 @dataclass(frozen=True)
 class Leaf:
-    """``batch`` as far as the last stage of the sink with that number."""
+    """``batch`` up to the last stage of sink number ``sink``."""
 
     sink: int
     batch: LazyBatch
@@ -27,9 +24,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Fork:
-    """Several ``outputs`` share ``batch``. ``plan`` plans them: on ``batch``, or on the same rows
-    cached by Spark. ``counting`` gives the stages that count the batch when all outputs are
-    Arrow."""
+    """Several ``outputs`` share ``batch``. ``plan`` plans them on ``batch``, or on its rows cached
+    by Spark. ``counting`` gives the stages that count the batch when all outputs are Arrow."""
 
     batch: LazyBatch
     plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
@@ -51,13 +47,12 @@ class Fork:
 
 @dataclass(frozen=True)
 class Run:
-    """A batch as far as the last stage of ``sinks``; of several it yields BRANCH_SCHEMA."""
+    """A batch up to the last stage of ``sinks``; with several sinks it yields BRANCH_SCHEMA."""
 
     batch: LazyBatch
     sinks: tuple[int, ...]
 
     def rows(self, found: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
-        """The rows of each of its sinks, out of the rows of the batch."""
         if len(self.sinks) == 1:
             yield self.sinks[0], list(found)
             return
@@ -67,8 +62,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a batch. ``splits`` is what each Spark task reads, ``cached`` what several runs
-    have in common, inner ones last."""
+    """``splits``: the read of each Spark task. ``cached``: shared by several runs, inner ones
+    last."""
 
     splits: tuple[Split, ...]
     runs: tuple[Run, ...]
@@ -81,8 +76,8 @@ class Plan:
 
     @property
     def preparable(self) -> bool:
-        """Whether another batch may run by the same plan. Spark finds cached DataFrames by their
-        plan, whatever events they hold, so there must be none."""
+        """Whether other batches may reuse the plan: not with cached DataFrames, which Spark finds
+        by their plan, whichever events they hold."""
         return not self.cached and all(run.batch.action is None for run in self.runs)
 
     def release(self) -> None:
@@ -92,7 +87,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Tail:
-    """Arrow stages to the end of ``sinks``, which yield ``schema``."""
+    """Arrow stages up to the end of ``sinks``, which yield ``schema``."""
 
     stages: tuple[Stage, ...]
     schema: pa.Schema

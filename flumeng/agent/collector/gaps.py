@@ -1,7 +1,5 @@
-"""Gaps: events that cannot be read any more, where a flow says to go on without them.
-
-A gap is a range in a batch of its own, acked with a gap record among the flow's dead letters.
-"""
+"""Gaps: unreadable events, where a flow allows continuing without them. A gap is a range in a batch
+of its own, acked with a gap record among the flow's dead letters."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ NO_COLUMNS = pa.schema([])
 
 @dataclass(frozen=True)
 class Gap:
-    """An unreadable range, the reason, and the writes that go with its ack. A ``cut`` lies below
-    the ack: then the range is empty, and only its leader's epoch is acked."""
+    """An unreadable range, and the writes that go with its ack. A ``cut`` lies below the ack: then
+    the range is empty, and only its leader's epoch is acked."""
 
     piece: Range
     why: str
@@ -34,13 +32,11 @@ class Gap:
 
     @property
     def told(self) -> Range:
-        """The range that the gap record names."""
         return self.cut or self.piece
 
     @property
     def source(self) -> str:
-        """The partition in the record's id. Events at the offsets of a cut log may have records of
-        their own."""
+        """The partition in the record's id; unique for a cut, whose offsets may have records."""
         name = self.piece.partition
         return name if self.cut is None else f"{name}.cut-{self.cut.end}"
 
@@ -52,7 +48,7 @@ class Gap:
 
 
 def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
-    """Gaps of the partitions that are read on from ``planned``; at most ``most``."""
+    """At most ``most`` gaps, of partitions whose reading continues at ``planned``."""
     found = (
         _gap(Range(name, start, max(start, reached[name].gone_below)), reached[name])
         for name, start in sorted(planned.items())
@@ -63,7 +59,7 @@ def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) ->
 
 
 def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """These ranges as gaps when nothing of them can be read any more, else none."""
+    """All ranges as gaps when every one is entirely unreadable, else none."""
     there = all(
         piece.partition in reached and _is_gone(piece, reached[piece.partition]) for piece in ranges
     )
@@ -71,8 +67,7 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 
 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
-    """Unreadable parts within these ranges of a batch. A range that ends inside such a part reports
-    it first."""
+    """Unreadable parts of a batch; each belongs to the range in which it starts."""
     return tuple(
         Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
         for piece in ranges
@@ -88,7 +83,7 @@ def _is_gone(piece: Range, reach: Reach) -> bool:
 
 
 def _gap(piece: Range, reach: Reach) -> Gap:
-    """A part that begins before it was reported by the range before, see ``left_out``."""
+    """Omits parts that begin before ``piece``: ``left_out`` has reported them."""
     if reach.cut is not None and not piece.events:
         cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
         return Gap(piece, reach.cut.why, cut=cut)
@@ -98,8 +93,7 @@ def _gap(piece: Range, reach: Reach) -> Gap:
 
 @dataclass(frozen=True)
 class RefuseGaps:
-    """A stage that refuses one event a gap, with its reason, and yields none. The event has the
-    columns of the flow's events behind its filters, mostly null."""
+    """Stage that refuses one event a gap, with its reason, and yields none."""
 
     refused: tuple[tuple[Range, str, str], ...]
     schema: pa.Schema
@@ -140,7 +134,7 @@ class RefuseGaps:
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column in the flow's type; null where its filters have made something else of it."""
+    """Casts a column to the flow's type; null where its filters have changed the type."""
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -1,9 +1,9 @@
-"""The intent: the batch that a task has decided to write to targets that know batches by number.
+"""Intents: write-ahead records of batches for targets that know batches by number.
 
-It is written before the target is, and ends with the acks. The next owner repeats an open intent
-exactly, before anything new. What cannot be read of the batch is written into it first. Intents are
-not claimed: each decision is checked against an ack at its owner's version. Masters write an
-intent's epoch when partitions leave an ended task; an earlier owner then decides nothing.
+An intent is written before the target, and ends with the acks. The next owner repeats an open
+intent exactly, before anything new; it first adds newly unreadable parts. Each decision is checked
+against an ack at its owner's version. Masters write an intent's epoch when partitions leave an
+ended task; an earlier owner then decides nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from zkschema.records import NOTHING, Intent
 
 
 def read(store: Store, flow: str, task: str) -> Intent | None:
-    """The task's last intent; None when it never had one."""
     found = store.read(paths.intent(flow, task))
     return None if found is None else found.value
 
 
 class Intents:
-    """The intent of one task under one claim of its acks. Useless once a call has raised: claim
-    again, since the outcome of the write may be unknown."""
+    """The intent of one task under one claim. Useless once a call has raised: the outcome may be
+    unknown, so claim again."""
 
     def __init__(
         self,
@@ -39,9 +38,9 @@ class Intents:
         task: str,
         name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Reads it. Call this after claiming ``acks``; ``name`` makes a unique name. Raises
-        CorruptError when an open one does not follow the acks; SupersededError when partitions have
-        left the task since the assignment; ConflictError when somebody else has claimed."""
+        """Call this after claiming ``acks``. Raises CorruptError when an open intent does not
+        follow the acks, SupersededError when partitions have left the task, ConflictError after
+        another claim."""
         self._store = store
         self._acks = acks
         self._path = paths.intent(flow, task)
@@ -76,8 +75,7 @@ class Intents:
         splits: int,
         left_out: Sequence[Range] = (),
     ) -> Intent:
-        """Write the intent of the next batch. Raises ConflictError when somebody else has claimed,
-        UnavailableError."""
+        """Raises ConflictError after another claim, UnavailableError."""
         assert self.open is None, f"{self._path}: a batch is decided already"
         intent = replace(
             self._intent,
@@ -93,14 +91,14 @@ class Intents:
         return intent
 
     def leave_out(self, left_out: Sequence[Range]) -> None:
-        """The decided batch is written without these. Raises as ``decide`` does."""
+        """Records parts of the decided batch that are not written. Raises as ``decide``."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         parts = by_partition(left_out)
         if parts != self._intent.left_out:
             self._write(replace(self._intent, left_out=parts), min(self._intent.ranges))
 
     def end(self) -> Put:
-        """The write that ends it, for the transaction of its acks; call ``ended`` afterwards."""
+        """The write that ends the intent, together with its acks; call ``ended`` afterwards."""
         assert self.open is not None, f"{self._path}: nothing is decided"
         return Put(self._path, self._done, self._expect)
 

@@ -1,8 +1,8 @@
 """The Spark jobs of a collector: a bounded number at once, each for one batch or many small ones.
 
 A batch's size is decided when its job starts, so batches grow while jobs are scarce. A job over its
-limit is cancelled, and its batches have hung; ``on_stuck`` is called when Spark does not end it. A
-job goes without a batch that has not begun ``START_SECONDS`` after a thread took it.
+limit is cancelled, and its batches count as hung; ``on_stuck`` is called when Spark does not end
+it. A job starts without batches that need more than ``START_SECONDS`` to begin.
 """
 
 from __future__ import annotations
@@ -34,18 +34,16 @@ START_SECONDS = 5.0
 
 
 class Engine(Protocol):
-    """Runs batches. ``SparkEngine`` is the one that ships."""
-
     def write(self, works: Sequence[Work], job: str, slot: str) -> Sequence[Outcome]:
-        """Run all of ``works``, several only if shareable, as one job of that name; gives each
-        outcome. Raises when the job as a whole broke down. Called from one thread a slot."""
+        """Runs ``works``, several only if shareable, as one job, and returns each outcome. Raises
+        when the whole job failed. Called from one thread a slot."""
 
     def cancel(self, job: str) -> None:
-        """Let ``write`` raise soon."""
+        """Makes ``write`` raise soon."""
 
     def warm_up(self, pipeline: Pipeline) -> None:
-        """Return when the next batch of this pipeline is as fast as those after it. Called
-        repeatedly by standbys. Raises as ``write``."""
+        """Returns when the next batch runs at full speed. Standbys repeat it. Raises as
+        ``write``."""
 
 
 @dataclass(eq=False)
@@ -55,12 +53,11 @@ class _Job:
     began: float
     limit_seconds: float
     ended_at: float | None = None
-    """When it was cancelled, if it was."""
 
 
 class Jobs:
-    """Used from any thread. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
-    ``in_progress`` is entered with the flows of each job while it runs."""
+    """Thread-safe. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
+    ``in_progress``: a context around each job, by its flows."""
 
     def __init__(
         self,
@@ -81,7 +78,6 @@ class Jobs:
         self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
         self.start_seconds = start_seconds
-        """A job goes without a batch that takes longer to begin."""
         self._clock = clock
         self._news = threading.Condition()
         self._slots = Slots()
@@ -97,12 +93,11 @@ class Jobs:
 
     @property
     def suspects(self) -> frozenset[str]:
-        """The flows one of which ends this process: their jobs run one at a time, all apart."""
+        """Flows one of which crashes this process: their jobs run one at a time, all apart."""
         return self._suspects
 
     @suspects.setter
     def suspects(self, flows: frozenset[str]) -> None:
-        """Flows one of which crashes this process: their jobs run one at a time, all apart."""
         with self._news:
             self._suspects = flows
             self._news.notify_all()
@@ -113,7 +108,6 @@ class Jobs:
             return len(self._jobs), len(self._slots)
 
     def ask(self, request: Request) -> None:
-        """Let its member begin when it is its turn."""
         with self._news:
             self._slots.ask(request)
             self._news.notify_all()
@@ -127,14 +121,13 @@ class Jobs:
             return self._slots.withdraw(request)
 
     def cancel(self, work: Work) -> None:
-        """End the job of ``work``, unless it is shared."""
         with self._news:
             names = [job.name for job in self._jobs.values() if list(job.works) == [work]]
         for name in names:
             self._cancel(name)
 
     def look(self) -> None:
-        """Cancel what is over its limit. Called every second."""
+        """Cancels jobs over their limit. Called every second."""
         self._starts.look()
         now = self._clock()
         with self._news:
@@ -162,7 +155,7 @@ class Jobs:
         vital.start(slot, partial(self._work, slot, apart, spare))
 
     def _work(self, slot: str, apart: bool, spare: bool) -> None:
-        """A ``spare`` slot stands still while there are suspects."""
+        """A ``spare`` slot pauses while there are suspects."""
         while True:
             with self._news:
                 while True:
@@ -211,13 +204,13 @@ class Jobs:
         return ended or any(isinstance(outcome, HungError) for outcome in outcomes)
 
     def _cancel(self, name: str) -> None:
-        """In a thread of its own, since Spark may not answer."""
+        """Uses its own thread, since Spark may not answer."""
         threading.Thread(target=self._engine.cancel, args=(name,), daemon=True).start()
 
 
 @dataclass(eq=False)
 class _Start:
-    """``taken_at``: when a thread took it. ``left``: its job does without it."""
+    """``taken_at``: when a thread took it. ``left``: its job runs without it."""
 
     request: Request
     most_events: int | None
@@ -229,7 +222,7 @@ class _Start:
 
 class Starts:
     """Begins the batches of a job in threads. ``on_late`` gets batches that began after ``begin``
-    has left them; ``clock`` gives seconds that only grow."""
+    had stopped waiting for them."""
 
     def __init__(
         self,
@@ -244,7 +237,7 @@ class Starts:
         self._news = threading.Condition()
 
     def begin(self, requests: Sequence[Request]) -> tuple[list[Work], list[Request]]:
-        """The batches of one job that have begun in time, and the requests that no thread took."""
+        """The batches that began in time, and the requests that no thread took."""
         starts = [_Start(*pair) for pair in zip(requests, bounds(requests), strict=True)]
         for start in starts:
             self._threads.submit(partial(self._run, start), _ignore)
@@ -256,7 +249,6 @@ class Starts:
             return works, [start.request for start in starts if start.taken_at is None]
 
     def look(self) -> None:
-        """Replace threads that hang."""
         self._threads.look()
 
     def _wait_seconds(self, starts: Sequence[_Start], take_by: float) -> float:

@@ -1,8 +1,5 @@
-"""The ranges of a batch where lines are joined, and how far it may be acked.
-
-A batch begins where lines have to be read again. A partition's last events wait for more lines for
-the flow's timeout, by the clock of this process.
-"""
+"""Multiline events: the ranges of a batch, and its acks. A batch begins at the oldest lines to
+reread. A partition's last events wait for more lines for the flow's timeout."""
 
 from __future__ import annotations
 
@@ -18,16 +15,14 @@ from flumeng.connectors.api.ranged import Progress, Range, Reach
 
 
 class LineJoins:
-    """For the partitions of one claim."""
-
     def __init__(self, multiline: Multiline, acks: Acks, clock: Callable[[], float]) -> None:
         self._timeout_seconds = multiline.timeout_seconds
         self._finished: set[str] | None = None if multiline.container is None else set()
-        """Partitions where no rest of a container's message is awaited."""
+        """Partitions without an unfinished container message."""
         self._acks = acks
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
-        """Partition -> how far it reached, and since when."""
+        """Partition -> its end, and since when."""
 
     def note(self, reached: Mapping[str, Reach]) -> None:
         now = self._clock()
@@ -38,8 +33,7 @@ class LineJoins:
     def quiet_seconds(
         self, reached: Mapping[str, Reach], planned: Mapping[str, int]
     ) -> dict[str, float]:
-        """How long to wait for more lines, of each partition that is read to its end and has open
-        events."""
+        """Seconds to wait for more lines, for each partition read to its end with open events."""
         return {
             name: 0.0 if reach.closed else max(0.0, self._left_seconds(name))
             for name, reach in reached.items()
@@ -53,7 +47,7 @@ class LineJoins:
         quiet: Mapping[str, float],
         replayed_below: Mapping[str, int],
     ) -> tuple[Range, ...]:
-        """``fresh`` ranges from where lines are read again, and ranges that wait no longer."""
+        """``fresh`` ranges extended back to their acks, and ranges that wait no longer."""
         ends = {piece.partition: piece.end for piece in fresh}
         over = (name for name, left in quiet.items() if left == 0 and name not in ends)
         ends |= {name: reached[name].safe for name in over}
@@ -74,8 +68,8 @@ class LineJoins:
         return self._still[name][1] + seconds - self._clock()
 
     def progress_of(self, batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
-        """How far the acks of ``batch`` move; counts the events that it has closed. Raises
-        BatchFailedError when executors did not report each range."""
+        """The new acks of ``batch``; counts its closed events. Raises BatchFailedError without a
+        report for each range."""
         _require_told(batch, told)
         if self._finished is not None:
             self._finished -= told.keys()

@@ -1,7 +1,7 @@
-"""Reports that a collector's work goes on, and checks that Spark can still do it.
+"""Liveness of a collector and of its Spark application.
 
-A restarted standalone master gives an unknown application no executors. So a collector with work
-and no executor for long ends, without blame for a flow, and the node starts it again.
+A restarted standalone master gives an unknown application no executors. So a collector that has
+work but no executor for long ends, without blame for a flow, and the node restarts it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def report(
     held: Callable[[], str] = str,
     seconds: float = ALIVE_SECONDS,
 ) -> None:
-    """Send ``alive`` after each round in which all of ``probes`` returned; never returns. While one
-    raises or hangs, the collector is silent, and the node ends it. ``held``: what it waits for."""
+    """Sends ``alive`` after each round of successful ``probes``; never returns. While one raises or
+    hangs, the collector is silent, and the node ends it."""
     while True:
         try:
             for probe in probes:
@@ -45,8 +45,6 @@ def report(
 
 
 class Application:
-    """A collector's application on Spark. ``running`` gives the number of running jobs."""
-
     def __init__(
         self,
         session: SparkSession,
@@ -61,14 +59,14 @@ class Application:
         self._alone_since: float | None = None
 
     def follow(self) -> str:
-        """Return why the application is of no use any more."""
+        """Blocks until the application is useless; returns the reason."""
         while not (why := self._trouble()):
             time.sleep(LOOK_SECONDS)
         self._in_progress.take()
         return why
 
     def held(self) -> str:
-        """What the jobs wait for; empty while there is an executor."""
+        """Why jobs wait; empty while there is an executor."""
         since = self._alone_since
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""
@@ -79,7 +77,7 @@ class Application:
             if spark.is_stopped(self._session):
                 return f"{self._options.master} has ended the application"
             if not self._options.standalone:
-                return ""  # others may let jobs wait longer than a node lets a collector be held
+                return ""  # other masters may queue jobs for longer
             works = not self._running() or spark.executors(self._session) > 0
         except Py4JError:
             return ""  # the JVM has ended, which another thread notices

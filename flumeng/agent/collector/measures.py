@@ -1,8 +1,7 @@
-"""What a collector counts of its work, for metrics and for commands that ask it about tasks.
+"""Counts a collector's work, for metrics and for commands that ask about tasks.
 
-Reads nothing from ZooKeeper. Fetch, filters and sinks are stages of one Spark job and have one
-time, ``write``. A lag has the time of the last end that is acked by now, so a busy flow has a small
-one.
+Reads nothing from ZooKeeper. Fetch, filters and sinks share one time, ``write``: one Spark job has
+all. A lag counts from the newest end that is acked by now, so a busy flow has a small one.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class _Task:
 
 
 class TaskCounts:
-    """Counts of each task's events in the last 1, 5 and 15 minutes, for any thread. They are
-    nowhere else: a task from another node, or under another epoch, starts from zero. ``clock``
-    gives seconds that only grow, ``wall`` those since the epoch."""
+    """Events of each task in the last 1, 5 and 15 minutes; thread-safe and in memory only. A task
+    from another node, or under another epoch, starts from zero."""
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class TaskCounts:
         self._lock = threading.Lock()
 
     def begin(self, key: str, epoch: int) -> None:
-        """The task ``flow/task`` is claimed; under the same epoch its counts go on."""
+        """The task ``flow/task`` is claimed; under the same epoch its counts continue."""
         with self._lock:
             known = self._tasks.get(key)
             if known is None or known.epoch != epoch:
@@ -93,7 +91,7 @@ class TaskCounts:
                 self._tasks[key] = _Task(epoch, since, MovingCounts(self._clock))
 
     def add(self, key: str, counts: Mapping[str, int | None]) -> None:
-        """Of a committed batch; None is not counted."""
+        """Adds the counts of a committed batch; None: not counted."""
         with self._lock:
             task = self._tasks.get(key)
             if task is not None:
@@ -143,8 +141,8 @@ class Lag(NamedTuple):
 
 @dataclass
 class _Behind:
-    """A partition with waiting events or an unknown end. Everything that had arrived at ``since``
-    is acked. ``marks``: (second, end at that time), above the ack."""
+    """A partition with waiting events or an unknown end; everything that arrived until ``since`` is
+    acked. ``marks``: (second, end at that time), above the ack."""
 
     since: float
     events: int = 0
@@ -160,8 +158,6 @@ class _Behind:
 
 
 class Lags:
-    """The lags of one process's tasks, for any thread. ``clock`` gives seconds that only grow."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._tasks: dict[str, dict[str, _Behind]] = {}
@@ -183,7 +179,7 @@ class Lags:
             self._names[task] = frozenset(places)
 
     def lose(self, task: str) -> None:
-        """The task has failed: whether its partitions grow is unknown from now on."""
+        """Marks the growth of the task's partitions as unknown after a failure."""
         now = self._clock()
         with self._lock:
             for name in self._names.get(task, ()):
@@ -213,8 +209,8 @@ class Lags:
 
 
 class Measures:
-    """Written by the turns of tasks; ``readings`` is for any thread. ``jobs`` gives running Spark
-    jobs and tasks that wait for one, ``acks`` written acks and transactions."""
+    """Written by the turns of tasks; ``readings`` is thread-safe. ``jobs`` gives running Spark jobs
+    and waiting tasks, ``acks`` written acks and transactions."""
 
     def __init__(self) -> None:
         self.health = Health(STUCK_SECONDS)
@@ -225,7 +221,7 @@ class Measures:
         self.jobs: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.acks: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._counts: defaultdict[Metric, Counter[tuple[str, ...]]] = defaultdict(Counter)
-        """By metric and labels, of which the first is the flow."""
+        """Counts by metric and labels; the first label is the flow."""
         self._used: dict[str, Used] = {}
         self._last_success: dict[str, float] = {}
         self._histograms: dict[tuple[Metric, tuple[str, ...]], Histogram] = {}
@@ -234,7 +230,6 @@ class Measures:
         self._lock = threading.Lock()
 
     def committed(self, task: str, batch: Batch, made: Filtered, commit_seconds: float) -> None:
-        """A batch of the task ``flow/task`` is committed; ``made``: what its filters made of it."""
         flow = task.partition("/")[0]
         events = batch.events if made.read is None else made.read
         self._batch_events.add(events)
@@ -274,7 +269,6 @@ class Measures:
             self._counts[table.COLLECT_LETTER_FILES_DELETED][flow,] += files
 
     def failed(self, flow: str, error: Exception) -> None:
-        """A task of the flow has to begin again."""
         cause = next(cause for kind, cause in CAUSES if isinstance(error, kind))
         self._add(table.COLLECT_FAILURES, flow, {cause: 1})
         if isinstance(error, SinkUnavailableError):
@@ -285,7 +279,7 @@ class Measures:
             self._used[flow] = self._used.get(flow, Used()).plus(used)
 
     def keep(self, tasks: Collection[str]) -> None:
-        """Forget all other tasks, and flows without a task here."""
+        """Forgets all other tasks, and flows without a task here."""
         self.tasks.keep(tasks)
         self.lags.keep(tasks)
         flows = {task.partition("/")[0] for task in tasks}

@@ -1,5 +1,4 @@
-"""The outcome of a batch: what each sink has written, or the error and the sink that raised it.
-Errors of three languages become ours, in one line."""
+"""The outcome of a batch: its sinks' results, or one error of ours, in one line."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from flumeng.events.lazy_batch import LargeRowsError
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 Outcome = list[Written] | Exception
-"""What each sink wrote, or why the batch failed: BatchTooWideError, UnavailableError,
-UnreadableError, BatchFailedError, HungError, BrokenTogetherError or an unforeseen error."""
+"""Each sink's result, or the error: BatchTooWideError, UnavailableError, UnreadableError,
+BatchFailedError, HungError, BrokenTogetherError or an unforeseen one."""
 _RAISED = re.compile(r"^(?:: )?([\w.]+(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 
 
@@ -27,8 +26,6 @@ class BatchFailedError(FlumengError):
 
 
 class SinkUnavailableError(UnavailableError):
-    """The sink at ``place`` in its flow takes no batch now."""
-
     def __init__(self, place: str, text: str) -> None:
         super().__init__(text)
         self.place = place
@@ -44,29 +41,28 @@ def written_to(place: str) -> Iterator[None]:
 
 
 def places_of(spec: FlowSpec) -> list[str]:
-    """The places of its sinks by number, the one for dead letters last."""
+    """The places of a flow's sinks by number; that of dead letters is last."""
     return [*(leaf.place for leaf in spec.leaves), "dead_letters"]
 
 
 class HungError(FlumengError):
-    """A batch did not end within its limit."""
+    """A batch exceeded its time limit."""
 
     @classmethod
     def after(cls, seconds: float, sinks: Sequence[str], step: str = "") -> HungError:
-        """``sinks``: the places of the batch's sinks; ``step``: what it was doing, if known."""
+        """``sinks``: the places of the batch's sinks; ``step``: its last known step."""
         doing = f" while {step}" if step else ""
         return cls(f"a batch for {', '.join(sinks)} has hung{doing}: no end after {seconds:g} s")
 
 
 class BrokenTogetherError(FlumengError):
-    """The job of this batch and others broke down; which of them broke it is unknown."""
+    """A job of several batches failed; the batch at fault is unknown."""
 
 
 def one_line(error: Exception) -> FlumengError:
-    """The cause of a failed Spark job, out of traces of up to three languages. A note at the error
-    names the filter or sink."""
+    """The cause of a failed Spark job; a note on the error names the filter or sink."""
     text = error.getMessage() if isinstance(error, PySparkException) else ""
-    text = text or str(error)  # Spark 4.0 has no message for what Python has raised
+    text = text or str(error)  # Spark 4.0 has no message for errors of Python
     raised = [match for match in _RAISED.finditer(text) if match[2]]
     if not raised:
         first = text.strip().splitlines() or [type(error).__name__]
@@ -79,7 +75,6 @@ def one_line(error: Exception) -> FlumengError:
 
 
 def of_kind(kind: str, message: str) -> FlumengError:
-    """The error of that name that an executor has raised."""
     if kind in _names_of(UnavailableError):
         return UnavailableError(message)
     if kind == UnreadableError.__name__:
@@ -97,8 +92,7 @@ def _names_of(kind: type[FlumengError]) -> Iterator[str]:
 
 
 def of_sink(error: FlumengError, places: Sequence[str]) -> FlumengError:
-    """Name the sink that is unavailable; failed reads are UnreadableErrors. With several ``places``
-    the error stays as it is."""
+    """Attributes an UnavailableError to its sink, if there is only one."""
     if isinstance(error, UnavailableError) and len(places) == 1:
         return SinkUnavailableError(places[0], str(error))
     return error

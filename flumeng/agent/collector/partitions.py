@@ -1,8 +1,8 @@
-"""How far each partition of a task can be read, and which are stopped and why.
+"""The readable end of each partition of a task, and stopped partitions with their reasons.
 
-A damaged partition is read up to the place, its ack stays there, and the place is probed now and
-then, beside the batches. The same holds for one that its server does not send, for a loss that no
-operator has accepted, and for an ack outside of what is kept. Nothing here waits for a server.
+A damaged partition is read up to the damage; its ack stays there, and the place is probed
+periodically. The same holds for one that its server does not send, for a loss that no operator has
+accepted, and for an ack outside the retained events. Nothing here waits for a server.
 """
 
 from __future__ import annotations
@@ -34,16 +34,14 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 LOOK_MOST_SECONDS = 30.0
 SOUND = 4
-"""A partition that was sound for so many times its last wait waits for the least time again."""
+"""A partition without an error for this many waits begins with the shortest wait again."""
 NAMED = 3
-"""So many partitions are named in a status, which has to fit into a znode."""
 WHY_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """An unreadable place, probed again at ``look_at``. ``given_up``: its input has gone on behind
-    it before."""
+    """An unreadable place, probed again at ``look_at``. ``given_up``: the input skipped it once."""
 
     offset: int
     why: str
@@ -60,15 +58,14 @@ class _Wait:
 
 
 class Partitions:
-    """One for all claims of a task, since what it has learned stays true. Only ``stop`` may be
-    called at the same time as another method. ``clock`` gives seconds that only grow."""
+    """Shared by all claims of a task. Only ``stop`` may run beside another method."""
 
     def __init__(self, positions: Positions, clock: Callable[[], float] = time.monotonic) -> None:
         self._positions = positions
         self._clock = clock
         self._stops: dict[str, _Stop] = {}
         self._given_up: dict[str, _Stop] = {}
-        """The last place of a partition behind which its input goes on."""
+        """The last place of each partition that its input skips."""
         self._waits: dict[str, _Wait] = {}
         self._troubles: dict[str, str] = {}
         self._cuts = Cuts(positions, clock)
@@ -76,7 +73,7 @@ class Partitions:
 
     @property
     def trouble(self) -> str | None:
-        """The stopped partitions: where, why, and what an operator does. None without any."""
+        """The stopped partitions: where, why, and the operator's remedy. None without any."""
         if not self._troubles:
             return None
         said = [text for _, text in sorted(self._troubles.items())]
@@ -84,9 +81,8 @@ class Partitions:
         return "; ".join(said[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
-        """Begin a claim of a revision with ``spec``. A place that was given up may not be acked:
-        the partition is stopped there again and probed at once, else two damaged partitions would
-        make each other's batches fail."""
+        """Begins a claim. A skipped place may not be acked: its partition is stopped there and
+        probed at once, else two damaged partitions would make each other's batches fail."""
         for name, stop in self._given_up.items():
             self._stops.setdefault(name, replace(stop, look_at=self._clock()))
             self._waits.setdefault(name, _Wait(LOOK_SECONDS))
@@ -95,8 +91,8 @@ class Partitions:
         self._positions.open(spec)
 
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
-        """How far each partition can be read on from ``starts``. Lacks partitions that cannot be
-        reached, whose end makes no sense, or whose new leader is still compared."""
+        """How far each partition can be read from ``starts`` on. Lacks partitions that are
+        unreachable, have an implausible end, or whose new leader is still compared."""
         found = self._positions.of(starts.keys())
         self._forget(starts)
         self._look_again(found)
@@ -119,29 +115,26 @@ class Partitions:
         return bounded
 
     def follow(self, leader_epochs: Mapping[str, int | None]) -> None:
-        """Until the claim ends: the leaders that had everything below the starts, kept current by
-        the task."""
+        """Sets, for this claim, the leader epochs as of the starts; the task keeps them current."""
         self._leader_epochs = leader_epochs
 
     def leave_out(self, parts: Parts) -> None:
-        """Leave these out of the repeated batch, until the claim ends."""
+        """Omits these parts from the repeated batch, until the claim ends."""
         if parts and isinstance(self._positions, LeavingOut):
             self._positions.leave_out(parts)
 
     def stop(self, error: UnreadableError) -> None:
-        """A batch failed there: go no further for now."""
         self._note(error.partition, error.offset, error.why, damaged=error.damaged)
 
     def refresh(self, partitions: Collection[str]) -> None:
-        """Let ``of`` report ends from after this call."""
+        """Makes ``of`` report ends from after this call."""
         self._positions.refresh(partitions)
 
     def close(self) -> None:
         self._positions.close()
 
     def _forget(self, starts: Mapping[str, int]) -> None:
-        """Drop partitions of other tasks and places below the ack: at most once acks before it
-        reads."""
+        """Drops foreign partitions, and places below the ack: at most once acks before reading."""
         self._cuts.forget(starts)
         self._waits = {name: wait for name, wait in self._waits.items() if name in starts}
         for name, stop in list(self._stops.items()):
@@ -213,7 +206,7 @@ class Partitions:
             kind: Kind = "damaged" if stop.damaged else "unanswered"
             safe = min(reach.safe, stop.offset)
             still = Standstill(kind, name, stop.offset, start, stop.why)
-        if still is None and start < reach.gone_from:  # first what can be read before it
+        if still is None and start < reach.gone_from:  # first the readable events before it
             held = max(0, end - reach.gone_from)
             return replace(reach, safe=end - held, held=held, gone_below=0, closed=False), ""
         if still is None:
@@ -251,8 +244,6 @@ class _Search:
 
 
 class Cuts:
-    """The cuts of one task's partitions. ``clock`` gives seconds that only grow."""
-
     def __init__(self, positions: Positions, clock: Callable[[], float]) -> None:
         self._positions = positions
         self._clock = clock
@@ -265,8 +256,7 @@ class Cuts:
         self, name: str, start: int, epoch: int | None, reach: Reach
     ) -> tuple[Reach | None, Standstill | None]:
         """The reach, with its cut if the flow skips one, and why the partition is stopped. No
-        reach: not known yet. Nothing is compared where nothing lies above ``start``, or that is
-        deleted."""
+        reach: not known yet. Compares only where readable events lie above ``start``."""
         below = max(reach.floor, reach.gone_below)
         new = reach.leader_epoch
         if epoch is None or new is None or new == epoch or not below <= start < reach.safe:

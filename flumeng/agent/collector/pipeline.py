@@ -1,5 +1,4 @@
-"""What a flow does with a batch: reads it, runs its filters, then its sinks and branches. Made from
-the flow's text at each claim."""
+"""A flow's pipeline on Spark: read, filters, then sinks and branches; new at each claim."""
 
 from __future__ import annotations
 
@@ -47,13 +46,12 @@ _prepared = PreparedBatches()
 
 
 class SparkPipeline:
-    """See ``Pipeline``. ``modules``: what executors import for it."""
+    """See ``Pipeline``. ``modules``: the Python modules that executors import for it."""
 
     def __init__(
         self, session: SparkSession, spec: FlowSpec, task: TaskRevision, reader: Reader
     ) -> None:
-        """``reader`` is what executors read with. Raises what ``plan`` raises for a flow that does
-        not fit together."""
+        """``reader`` runs on executors. Raises as ``plan`` for a flow whose parts do not fit."""
         self.spec = spec
         self._spark = session
         self.task = task
@@ -148,7 +146,7 @@ class SparkPipeline:
         return self._plan(self._read(splits, work.addresses), splits, work)
 
     def _plan_gaps(self, work: Work) -> Plan:
-        """Nothing is read; a stage before the first sink refuses an event for each gap."""
+        """Reads nothing; a stage before the first sink refuses an event for each gap."""
         first, schema = self._read((), {}), self._reader.schema
         batch = self._stages.behind(LazyBatch.of_splits(self._spark, 1, first, schema))
         letters = replace(self._letters(batch, 0, work), place=PLACE)
@@ -159,17 +157,17 @@ class SparkPipeline:
         return Plan(((),), (Run(LazyBatch.of_splits(self._spark, 1, stage, schema), (0,)),))
 
     def take_large_rows(self) -> None:
-        """From now on; it is slower."""
+        """Switches, for good, to a slower session that takes rows of any size."""
         self._large_rows = True
         self._spark = spark.for_large_rows(self._spark)
 
     def failed(self) -> None:
-        """A batch has failed: the next one is planned again."""
+        """Makes Spark plan the next batch again."""
         _prepared.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
-        """What each sink has written, from the rows of its last stage. The sink for dead letters
-        comes last: its rows are among those of the others."""
+        """Each sink's result, from the rows of its last stage. The sink for dead letters is last:
+        its rows are among those of the others."""
         own = [[row for row in of if not dead_letters.is_dead_letters(row)] for of in rows]
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
@@ -206,7 +204,7 @@ class SparkPipeline:
             raise one_line(error) from error
 
     def _filtered(self, read: ReadSplits) -> LazyBatch:
-        """The events behind the filters, planned once by Spark where the plan can be reused."""
+        """The filtered events; a reusable plan is made once by Spark."""
         splits = len(read.splits)
         if not self._prepares:
             return self._through_filters(read, read.schema, splits)
@@ -233,7 +231,8 @@ class SparkPipeline:
         return self._stages.through(replace(batch, large_rows=self._large_rows))
 
     def _to_sink(self, work: Work, batch: LazyBatch, number: int) -> LazyBatch:
-        """The batch into a sink, and the events that it refuses into the sink for dead letters."""
+        """Connects a batch to a sink, and the sink's refused events to the sink for dead
+        letters."""
         self._require_identity(batch, number)
         if self._dead_letters is not None:
             self._require_identity(batch, len(self._leaves))
@@ -252,7 +251,7 @@ class SparkPipeline:
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
-        """Raises UserError when a filter has dropped what the sink has to know of each row."""
+        """Raises UserError when a filter has dropped event identity that the sink requires."""
         sink = self._sinks[number]
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
@@ -269,7 +268,7 @@ class SparkPipeline:
             )
 
     def _rows_of(self, number: int) -> str:
-        """The statements before a sink, which alone make rows of their own."""
+        """The SQL statements before a sink: only they create rows."""
         root = self.spec.stages[: len(self.spec.filters)]
         before = (
             leading_to(self.spec.stages, self._leaves[number])
@@ -315,7 +314,6 @@ class _Modules(pickle.Pickler):
 
 
 def modules_of(stage: object) -> frozenset[str]:
-    """What is imported to unpickle ``stage``."""
     pickler = _Modules()
     pickler.dump(stage)
     return frozenset(pickler.found)

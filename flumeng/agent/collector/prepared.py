@@ -1,7 +1,7 @@
-"""Prepared batches: a flow's filters as Spark has planned them, kept for the next batches.
+"""Prepared batches: cached Spark plans of a flow's filters.
 
 Planning takes Spark longer than running a small batch. Plans take the driver's memory, several
-times the size of their tables; the least recently used make room.
+times the size of their tables; the least recently used are evicted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Kept:
 
 
 class PreparedBatches:
-    """Used from any thread. ``pipeline`` identifies a pipeline."""
+    """Thread-safe. ``pipeline`` identifies a pipeline."""
 
     def __init__(self, most: int = MOST, most_table_bytes: int = MOST_TABLE_BYTES) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class PreparedBatches:
         versions: Sequence[Version | None],
         prepare: Callable[[], LazyBatch],
     ) -> LazyBatch:
-        """The batch that ``prepare`` made for these splits and versions of tables."""
+        """The cached batch, else a new one by ``prepare``."""
         key = pipeline, splits
         with self._lock:
             kept = self._kept.get(key)
@@ -60,7 +60,7 @@ class PreparedBatches:
         return made.batch
 
     def forget(self, pipeline: Hashable) -> None:
-        """One of its batches failed, perhaps because of what is kept."""
+        """Evicts a pipeline's plans: a failed batch may be their fault."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == pipeline]:
                 del self._kept[key]

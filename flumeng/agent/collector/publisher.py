@@ -1,15 +1,15 @@
-"""Groups the acks of all tasks of a collector into ZooKeeper transactions.
+"""Group commit: combines the acks of all tasks of a collector into ZooKeeper transactions.
 
 Rules
-1. A transaction leaves at once when it is full, or when the last one left ``GAP_SECONDS`` ago;
-   until then it waits for the acks of other tasks. So a task that is alone waits for nothing, and
-   many tasks make at most eight small transactions a second.
+1. A transaction leaves when it is full, or ``GAP_SECONDS`` after the last one left; until then it
+   waits for the acks of other tasks. So a single task never waits, and many tasks make at most
+   eight small transactions a second.
 2. The writes of one call are in one transaction, all or none. A failure of one call fails that call
-   alone: each call of a failed transaction is tried by itself.
-3. When it is unknown whether a transaction was written, its acks are read and compared. An ack with
-   our offset and epoch, at the version that our write gives it, was written by us: every claim in
-   between would have raised the version, and no call leaves an offset as it was.
-4. A bounded number of transactions is under way. Calls of one thread follow each other.
+   alone: each call of a failed transaction is retried by itself.
+3. When the outcome of a transaction is unknown, its acks are read and compared. An ack with our
+   offset and epoch, at the version that our write gives it, is ours: every claim in between would
+   have raised the version, and no call leaves an offset unchanged.
+4. The number of transactions in flight is bounded. Calls of one thread follow each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from zkschema.records import Record
 GAP_SECONDS = 0.125
 FULL_ACKS = 200
 ACK_BYTES = 200
-"""The most bytes of an ack's record."""
 IN_FLIGHT = 4
 SETTLE_SECONDS = 5.0
 LOOK_SECONDS = 0.05
@@ -56,8 +55,7 @@ class _Call:
 
 
 class Publisher:
-    """Used by any number of threads and has none of its own: the longest waiting call leads.
-    ``clock`` gives seconds that only grow; ``sleep`` waits for a connection."""
+    """Thread-safe, without a thread of its own: the longest waiting call leads."""
 
     def __init__(
         self,
@@ -82,13 +80,12 @@ class Publisher:
 
     @property
     def written(self) -> tuple[int, int]:
-        """How many acks were written, and in how many transactions."""
         return self._written
 
     def commit(self, acks: Sequence[Put], also: Sequence[Write] = ()) -> list[Version]:
-        """Overwrite ``acks``, each at a version and moving its offset, together with ``also``;
-        gives their new versions. Raises ConflictError when another owner has claimed one of them,
-        UnavailableError when it stays unknown whether it was written."""
+        """Overwrites ``acks``, each at a version and moving its offset, together with ``also``.
+        Raises ConflictError after another claim, UnavailableError when the outcome stays
+        unknown."""
         scale = self._store.scale
         size = sum(scale.weigh_encoded(ack, b"") for ack in acks) + len(acks) * ACK_BYTES
         call = _Call(acks, also, size + sum(map(scale.weigh, also)))
@@ -108,7 +105,7 @@ class Publisher:
         return call.versions
 
     def _lead(self) -> None:
-        """Send one transaction, and let the longest waiting call lead the next one."""
+        """Sends one transaction; then the longest waiting call leads the next one."""
         self._enough.wait(max(0.0, self._left_at + self._gap_seconds - self._clock()))
         with self._in_flight:
             with self._lock:
@@ -163,8 +160,7 @@ class Publisher:
                 call.versions = puts[: len(call.acks)]
 
     def _find_out(self, call: _Call, deadline: float, error: Exception) -> None:
-        """The outcome of ``call`` is unknown: read, compare, and repeat it if it was not
-        written."""
+        """Reads and compares acks of unknown outcome, and repeats a lost write."""
         while self._clock() < deadline:
             try:
                 found = self._store.read_many([ack.path for ack in call.acks])
@@ -176,18 +172,17 @@ class Publisher:
                     call.error = ConflictError("an ack was claimed by another owner")
                 return
             except ConflictError:
-                continue  # what was under way has arrived since, or a claim: the next look tells
+                continue  # a delayed write or a claim has arrived: look again
             except UnavailableError as trouble:
                 error = trouble
                 self._sleep(LOOK_SECONDS)
-            except Exception as trouble:  # an ack that cannot be read, say, or a write too large
+            except Exception as trouble:  # an unreadable ack or a too large write
                 call.error = trouble
                 return
         call.error = error
 
 
 def _next(ack: Put) -> Version:
-    """The version of ``ack`` once it is written."""
     assert isinstance(ack.expect, Version), f"{ack.path}: an ack is published at a version"
     return Version(ack.expect.number + 1)
 

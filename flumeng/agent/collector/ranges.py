@@ -1,7 +1,7 @@
-"""Which events the next batch takes: exact half-open ranges, cut into splits. Pure.
+"""Plans the next batch: exact half-open ranges, cut into splits. Pure.
 
-When a batch cannot hold everything, each partition gets an equal share, and the rest of small ones
-goes to the others: one loud host never starves the quiet ones.
+When a batch cannot hold everything, partitions get equal shares, and small ones leave their rest to
+the others: one loud host never starves the quiet ones.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Scale:
-    """How many events ranges have: one for each offset, except in the partitions of
-    ``contents``."""
+    """Number of events of ranges: one for each offset, except in the partitions of ``contents``."""
 
     contents: Mapping[str, Contents] = field(default_factory=dict)
 
@@ -43,7 +42,7 @@ COUNTED = Scale()
 
 
 def backlog(starts: Mapping[str, int], safe: Mapping[str, int], scale: Scale = COUNTED) -> int:
-    """How many events wait in the partitions whose safe offset is known."""
+    """Number of waiting events in the partitions whose safe offset is known."""
     return scale.total(
         Range(name, starts[name], end) for name, end in safe.items() if end > starts[name]
     )
@@ -56,9 +55,8 @@ def next_ranges(
     replayed_below: Mapping[str, int],
     scale: Scale = COUNTED,
 ) -> tuple[Range, ...]:
-    """About ``limit`` events (at most, where offsets count them) from ``starts`` up to ``safe``,
-    which lacks unreachable partitions. A range does not cross its partition's mark in
-    ``replayed_below``: events below it may have been delivered before."""
+    """About ``limit`` events from ``starts`` up to ``safe``. A range does not cross its partition's
+    mark in ``replayed_below``: events below it may have been delivered before."""
     waiting: list[tuple[int, str, Range]] = []
     for name, end in safe.items():
         start = starts[name]
@@ -83,7 +81,7 @@ def next_ranges(
 def split(
     ranges: Sequence[Range], parts: int, least_events: int, scale: Scale = COUNTED
 ) -> tuple[Split, ...]:
-    """Cut ``ranges`` into at most ``parts`` splits of about equal size, none meant to be under
+    """Cuts ``ranges`` into at most ``parts`` splits of about equal size, if possible not under
     ``least_events``, in order. Where offsets do not count events, splits may be empty."""
     total = scale.total(ranges)
     if total == 0:
@@ -128,7 +126,7 @@ def spread(weights: Sequence[int], most: int) -> list[list[int]]:
 
 
 class BatchSize:
-    """How many events the next batch should hold so that it takes about ``target_seconds``.
+    """Adapts the number of events in a batch so that it takes about ``target_seconds``.
 
     Follows the measured rate, at most by a factor of two a batch; one that was not full counts only
     if it was large and slow. Small batches may take longer: they share jobs. A batch too wide for
@@ -144,7 +142,7 @@ class BatchSize:
     CEILING_GROWTH = 1.05
     GUESSED_BYTES = 1024.0
     LIGHTER = 0.9
-    """What a batch of lighter events counts for."""
+    """Decay of the size of an event, per batch of lighter events."""
 
     def __init__(
         self, cap: int, target_seconds: float = 1.5, most_bytes: int | None = None
@@ -157,7 +155,6 @@ class BatchSize:
         self._set(self.FIRST)
 
     def measured(self, events: int, seconds: float) -> None:
-        """A batch of ``events`` took ``seconds`` of work."""
         if events < self.events and (events <= self.SMALL or seconds <= self.target_seconds):
             return
         self._ceiling = min(self._ceiling * self.CEILING_GROWTH, self.cap)
@@ -184,8 +181,7 @@ class BatchSize:
 
 
 class Handoff:
-    """Delivers at once everything that was there when an operator asked. Unreadable partitions keep
-    it from being done."""
+    """An operator's request to deliver the backlog at once; unreadable partitions keep it open."""
 
     def __init__(self) -> None:
         self._ends: dict[str, int | None] = {}
@@ -196,11 +192,10 @@ class Handoff:
         return not self._ends
 
     def begin(self, partitions: Collection[str]) -> None:
-        """Deliver all that is safe in ``partitions`` at the next look."""
         self._ends = dict.fromkeys(partitions)
 
     def look(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
-        """Whether something of it can be read and is in no batch yet."""
+        """Whether some requested events can be read and are in no batch yet."""
         for name in self._ends.keys() & safe.keys():
             known = self._ends[name]
             end = safe[name] if known is None else min(known, safe[name])

@@ -2,7 +2,7 @@
 
 Only an owner with a higher epoch ends the work on an assignment. A new assignment, a drain and a
 stop take effect between batches. While the ZooKeeper session is uncertain the task pauses. A task
-whose batch hung begins again apart from others, with a longer limit, until a batch ends.
+whose batch hung restarts apart from others, with a longer limit, until a batch ends.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 FOLLOW_SECONDS = 10.0
-"""The interval of a standby, which reads the acks where it would begin."""
+"""Interval of a standby, which reads the acks of its partitions."""
 LEAVE_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
 PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
 
 
 class Runner:
-    """Its public methods may be called from any thread. ``clock`` gives seconds that only grow."""
+    """Public methods are thread-safe. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -55,24 +55,22 @@ class Runner:
         self._wanted = assignment
         self._handoff = assignment.handoff
         self._handed_off = 0
-        """The last handoff that is done."""
         self._draining = False
         self._stopping = False
         self._ended = threading.Event()
         self._claim: SlotClient | None = None
         self._left: SlotClient | None = None
-        """A failed claim of which something still runs."""
+        """A failed claim with parts still running."""
         self._leave_by = 0.0
         self._settled: Assignment | None = None
-        """The assignment that was let go or superseded: nothing more is done about it."""
+        """The assignment that was released or superseded, and is ignored since."""
         self._refreshed = False
-        """Whether the ends of the partitions were read again since the drain began."""
+        """Whether the ends of the partitions were reread since the drain began."""
         self._drained = False
         self._gathering = False
         """Whether events gather until a timer rings; changes of partitions wake nothing then."""
         self._proven = True
-        """Whether the status may be RUNNING: after a failure the claim has to do something
-        first."""
+        """Whether the status may be RUNNING: a failed claim has to make progress first."""
         self._streak = Streak()
         self._retries = Retries(clock)
         self._apart = False
@@ -85,18 +83,18 @@ class Runner:
         self._around.scheduler.add(self)
 
     def assign(self, assignment: Assignment) -> None:
-        """An equal assignment changes nothing, but may ask for a handoff."""
+        """An equal assignment changes nothing, but may request a handoff."""
         if (assignment, assignment.handoff) != (self._wanted, self._handoff):
             self._wanted, self._handoff = assignment, assignment.handoff
             self._wake()
 
     def drain(self) -> None:
-        """Go on until everything safe is acked, then end."""
+        """Runs until everything safe is acked, then ends."""
         self._draining = True
         self._wake()
 
     def stop(self) -> None:
-        """End when the running batches are committed. Reports nothing after this call."""
+        """Ends after the running batches are committed; reports nothing from now on."""
         self._stopping = True
         self._status.stop()
         if (claim := self._claim) is not None:
@@ -104,13 +102,12 @@ class Runner:
         self._wake()
 
     def cancel(self) -> None:
-        """End soon; the next owner repeats what was not committed."""
+        """Ends soon; the next owner repeats uncommitted batches."""
         self.stop()
         if (claim := self._claim) is not None:
             claim.cancel()
 
     def join(self, seconds: float) -> bool:
-        """Whether the task has ended within that time."""
         return self._ended.wait(max(0.0, seconds))
 
     def turn(self) -> float | None:
@@ -261,7 +258,7 @@ class Runner:
         return 0.0
 
     def _on_error(self, assignment: Assignment, error: Exception) -> float | None:
-        """``assignment`` is that of the turn; a claim's own comes first."""
+        """``assignment`` is that of the turn; a claim's own takes precedence."""
         if self._claim is not None:
             assignment = self._claim.assignment
             self._claim.withdraw()

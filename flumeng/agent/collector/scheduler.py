@@ -1,7 +1,7 @@
 """Runs the turns of a collector's tasks on a bounded number of threads.
 
-A turn comes when something happens to the task, or when the timer of its last turn is due. A
-wake-up carries no data: the turn looks at everything. No task is in two turns at once.
+An event of the task, or the timer of its last turn, starts a turn. A wake-up carries no data: the
+turn looks at everything. A task is in one turn at a time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TURN_SECONDS = 30.0
 
 class Actor(Protocol):
     def turn(self) -> float | None:
-        """Do the next thing; gives the seconds until the next look, None: when woken."""
+        """Does the next step; returns the seconds until the next look, None: when woken."""
 
     def on_hang(self, seconds: float) -> None:
-        """The present turn takes so long; called once, from another thread."""
+        """The current turn has taken this long; called once, from another thread."""
 
 
 @dataclass(eq=False)
 class _Entry:
-    """``again``: woken during the present turn; ``due``: when its timer rings."""
+    """``again``: woken during the current turn; ``due``: when its timer rings."""
 
     actor: Actor
     queued: bool = False
@@ -41,7 +41,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Used from any thread. ``turns`` counts turns."""
+    """Thread-safe. ``turns`` counts turns."""
 
     def __init__(
         self,
@@ -65,12 +65,10 @@ class Scheduler:
         self.wake(actor)
 
     def remove(self, actor: Actor) -> None:
-        """No turn of ``actor`` begins after this."""
         with self._news:
             self._entries.pop(actor, None)
 
     def wake(self, actor: Actor) -> None:
-        """Let it take a turn soon; ignored when it was not added."""
         with self._news:
             entry = self._entries.get(actor)
             if entry is not None:

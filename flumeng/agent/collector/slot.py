@@ -1,9 +1,9 @@
-"""Which waiting tasks write next: fair between flows, and small batches together.
+"""Fair scheduling of waiting tasks to slots: fair between flows, and small batches together.
 
 A free slot takes the batch of the flow that has waited longest in units of its own batch interval.
-If it may share a Spark job, all others that may go along, as far as one job holds them: a single
-batch leaves at once, and of a thousand small ones hundreds cost one job. Tasks whose last batch
-hung, or whose job broke down, are *apart*: they wait for separate slots and never share.
+If that batch may share a Spark job, others join it, up to a job's capacity: a single batch leaves
+at once, and of a thousand small ones hundreds cost one job. Tasks whose last batch hung, or whose
+job failed, are *apart*: they wait for separate slots and never share.
 """
 
 from __future__ import annotations
@@ -19,31 +19,26 @@ from flumeng.agent.collector.batch import Work
 
 SHARED_MEMBERS = 128
 SHARED_SECONDS = 0.3
-"""A shared job should be over by then, since the next one waits for it."""
+"""A shared job should end within this time, since the next one waits for it."""
 PART_OF_WAIT = 0.1
-"""A shared job may take this part of the longest wait if that is more: under load, fewer and larger
-jobs cost less."""
+"""A shared job may take this part of the longest wait: under load, larger jobs cost less."""
 SHARED_EVENTS = 200_000
-"""The most events of all batches of a shared job together."""
 SMALL_EVENTS = 20_000
-"""A batch of more events has a job of its own."""
+"""A larger batch has its own job."""
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.2, 2.0
 """Bounds of a batch interval here: one flow gets at most ten turns for one of another."""
 
 
 class Member(Protocol):
-    """A task that asks for slots."""
-
     def begin(self, most_events: int | None) -> Work | None:
-        """Decide the batch and stage it; None when nothing is left to write. It holds at most
-        ``most_events``; None: any size, in a job of its own. Raises nothing; called at most once a
-        request."""
+        """Decides and stages the batch; None when nothing is left. ``most_events`` None: any size,
+        in its own job. Raises nothing; called at most once a request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A task has about ``events`` to write. ``shareable``: its filters and sinks are all Arrow.
-    ``gather_seconds``: for how long the flow lets events gather."""
+    """``shareable``: all filters and sinks are Arrow. ``gather_seconds``: how long the flow lets
+    events gather."""
 
     flow: str
     member: Member
@@ -62,8 +57,8 @@ class Request:
 
 
 class SharedSize:
-    """How many batches share a job so that it takes the allowed time: follows the measured time of
-    a batch, at most by a factor of two a job."""
+    """Adapts the number of batches in a shared job to its time, at most by a factor of two a
+    job."""
 
     LEAST = 4
 
@@ -90,7 +85,7 @@ class _Queue:
 
 
 class Slots:
-    """The waiting requests. ``clock`` gives seconds that only grow."""
+    """The waiting requests. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -109,14 +104,13 @@ class Slots:
         queues[request.flow].requests.append(request)
 
     def withdraw(self, request: Request) -> bool:
-        """False when the request does not wait."""
         if request not in self._waiting:
             return False
         self._remove(request)
         return True
 
     def next(self, *, apart: bool) -> list[Request]:
-        """The requests that share the job of a free slot of that kind; empty when none waits."""
+        """The requests for the next job of a free slot of that kind; empty when none waits."""
         queues, now = self._queues[apart], self._clock()
         if not queues:
             return []
@@ -153,8 +147,8 @@ class Slots:
 
 
 def bounds(requests: Sequence[Request]) -> list[int | None]:
-    """The most events of each batch by the time that their job begins: they have grown since they
-    asked, so the room left in a shared job is divided equally."""
+    """The most events of each batch when its job begins: batches have grown meanwhile, so the room
+    left in a shared job is divided equally."""
     if len(requests) == 1:
         return [None]
     room = (SHARED_EVENTS - sum(request.events for request in requests)) // len(requests)

@@ -1,4 +1,4 @@
-"""A claimed task on its way through the slots: asks for one, begins its batch, gets the outcome."""
+"""A claimed task's access to slots: requests one, begins its batch, records the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flumeng.control.zookeeper.tree import TreeIdentity
 
 class SlotClient:
     """``begin`` and outcomes come from threads of ``jobs``, all other calls from the task's turns
-    unless noted. ``wake`` asks for a turn. The claim is not looked at while it is ``asking``."""
+    unless noted. No turn looks at the claim while it is ``asking``."""
 
     def __init__(
         self,
@@ -32,19 +32,15 @@ class SlotClient:
     ) -> None:
         self.assignment = assignment
         self.outdated = outdated
-        """Whether ``pipeline`` is of an older revision whose open intent has to be repeated; the
-        claim ends after it."""
+        """Whether ``pipeline`` only repeats the open intent of an older revision."""
         self.task = task
         self.tree = tree
-        """ZooKeeper's tree at the claim."""
         self.handoff = 0
-        """The last handoff given to the task."""
         self.withdrawn = False
-        """Whether nothing more begins; begun batches may go on."""
+        """Whether nothing more begins; begun batches may continue."""
         self.slow = False
         """Whether the last batch began so slowly that others must not wait for the next."""
         self.error: Exception | None = None
-        """Why the last batch could not begin."""
         self.pipeline = pipeline
         self._jobs = jobs
         self._wake = wake
@@ -61,7 +57,7 @@ class SlotClient:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing of it runs in other threads."""
+        """Whether no other thread works for it."""
         return not self.asking and not self.task.writing
 
     def ask(self, events: int, *, apart: bool, limit_seconds: float) -> None:
@@ -79,14 +75,14 @@ class SlotClient:
         self._jobs.ask(self._request)
 
     def withdraw(self) -> None:
-        """Begin nothing more. May be called from any thread."""
+        """Prevents further batches. Thread-safe."""
         self.withdrawn = True
         request = self._request
         if request is not None and self._jobs.withdraw(request):
             self._request = None
 
     def cancel(self) -> None:
-        """End running writes soon, unless other tasks share their job."""
+        """Ends running writes soon, unless other tasks share their job."""
         for work in list(self._works):
             self._jobs.cancel(work)
 

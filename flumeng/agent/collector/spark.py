@@ -1,7 +1,7 @@
 """The Spark session of a collector, and all of its settings.
 
-Spark's driver writes only below the collector's own directory. The JVM ends with this process,
-whose pipe it reads. On a cluster executors get flumeng's code from the driver and events from the
+The driver writes only below the collector's own directory. The JVM ends with this process, whose
+pipe it reads. On a cluster, executors get flumeng's code from the driver and events from the
 journals' servers; of the driver's host they need only two ports.
 """
 
@@ -40,11 +40,9 @@ LOOPBACK = "127.0.0.1"
 PYTHON = "python3"
 CONNECT_SECONDS = 5.0
 REDACTED = "(?i)secret|passw(or)?d|token|credential|(access|account|private)[.-]?key"
-"""Settings that Spark shows nowhere."""
 DRIVER_MEMORY = "768m"
 GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
-"""With so little memory it needs a quarter less of the JVM's processor time than G1 for rows that
-go through Spark SQL."""
+"""It needs a quarter less processor time than G1 for Spark SQL in so little memory."""
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 CHOSEN = re.compile(r"-XX:\+Use\w+GC\b")
 WORKER_ENVIRONMENT = {
@@ -52,8 +50,8 @@ WORKER_ENVIRONMENT = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
-"""Filters make and drop arrays of about a MiB all the time. By default the C library returns each
-to the kernel, which clears it again: a quarter of the processor time and more. Nothing is imported
+"""Filters allocate and free arrays of about a MiB all the time. By default the C library returns
+each to the kernel, which costs a quarter of the processor time. PYTHONSAFEPATH: nothing is imported
 from the working directory."""
 RETAINED = {
     "spark.ui.retainedJobs": "500",
@@ -62,7 +60,7 @@ RETAINED = {
     "spark.ui.retainedDeadExecutors": "20",
     "spark.sql.ui.retainedExecutions": "50",
 }
-"""How much Spark remembers of ended work, also without its interface; tasks are of one stage."""
+"""Bounds of Spark's history, also without its interface; tasks are of one stage."""
 PACKAGES = ("flumeng", "zkschema")
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 LARGE_ROWS_AT_ONCE = 256
@@ -98,10 +96,9 @@ def start(
     more_java_options: str = "",
     spare_tasks: int = 0,
 ) -> SparkSession:
-    """Start Spark with its state in ``directory``, which is emptied first. Executors reach the
-    driver at ``host``; on this host ``spare_tasks`` run beside one task a core. Raises UserError
-    for Java, ``directory`` and missing secrets, UnavailableError when the master does not
-    answer."""
+    """Starts Spark with its state in ``directory``, which is emptied first. Locally ``spare_tasks``
+    run beside one task a core. Raises UserError for Java, ``directory`` and missing secrets,
+    UnavailableError when the master does not answer."""
     find_java()
     _reach(options.master)
     scratch, logging = directory / "scratch", directory / "log4j2.properties"
@@ -113,7 +110,7 @@ def start(
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
     _hide(directory / "conf", options)
-    if options.ui:  # nothing else says where the interface listens
+    if options.ui:  # no setting binds the interface to an address
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if options.local else options.python or PYTHON
@@ -139,7 +136,7 @@ def start(
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * (options.cores or os.cpu_count() or 1)),
-        # ${env:NAME} in a text of a flow would be what is in the collector's environment.
+        # ${env:NAME} in a flow's text would read the collector's environment.
         "spark.sql.variable.substitute": "false",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
@@ -164,7 +161,7 @@ def start(
             session.sparkContext.addPyFile(str(archive(directory)))
     except Py4JError as error:
         if (half := SparkContext._active_spark_context) is not None:
-            half.stop()  # or every attempt that follows would be given this one
+            half.stop()  # later attempts would get this one
         told = scrub(str(error)).strip().splitlines()
         raise UnavailableError(f"Spark does not start on {options.master}: {told[-1]}") from error
     return session
@@ -180,8 +177,8 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 
 
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
-    """The tasks of Spark's ``local[*]``. The JVM knows them best, also in a container, and is
-    started for that with all of ``settings``."""
+    """The number of tasks of Spark's ``local[*]``: the JVM counts cores reliably, also in a
+    container. Starts the JVM with all of ``settings``."""
     _, _, said = options.master.removesuffix("]").partition("[")
     if said != "*":
         return int(said or 1)
@@ -191,7 +188,7 @@ def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
 
 
 def garbage_collector(environment: Mapping[str, str]) -> str:
-    """Our choice, unless the environment has chosen: Java accepts one."""
+    """Our choice, unless the environment sets one: Java accepts only one."""
     given = " ".join(environment.get(name, "") for name in JAVA_VARIABLES)
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
@@ -213,8 +210,8 @@ def _wanted(options: SparkOptions) -> dict[str, str]:
 
 
 def _hide(directory: Path, options: SparkOptions) -> None:
-    """Write secret settings into a file for Spark's launcher: its command line is visible to
-    everybody on the host. Raises UserError."""
+    """Hides secret settings in a file: every user of the host sees command lines. Raises
+    UserError."""
     hidden = {
         name: secrets.resolve(value)
         for name, value in options.conf.items()
@@ -239,8 +236,7 @@ def _escaped(text: str) -> str:
 
 
 def _reach(master: str) -> None:
-    """Raises UnavailableError when no address of a standalone master answers: Spark takes a minute
-    to notice."""
+    """Raises UnavailableError when no standalone master answers: Spark notices after a minute."""
     addresses = list(_addresses(master))
     for host, port in addresses:
         try:
@@ -261,10 +257,9 @@ def _addresses(master: str) -> Iterator[tuple[str, int]]:
 
 
 def _sockets(directory: Path) -> dict[str, str]:
-    """Let Spark's JVM and its Python workers talk over Unix sockets in ``directory``, its only
-    protection: over TCP each job waits for 40 ms. Paths of sockets have 104 bytes: a longer
-    directory is named by a descriptor of this process, where Linux allows that; elsewhere TCP is
-    used."""
+    """Settings for Unix sockets between the JVM and Python workers, protected by ``directory``
+    alone: over TCP each job waits for 40 ms. Paths have at most 104 bytes: a longer directory is
+    named by a descriptor of this process, where Linux allows that; else TCP is used."""
     place = str(directory.absolute())
     if len(os.fsencode(place)) > SOCKET_DIRECTORY_BYTES:
         followed = Path(f"/proc/{os.getpid()}/fd")
@@ -291,7 +286,7 @@ def pid(spark: SparkSession) -> int:
 
 
 def ask(spark: SparkSession) -> None:
-    """Return when Spark's JVM answers; raises an error of Py4J when it cannot."""
+    """Returns when Spark's JVM answers; else raises an error of Py4J."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.nanoTime()
@@ -310,15 +305,15 @@ def executors(spark: SparkSession) -> int:
 
 
 def let_go(spark: SparkSession) -> None:
-    """Continue a stopped JVM: it ends by itself with this process."""
+    """Continues a stopped JVM: it ends by itself with this process."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     gateway.proc.send_signal(signal.SIGCONT)
 
 
 def archive(directory: Path) -> Path:
-    """The code of flumeng and of installed plug-ins for executors on other hosts, in a file named
-    after its content. What else a plug-in needs has to be installed there."""
+    """The code of flumeng and of installed plug-ins, but not their dependencies, for executors on
+    other hosts; a zip file named by its digest."""
     content = dict(sorted(_files()))
     digest = hashlib.sha256()
     for name, data in content.items():
@@ -370,8 +365,8 @@ def _sources(module: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _ui_settings(options: SparkOptions) -> dict[str, str]:
-    """Spark's web interface shows settings and plans to whoever reaches it: it is off unless asked
-    for, read-only, and on loopback only, where a proxy of the user may connect to it."""
+    """Spark's web interface exposes settings and plans: it is off by default, read-only, and on
+    loopback only, for a proxy of the user."""
     if not options.ui:
         return {**RETAINED, "spark.ui.enabled": "false"}
     found = {

@@ -1,7 +1,5 @@
-"""A flow's filters and outputs as a task runs them, and the counts of their events.
-
-Events are counted in Arrow stages that are there anyway; where there is none, nothing is counted.
-"""
+"""A flow's filters and outputs as a task runs them, and the counts of their events. Events are
+counted in existing Arrow stages only."""
 
 from __future__ import annotations
 
@@ -27,9 +25,8 @@ FAILED = "failed at "
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts of a segment: events in, events that its filters dropped (None when not counted), and
-    events that they could not process. ``failed``: dropped events that a filter could not process,
-    by its place."""
+    """Counts of a segment. ``dropped``: None when not counted. ``errors``: events that its filters
+    could not process. ``failed``: events dropped for that, by the filter's place."""
 
     read: int
     dropped: int | None
@@ -38,8 +35,7 @@ class Counted:
 
 
 class FilterCounts:
-    """The counts of one segment of a flow in a task. Where a filter reshapes events, dropped ones
-    cannot be counted."""
+    """Counts of one segment of a flow in a task."""
 
     def __init__(self, counts: Accumulator[int], task: str, segment: Segment) -> None:
         self._counts = counts
@@ -53,8 +49,8 @@ class FilterCounts:
         self._before = self._values()
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the steps, counted where it goes in, around what notes errors, and
-        where events are dropped. Events that a last step marks are still there."""
+        """Runs the steps; counts events at the start, around steps that note errors, and at drops.
+        Events marked by a last step are still there."""
         if self._steps or (self._inner and batch.in_arrow):
             batch = counted(batch, self._count(READ))
         for step in self._steps:
@@ -69,19 +65,17 @@ class FilterCounts:
         return batch
 
     def at_end(self, batch: LazyBatch) -> tuple[Stage, ...]:
-        """Stages that count ``batch`` behind the filters. Not for events that stay in Spark SQL
-        there."""
+        """Stages that count ``batch`` behind the filters; not for events that stay in Spark SQL."""
         if not self._steps:
             return ()
         self._counts_end = not (batch.shuffled or self._reshapes)
         return (self._count(PASSED),)
 
     def untaken(self, of: Callable[[pa.RecordBatch], int]) -> Stage:
-        """A stage that counts events that no branch takes."""
         return self._count(UNTAKEN, of)
 
     def take(self) -> Counted:
-        """Of the events since the last call. Grouped rows are not dropped ones."""
+        """Counts since the last call. Grouped rows do not count as dropped."""
         before, self._before = self._before, self._values()
         counts = {what: now - before[what] for what, now in self._before.items()}
         passed_by = max(0, counts[READ] - counts[PASSED]) if self._steps else 0
@@ -102,7 +96,6 @@ class FilterCounts:
 
 
 def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
-    """``batch`` through stages that change nothing."""
     for stage in stages:
         batch = batch.arrow(stage, batch.schema)
     return batch
@@ -110,8 +103,8 @@ def counted(batch: LazyBatch, *stages: Stage) -> LazyBatch:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The ends of a plan. ``sink``: a batch through the stage of a sink, by number; ``letters``:
-    events that the filter at a place could not process, as dead letters."""
+    """``sink``: connects a batch to a sink, by number; ``letters``: to dead letters, by the place
+    of the failed filter."""
 
     sink: Callable[[LazyBatch, int], LazyBatch]
     letters: Callable[[LazyBatch, str], Leaf]
@@ -128,11 +121,11 @@ class Stages:
         return [table for step in self.steps for table in step.tables]
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` behind the filters, before the flow parts."""
+        """``batch`` behind the filters, before the flow branches."""
         return self._root.behind(batch)
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the filters to the first place where events part."""
+        """``batch`` through the filters up to the first branching."""
         return self._counts[self._root].through(batch)
 
     def fork(self, batch: LazyBatch, outputs: Outputs) -> Fork:

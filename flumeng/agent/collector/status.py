@@ -26,9 +26,8 @@ GAP_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Status:
-    """``partitions``: those that the task has claimed. ``error``: why the last batch was not
-    written, or why partitions are stopped. ``epoch_seen``: the higher epoch of a superseded task's
-    ack."""
+    """``error``: why the last batch failed, or why partitions are stopped. ``epoch_seen``: the
+    higher epoch of a superseded task's ack."""
 
     epoch: int
     revision: int
@@ -40,12 +39,10 @@ class Status:
 
 
 Report = Callable[[str, Status], None]
-"""Gets the key of a task and each change of its status, from any thread."""
+"""Called from any thread with a task's key, at each change of its status."""
 
 
 class StatusReport:
-    """Used from any thread. ``said``: the last status reported."""
-
     def __init__(self, report: Report) -> None:
         self.said: Status | None = None
         self._report = report
@@ -66,7 +63,6 @@ class StatusReport:
         epoch_seen: int = 0,
         health: str = "",
     ) -> None:
-        """Report it, unless it is unchanged."""
         partitions = assignment.partitions if state in (RUNNING, RETRYING) else ()
         epoch, revision = assignment.epoch, assignment.revision
         status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen, health)
@@ -76,7 +72,7 @@ class StatusReport:
                 self._report(assignment.key, status)
 
     def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
-        """Once, until another trouble comes or all is well again."""
+        """Logs a trouble once, until another one comes or the task recovers."""
         if sentence != self._trouble:
             log.log(level, "%s", sentence, exc_info=trace)
         self._trouble = sentence
@@ -93,7 +89,7 @@ def _cut(error: str | None) -> str | None:
 
 
 class Reports:
-    """Used from any thread; sends from its own."""
+    """Thread-safe; sends from its own thread."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -109,7 +105,7 @@ class Reports:
             self._change()
 
     def answer(self, number: int, keys: Collection[str], starting: Mapping[str, Status]) -> None:
-        """Configuration ``number``, with the tasks ``keys``, is running."""
+        """Records that configuration ``number``, with the tasks ``keys``, is running."""
         with self._news:
             self._answers = number
             kept = {key: told for key, told in self._statuses.items() if key in keys}

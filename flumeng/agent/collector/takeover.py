@@ -1,4 +1,4 @@
-"""Takes a task over: claims it, or gets ready to while another node owns it."""
+"""Takes a task over: claims it, or prepares for it while another node owns it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all tasks of a process share. ``build`` makes an assignment's pipeline, or raises
-    UserError. ``report`` gets each change of a status, from any thread."""
+    """Shared by all tasks of a process. ``build`` raises UserError. ``report``: see ``Report``."""
 
     store: Store
     publisher: Publisher
@@ -51,7 +50,7 @@ class Surroundings:
 
 
 class Takeover:
-    """Of one task, in its turns. ``size`` outlives claims, since what it has learned stays true."""
+    """``size`` outlives claims: its measurements stay valid."""
 
     def __init__(
         self, around: Surroundings, partitions: Partitions, wake: Callable[[], None]
@@ -60,13 +59,12 @@ class Takeover:
         self._partitions = partitions
         self._wake = wake
         self._standby: tuple[Assignment, Pipeline] | None = None
-        """Until a claim has taken the pipeline."""
+        """The prepared pipeline, until a claim takes it."""
         self.size = BatchSize(0)  # before the first claim
 
     def stand_by(self, assignment: Assignment) -> str | None:
-        """Prepare what takes long after a failure: Spark's workers, the pipeline, the partitions'
-        ends. Gives what would keep the task from running here, if anything. Raises
-        UnavailableError."""
+        """Prepares the slow steps of a failover: Spark's workers, the pipeline, the partitions'
+        ends. Returns an obstacle to running here, if any. Raises UnavailableError."""
         if self._standby is None or self._standby[0] != assignment:
             self._standby = assignment, self._pipeline(assignment)
             self._partitions.open(self._standby[1].spec)
@@ -79,8 +77,8 @@ class Takeover:
         return self._partitions.trouble or pipeline.trouble or None
 
     def claim(self, assignment: Assignment) -> SlotClient:
-        """Claim the task; first for the revision of an open intent, if there is one. Raises
-        UserError, UnavailableError, and what ``ClaimedTask`` raises."""
+        """Claims the task, for the revision of an open intent if there is one. Raises UserError,
+        UnavailableError, and as ``ClaimedTask``."""
         around = self._around
         tree = around.tree.identity()
         if tree is None:
@@ -111,7 +109,6 @@ class Takeover:
         )
 
     def _pipeline(self, assignment: Assignment) -> Pipeline:
-        """The prepared one if it is of the same text, else a new one."""
         standby, self._standby = self._standby, None
         if standby is not None:
             mine, pipeline = standby
@@ -121,7 +118,6 @@ class Takeover:
         return self._around.build(assignment)
 
     def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
-        """The assignment as of the revision whose batch has to be repeated."""
         found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
         if found is None:
             raise UserError(

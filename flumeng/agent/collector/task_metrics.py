@@ -1,6 +1,6 @@
-"""What Spark tasks use, by flow: read from Spark's status store, which needs no UI.
+"""Resource use of Spark tasks by flow, from Spark's status store, which needs no UI.
 
-Reading it after each job costs more than a small batch, so it is read now and then. A shared job
+Reading it after each job costs more than a small batch, so it is read periodically. A shared job
 counts for each flow by its events. Jobs that Spark has forgotten by then (``spark.RETAINED``) are
 not counted.
 """
@@ -35,8 +35,7 @@ Row = Mapping[str, Any]
 
 
 class Used(NamedTuple):
-    """What Spark tasks have used. ``run_seconds``: their times added up, mostly that of Python.
-    ``cpu_seconds`` and ``gc_seconds``: of their threads in the JVM, without Python.
+    """``run_seconds``: mostly Python's. ``cpu_seconds``, ``gc_seconds``: of JVM threads only.
     ``peak_memory_bytes``: for sorting and grouping, the largest of a stage."""
 
     run_seconds: float = 0.0
@@ -99,7 +98,7 @@ class StatusStore:
 
 @dataclass
 class _Group:
-    """A job of ours, which Spark calls a group of jobs."""
+    """A collector's job, which Spark calls a job group."""
 
     events: Mapping[str, int]
     ended_at: float | None = None
@@ -112,8 +111,7 @@ class _Group:
 
 
 class TaskMetrics:
-    """``tell`` gets what a flow has used, from the thread that looks. ``running`` is for any
-    thread."""
+    """``look``'s thread calls ``tell`` with the use of a flow. ``running`` is thread-safe."""
 
     def __init__(
         self,
@@ -127,7 +125,6 @@ class TaskMetrics:
         self._groups: dict[str, _Group] = {}
         self._next = 0
         self._counted: set[int] = set()
-        """Ended and counted jobs from ``_next`` on."""
         self._failing = False
         self._lock = threading.Lock()
 
@@ -145,7 +142,6 @@ class TaskMetrics:
             group.ended_at = self._clock()
 
     def look(self) -> None:
-        """Report the jobs that have ended since the last look."""
         if not self._groups:
             return
         began = self._clock()
@@ -189,7 +185,7 @@ class TaskMetrics:
 
 
 def _stages(job: Row) -> set[int]:
-    """Those that it has run; skipped ones were there from an earlier job."""
+    """The stages that ran; skipped ones belong to an earlier job."""
     return set(job["info"]["stageIds"]) - set(job["skippedStages"])
 
 

@@ -1,5 +1,4 @@
-"""A bounded number of threads for calls. One that hangs, as on a dead disk, is replaced and ends
-with its call, so it does not delay the others."""
+"""A bounded thread pool that survives hung calls, as on a dead disk: their threads are replaced."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ MOST_REPLACED = 32
 
 @dataclass(eq=False)
 class _Call:
-    """``on_hang`` is called once, with the seconds that it has run. ``replaced``: its thread ends
-    with the call."""
+    """``on_hang`` is called once, with the seconds. ``replaced``: the thread ends with the call."""
 
     run: Callable[[], None]
     on_hang: Callable[[float], None]
@@ -30,8 +28,7 @@ class _Call:
 
 
 class Threads:
-    """A thread starts when a call waits and none is idle, up to ``most``; it ends only when it was
-    replaced. ``clock`` gives seconds that only grow."""
+    """Starts a thread when a call waits and none is idle, up to ``most``."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class Threads:
         self._made = 0
 
     def submit(self, run: Callable[[], None], on_hang: Callable[[float], None]) -> None:
-        """Carry out ``run``, which raises nothing, after all earlier calls."""
+        """Calls ``run``, which raises nothing, after all earlier calls."""
         with self._news:
             self._waiting.append(_Call(run, on_hang))
             if self._idle < len(self._waiting) and self._there < self._most:
@@ -62,7 +59,7 @@ class Threads:
             self._news.notify()
 
     def look(self) -> None:
-        """Replace the threads of calls over the limit, and report those calls."""
+        """Replaces the threads of calls over the limit, and reports those calls."""
         now = self._clock()
         with self._news:
             late = [call for call in self._running if now - call.began >= self._limit_seconds]

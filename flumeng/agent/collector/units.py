@@ -1,7 +1,7 @@
-"""What executors do for a job: many units, each a split of a batch on its way into a sink.
+"""Units: an executor's work for a job, each a split of a batch on its way into a sink.
 
-A unit that fails says so in its result, so Spark never repeats the others. In a job of several
-batches a hanging unit is left behind when the others are done and it is over its limit. While the
+A failed unit reports it in its result, so Spark never repeats the others. In a job of several
+batches a hung unit is abandoned when the others are done and it is over its limit. While the
 process uses its processor, or units end, units count as slow, not hung.
 """
 
@@ -41,13 +41,12 @@ _STEPS = {
 }
 """Step of each module that calls an input, a filter or a sink. Connectors are not listed."""
 WORKING = 0.05
-"""A process that uses this part of a processor does more than wait."""
 ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
 
 Result = tuple[int, str, bytes]
-"""Number of the unit, how it ended, and: its rows as an Arrow stream; or kind and text of the
-error, and the sink's number if several share the unit; or the step in which it hangs, if known.
-LEFT: it was not begun, since too many others hang."""
+"""Number of the unit, its end, and: its rows as an Arrow stream; or kind and text of the error, and
+the sink's number if several share the unit; or the step in which it hangs, if known. LEFT: it was
+not begun, since too many others hang."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Units:
 
     @property
     def size_bytes(self) -> int:
-        """About how much is sent to executors; a stage of several units counts once."""
+        """Approximate size sent to executors; a stage of several units counts once."""
         return sum(map(len, {unit.stage for share in self.shares for unit in share}))
 
     def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
@@ -98,7 +97,7 @@ def run_together(
     clock: Callable[[], float] = time.monotonic,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[Result]:
-    """The results of all ``units``, as soon as each has ended or is over its limit."""
+    """The results of all ``units``, once each has ended or is over its limit."""
     running = _Running(units, clock)
     effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
     with running.news:
@@ -118,8 +117,7 @@ def run_together(
 
 
 class _Running:
-    """The units of one call: ``began`` holds those that run. Everything but ``news`` is used with
-    ``news`` held. ``ended_at``: when one ended last."""
+    """The units of one call: ``began`` holds the running ones. ``news`` guards all the rest."""
 
     def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
         self.news = threading.Condition()
@@ -179,7 +177,7 @@ class _Effort:
 
 
 def step_of(frame: FrameType | None) -> str:
-    """The step of the innermost call of ours; empty when there is none."""
+    """The step of the innermost call in flumeng; empty without one."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         for place, step in _STEPS.items():
@@ -198,8 +196,7 @@ def read_rows(stream: bytes) -> list[dict[str, object]]:
 
 
 def _log_trace(error: Exception) -> None:
-    """Log traces of faults in code on the executor. Unavailable servers and unfit events need
-    none."""
+    """Logs traces of code faults, but not of unavailable servers and unfit events."""
     cause = error.__cause__ if isinstance(error, FunctionError) else error
     if cause is not None and not isinstance(cause, FlumengError | OSError):
         log.error("%s", error, exc_info=cause)
@@ -221,12 +218,12 @@ def _stream(batches: list[pa.RecordBatch]) -> bytes:
 
 @dataclass(frozen=True)
 class Imports:
-    """Imports ``modules`` in each Spark task, so that its Python worker has them."""
+    """Imports ``modules`` in each Spark task, which warms its Python worker."""
 
     modules: tuple[str, ...]
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
         for module in self.modules:
-            with suppress(ImportError):  # code that a flow brings may be no module of its own
+            with suppress(ImportError):  # a flow's own code may be no module
                 importlib.import_module(module)
         return iter(numbers)

@@ -1,7 +1,5 @@
-"""A collector's tasks: one runner for each task that the node wants.
-
-Each ``configure`` names all tasks: others are stopped, and unchanged ones are not disturbed.
-"""
+"""A collector's tasks: one runner for each task that the node wants. Each ``configure`` names all
+tasks: others are stopped, and unchanged ones are not disturbed."""
 
 from __future__ import annotations
 
@@ -30,14 +28,13 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 HUNG_SECONDS = 60.0
-"""A thread hangs when a configuration, or a look at what runs, takes so long."""
+"""A thread hangs when a configuration, or a look at the runners, takes so long."""
 
 
 class Worker:
-    """Talks to ``parent``. ``engine`` runs ``slots`` batches at once, ``build`` makes pipelines,
-    ``positions`` reports how far partitions reach, ``on_stuck`` is called when the engine is of no
-    use any more. ``spark_ui`` and ``address``: Spark's interface, and where this process serves its
-    counts."""
+    """``engine`` runs ``slots`` batches at once, ``positions`` reports the ends of partitions,
+    ``on_stuck`` is called when the engine has become useless. ``spark_ui``: address of Spark's
+    interface; ``address``: of this process's counts."""
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class Worker:
         store.on_session(lambda _connected: self._scheduler.wake_all())
 
     def run(self) -> None:
-        """Until the parent says stop or is gone."""
+        """Runs until the parent stops it or dies."""
         known = {"spark_ui": self._spark_ui, "address": self._address}
         shown = {name: text for name, text in known.items() if text}
         self._parent.send({"type": "ready", **shown})
@@ -106,8 +103,7 @@ class Worker:
         log.info("the node is gone")
 
     def require_turning(self) -> None:
-        """A probe of life, for any thread. Raises TimeoutError when a loop of the collector
-        hangs."""
+        """A liveness probe; thread-safe. Raises TimeoutError when a loop of the collector hangs."""
         loops = {"configure": self._configuring_since, "watch": self._looking_since}
         for loop, since in loops.items():
             if since is not None and time.monotonic() - since > HUNG_SECONDS:

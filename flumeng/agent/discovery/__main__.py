@@ -1,4 +1,4 @@
-"""``python -m flumeng.agent.discovery``: started by a node, with which it speaks over pipes."""
+"""``python -m flumeng.agent.discovery``: a node starts it and speaks with it over pipes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for
 
 
 def main() -> int:
-    """Runs until the node stops it or is gone; returns the exit code."""
+    """Runs until the node stops it or dies; returns the exit code."""
     given = parser.parse_args()
     logs.to_stderr("discover")
     parent = Parent.take_stdio()

@@ -1,7 +1,7 @@
 """Accounts of the partitions of a discovery process's flows: ends and acks.
 
-A caller waits for a bounded time; older accounts are reported until they are stale. A server that
-does not answer delays no other flow.
+A caller waits for a bounded time; older accounts are reported until they are stale. An unresponsive
+server delays no other flow.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ log = logging.getLogger(__name__)
 THREADS = 4
 FAILING_THREADS = 2
 FRESH_SECONDS = 1.0
-"""A younger account is reported as it is."""
 WAIT_SECONDS = 0.7
-"""How long a caller waits for a fresh one."""
 STALE_SECONDS = 60.0
-"""An older account is not reported."""
 SAMPLE_SECONDS = 15.0
 SAMPLE_MOST_SECONDS = 60.0
 SAMPLES_A_SECOND = 200.0
@@ -51,8 +48,7 @@ class _Flow:
 
 
 class PartitionAccounts:
-    """See ``flumeng.journal.serving.action_server.Answers``. ``tasks``: those that run, by flow.
-    ``clock`` is monotonic, in seconds."""
+    """See ``flumeng.journal.serving.action_server.Answers``."""
 
     def __init__(
         self,

@@ -36,8 +36,7 @@ KEPT_SAMPLES = int(CALM_SECONDS / SAMPLE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Seen:
-    """Accounts at ``time``, monotonic. ``waited``: the least age of waiting events, by
-    partition."""
+    """Accounts at monotonic ``time``. ``waited``: the least age of waiting events, by partition."""
 
     time: float
     accounts: Mapping[str, Account]
@@ -45,7 +44,7 @@ class Seen:
 
 
 class Scaler:
-    """One thread at a time. ``clock`` is monotonic, ``wall`` since the epoch, in seconds."""
+    """Used by one thread at a time."""
 
     def __init__(
         self,
@@ -72,9 +71,8 @@ class Scaler:
         self._written_at = float("-inf")
 
     def step(self, accounts: Mapping[str, Account]) -> Decision | None:
-        """Sample, decide, and write a new decision; None while there is nothing to decide.
-        ``accounts`` lacks unknown partitions. Raises ConflictError, CorruptError, UnavailableError;
-        the next step tries again."""
+        """Samples, decides, and writes a new decision; None without one. Raises ConflictError,
+        CorruptError, UnavailableError; the next step tries again."""
         record = readable(discovered.read(self._store, [self._flow])[0])
         if record is None or record.value.epoch != self._epoch:
             return None
@@ -157,9 +155,8 @@ class Scaler:
 
 
 class _Waits:
-    """The observed age of the oldest unacked event of each partition: timestamps in a burst are all
-    young, however long the events wait. A mark is when a partition reached an end that is not
-    acked."""
+    """Observed ages of the oldest unacked events: timestamps in a burst are all young, however long
+    the events wait. A mark: when a partition reached an unacked end."""
 
     def __init__(self) -> None:
         self._marks: dict[str, tuple[float, int]] = {}
@@ -204,8 +201,8 @@ def _age(account: Account, wall: float) -> float | None:
 
 
 def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccounts) -> None:
-    """Run a step of each of the running ``scalers`` every 15 seconds, forever. All flows are asked
-    at once, so one whose servers do not answer delays no other, and has unknown ends."""
+    """Steps each of the running ``scalers`` every 15 seconds, forever. All flows are asked at once,
+    so a flow with unresponsive servers delays no other."""
     due = time.monotonic()
     while True:
         due = max(due + SAMPLE_SECONDS, time.monotonic())

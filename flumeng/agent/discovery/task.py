@@ -1,8 +1,5 @@
-"""One flow's discovery: a look at its sources, and the changes to the record of partitions.
-
-The first look takes the record over: then a former owner's write fails, and a higher epoch ends
-this task.
-"""
+"""One flow's discovery: looks at its sources and updates the record of partitions. The first look
+fences writes of a former owner; a higher epoch ends this task."""
 
 from __future__ import annotations
 
@@ -36,13 +33,13 @@ from zkschema.records import Partition, Partitions
 log = logging.getLogger(__name__)
 
 TRIES = 5
-"""How often a look whose write was superseded reads and writes again."""
+"""Attempts of a look whose write was superseded."""
 SOON_SECONDS = 2.0
-"""The pause between looks while something is due soon."""
+"""The pause between looks while a change is due soon."""
 GONE_LOOKS = 3
-"""Missing in so many looks means gone: a server that has just started may not know yet."""
+"""Looks without a partition before it counts as gone: a new server may not know it yet."""
 FORGET_SECONDS = 600.0
-"""Acks of what is gone are deleted after this time: it may be hidden for a while."""
+"""Acks of gone partitions are deleted after this time: they may be hidden for a while."""
 OWN_CLOCKS = (FLOW, POLLS)
 """Inputs stamped by this cluster's clocks: late by now's clock, also without new events."""
 AUTHOR = "flumeng"
@@ -50,8 +47,6 @@ NAMED = 3
 
 
 class SupersededError(ConflictError):
-    """The record has a higher epoch, ``seen``."""
-
     def __init__(self, seen: int) -> None:
         super().__init__(f"another discovery task, of epoch {seen}, has taken the partitions over")
         self.seen = seen
@@ -68,7 +63,7 @@ class Outcome:
 
 
 class DiscoveryTask:
-    """One thread at a time. ``clock`` is monotonic, in seconds."""
+    """Used by one thread at a time."""
 
     def __init__(
         self,
@@ -226,7 +221,7 @@ class DiscoveryTask:
         return frozenset(name for task in tasks for name in task.partitions)
 
     def _drop_acks(self, partitions: Sequence[str], version: Version) -> None:
-        """Called before the record is written, so that an interrupted deletion is repeated."""
+        """Runs before the write of the record, so that an interrupted deletion is repeated."""
         cursors = self._store.children(paths.acks(self._flow))
         acks = [paths.ack(self._flow, cursor, name) for cursor in cursors for name in partitions]
         acks += [ack_path(self._flow, name) for name in partitions if input_of(name) == FLOW]
@@ -324,11 +319,10 @@ def _merged(
     """The new record, and the partitions whose acks are to be deleted.
 
     1. A wanted partition is registered once; its start is decided then.
-    2. One that is not wanted, or missing, gets an ``end``, its ack: its task drops it. When it is
-    wanted again the end is removed.
-    3. One that has ended, and that no task reads, is removed. Its ack stays unless it is gone for
-    good.
-    4. While not all sources have answered, nothing ends.
+    2. An unwanted or missing one gets an ``end``, its ack, until it is wanted again.
+    3. An ended one that no task reads is removed. Its ack stays unless the partition is gone for
+       good.
+    4. While some sources have not answered, no partition ends.
 
     ``acks``: of partitions that may end; ``gone``: certainly; ``forgotten``: long enough to delete
     acks.

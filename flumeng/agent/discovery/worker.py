@@ -1,8 +1,5 @@
-"""The loop of a discovery process: it does what the node wants, one look at a time for each flow.
-
-Few threads serve all flows. Flows whose last look has failed have threads of their own, so that
-silent servers delay nobody else.
-"""
+"""The loop of a discovery process: runs the assigned flows, one look at a time for each. Flows
+whose last look failed have their own threads, so that unresponsive servers delay no other."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ FAILING_THREADS = 2
 BACKOFF_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
 STUCK_SECONDS = 120.0
-"""A longer look hangs: each of its calls has a limit far below."""
+"""A longer look hangs: each of its calls has a far lower limit."""
 NEVER = float("inf")
 ASSIGNED = ("flow", "task", "epoch", "revision", "spec")
 
@@ -80,7 +77,7 @@ class _Run:
 
 
 class Worker:
-    """Talks to ``parent``. ``finders`` raises UserError. ``clock`` is monotonic, in seconds."""
+    """Talks to ``parent``. ``finders`` raises UserError. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -107,12 +104,11 @@ class Worker:
 
     @property
     def scalers(self) -> Mapping[str, Scaler]:
-        """Those of flows with a range of tasks, by flow."""
         with self._news:
             return {run.wanted.flow: run.scaler for run in self._runs.values() if run.scaler}
 
     def run(self, address: str = "") -> None:
-        """Until the parent says stop or is gone. ``address``: where the process serves."""
+        """Runs until the parent stops it or dies. ``address``: where the process serves."""
         shown = {"address": address} if address else {}
         self._parent.send({"type": "ready", **shown})
         for failing in (*[False] * THREADS, *[True] * FAILING_THREADS):
@@ -192,14 +188,14 @@ class Worker:
             backoff = min(BACKOFF_MOST_SECONDS, run.backoff_seconds * 2 or BACKOFF_SECONDS)
             state, error, rest = "failed", str(problem), backoff
             lost = isinstance(problem, ConflictError) or not self._store.connected
-            if lost:  # its own connection, or somebody else wrote: nothing is known of the sources
+            if lost:  # no news of the sources
                 state, error = run.status.state, run.status.error
             else:
                 run.streak.fail(unreachable=isinstance(problem, UnavailableError))
                 if isinstance(problem, UserError) and run.task is not None:
                     run.task.close()
                     run.task = None  # a user may mend a secret, which is resolved by the next look
-        except Exception as fault:  # one flow's, and no reason to look at no other one either
+        except Exception as fault:  # other flows must go on
             log.exception("%s: a fault", run.wanted.key)
             run.streak.fail()
             state, error = "failed", f"a fault of this flumeng: {fault!r}"
@@ -222,7 +218,7 @@ class Worker:
             self._news.notify_all()
 
     def _task(self, run: _Run) -> DiscoveryTask:
-        """Made with the first look, and again as long as that fails."""
+        """Created at the first look, and retried while that fails."""
         if run.task is None:
             spec = check_flow(run.wanted.spec)
             listed = (part.options for part in spec.partitioned if part not in spec.pollers)
@@ -244,7 +240,6 @@ class Worker:
             self._parent.send(message)
 
     def _stay_alive(self) -> None:
-        """Send a heartbeat unless a look hangs."""
         while True:
             with self._news:
                 began = [run.began for run in self._runs.values() if run.began is not None]

@@ -1,4 +1,4 @@
-"""Cases beside a flow: what comes in, and what has to come out of its filters."""
+"""Test cases of a flow: input events, and the events expected behind its filters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def micros(text: str) -> int:
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 500_000
 RECEIVED = EXAMPLE
-"""A case that fails tomorrow, because times in its lines are then too old, would be of no use."""
+"""A fixed time: with the current one, a case would fail once times in its lines are too old."""
 
 
 def _check_time(text: str) -> None:

@@ -1,7 +1,5 @@
 """Compares events with a case's expectations, by the columns that it names, in any order.
-
-Expectations are YAML, whose scalars get the type of the column. Only named fields are compared.
-"""
+Expectations are YAML, whose scalars get the type of the column."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """``line``: where the failed expectation stands, if anywhere."""
-
     line: int | None
     what: str
 

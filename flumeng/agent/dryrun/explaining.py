@@ -1,4 +1,4 @@
-"""What each filter of a flow does to each event, one filter after the other, and each branch."""
+"""Traces each event through a flow: the effect of each filter in turn, and each branch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ExplainedStep:
-    """A filter's effect on an event, or the events that a branch takes; later steps with a greater
-    ``depth`` are in that branch. ``rows``: what came out, without nulls. ``why``: the columns that
-    the condition names. ``lost``: the rows of this event are unknown."""
+    """A filter's effect on an event, or the events that a branch takes, whose steps have a greater
+    ``depth``. ``why``: the columns of the condition. ``lost``: the rows of this event are
+    unknown."""
 
     name: str
     before: Row
@@ -43,8 +43,6 @@ class ExplainedStep:
 
 @dataclass(frozen=True)
 class Explained:
-    """An event as received, and each step that it reaches."""
-
     event: Row
     steps: tuple[ExplainedStep, ...]
 
@@ -65,7 +63,7 @@ class _Stage:
 def explain(
     spec: FlowSpec, session: Session, events: Sequence[pa.RecordBatch]
 ) -> Iterator[Explained]:
-    """For each of ``events``, which are one batch. Raises what a ``FilterTree`` raises."""
+    """Explains each of ``events``, which are one batch. Raises as ``FilterTree``."""
     known = [identity.identify(batch, 0) for batch in events]
     if not known:
         return
@@ -126,7 +124,7 @@ def _through(
     apply: Callable[[LazyBatch], LazyBatch],
     step: Step | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """At least one batch, perhaps empty; None when events are unknown behind it."""
+    """Applies a step: at least one batch, perhaps empty; None when it makes events unknown."""
     schema = apply(batch_of(session, (), events[0].schema)).schema
     if identity.SEQ not in schema.names:
         return None

@@ -1,5 +1,4 @@
-"""A flow's filters and branches, run over batches in this process. What branches share is computed
-once."""
+"""Runs a flow's filters over batches in this process; common parts of branches run once."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ from flumeng.platform.errors import FlumengError
 
 @dataclass(frozen=True)
 class Given:
-    """A first stage that yields these events."""
-
     batches: tuple[pa.RecordBatch, ...]
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,7 +43,7 @@ class Output:
 
 
 class FilterTree:
-    """For events of one schema. ``ends``: all outputs, without events."""
+    """Filters for events of one schema. ``ends``: all outputs, without events."""
 
     def __init__(self, stages: tuple[FlowStage, ...], session: Session, schema: pa.Schema) -> None:
         """Raises UserError when filters do not fit the events or each other."""
@@ -58,8 +55,7 @@ class FilterTree:
         self.ends = list(self._outputs((), tries=True))
 
     def run(self, batches: Sequence[pa.RecordBatch]) -> Iterator[Output]:
-        """The outputs of ``batches``, which are one batch. Raises UserError, UnavailableError and
-        errors of filters."""
+        """The outputs of one batch. Raises UserError, UnavailableError and errors of filters."""
         for step in self._steps:
             for table in step.tables:
                 table.refresh()
@@ -103,7 +99,7 @@ def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Reports errors of Spark as a collector does."""
+    """Converts errors of Spark as a collector does."""
     try:
         yield
     except FlumengError:

@@ -1,11 +1,9 @@
-"""Keeps a Spark context running between commands of the same user, since its start takes most of a
-short run.
+"""Keeps a Spark context running between commands of one user, since its start dominates short runs.
 
-A *keeper* process holds the context; each command has its own session, without the settings and
-views of others. It serves one command at a time, and only with equal code, Java, jars, environment
-and working directory, which Spark's Python workers inherit. It ends after five idle minutes, or
-when a command ends without reporting that nothing of it runs any more. Without XDG_RUNTIME_DIR, a
-directory that only the user can read, each command starts a JVM.
+A *keeper* process holds the context; each command has its own session. It serves one command at a
+time, and only with equal code, Java, jars, environment and working directory, which Spark's Python
+workers inherit. It ends after five idle minutes, or when a command ends without reporting that it
+has stopped its jobs. Without XDG_RUNTIME_DIR each command starts a JVM.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 PORT_VARIABLE, SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-"""PySpark connects to this JVM instead of starting one."""
+"""PySpark connects to an existing JVM when these variables are set."""
 OPTIONS = SparkOptions(master="local[1]")
 """One split at a time: events keep their order."""
 SOCKET = "java.socket"
@@ -50,7 +48,7 @@ _NO_SETTING = frozenset({"_", "OLDPWD", "SHLVL", "COLUMNS", "LINES"})
 _DONE = b"done\n"
 _MOST_BYTES = 4096
 _MOST_PATH_BYTES = 40
-"""Then the names of Spark's Unix sockets fit."""
+"""Room for the names of Spark's Unix sockets."""
 
 
 @dataclass
@@ -72,8 +70,8 @@ class KeptJava:
 
 
 def take(starting: Callable[[], object]) -> KeptJava | None:
-    """The keeper's JVM; starts a keeper when there is none, after calling ``starting``. None when
-    it serves another command or cannot be started."""
+    """The keeper's JVM; without a keeper, calls ``starting`` and starts one. None when it serves
+    another command or cannot be started."""
     directory = _directory()
     if directory is None:
         return None
@@ -221,7 +219,7 @@ class _Keeper:
 
 
 def _serve(listener: socket.socket, connection: socket.socket) -> bool:
-    """Wait until the command ends, refusing others. Whether it has stopped its Spark."""
+    """Waits until the command ends, refusing others. Returns whether it has stopped its Spark."""
     while True:
         ready, _, _ = select.select([listener, connection], [], [])
         if connection in ready:

@@ -1,5 +1,4 @@
-"""Spark in this process with the collector's settings, started when first needed, or kept from an
-earlier command (``kept_java``)."""
+"""Spark in this process, started on demand or kept from an earlier command (``kept_java``)."""
 
 from __future__ import annotations
 
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 
 
 class LocalSpark:
-    """Returns the Spark session. ``announce`` is called before a start that takes seconds. With
-    ``users_code`` Spark is not shared with other commands, since its Python workers do not import a
-    changed module again."""
+    """``announce`` is called before a start that takes seconds. With ``users_code`` Spark is not
+    shared with other commands: its Python workers never reload a changed module."""
 
     def __init__(self, announce: Callable[[str], None], *, users_code: bool) -> None:
         self._announce = announce
@@ -34,7 +32,7 @@ class LocalSpark:
         self._lock = threading.Lock()
 
     def __call__(self) -> SparkSession:
-        """Raises what ``spark.start`` raises."""
+        """Raises as ``spark.start``."""
         with self._lock:
             if self._session is None:
                 self._session = self._start()
@@ -78,7 +76,7 @@ class LocalSpark:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
     def _give_back(self, *, stopped: bool) -> None:
-        """PySpark forgets the context and its JVM, which go on for the next command."""
+        """PySpark forgets the context and its JVM, which continue for the next command."""
         from pyspark import SparkContext  # noqa: PLC0415  only when it is needed
         from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
 

@@ -102,7 +102,7 @@ def _differences(
 
 
 def junit(outcomes: Sequence[Outcome], told: dict[str, str]) -> str:
-    """A suite for each file; ``told``: the messages of failed cases, by place."""
+    """One suite a file; ``told``: messages of failed cases, by place."""
     root = ET.Element("testsuites", _numbers(outcomes))
     for file, found in groupby(outcomes, key=lambda outcome: outcome.file):
         of_file = list(found)

@@ -1,5 +1,4 @@
-"""Reads lines from files and pipes: as soon as they are there, in large pieces when there are
-many."""
+"""Reads lines from files and pipes at once when they arrive, in large pieces when possible."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ WAITING = 4
 
 
 def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) -> Iterator[Messages]:
-    """The lines of files, or of standard input when there are none, in UTF-8 without a byte order
-    mark. Pipes are not waited for. Raises UserError for a file that cannot be read."""
+    """The lines of files, else of standard input, in UTF-8 without a byte order mark; those of a
+    pipe are not held back. Raises UserError for an unreadable file."""
     for path in inputs or [STANDARD_INPUT]:
         try:
             with _opened(path) as descriptor:
@@ -45,7 +44,7 @@ def lines(inputs: Sequence[Path], max_line_bytes: int, encoding: str = UTF_8) ->
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     if path == STANDARD_INPUT:
-        with contextlib.suppress(OSError):  # files have no such size
+        with contextlib.suppress(OSError):  # only pipes have a size
             fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         yield 0
         return
@@ -77,9 +76,8 @@ class _End:
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same ``items``, taken by another thread ahead of this one; an error is raised in its
-    turn. The thread ends with the next item once no more are wanted, and does not keep the process
-    alive."""
+    """The same ``items``, prefetched by another thread; an error is raised in its turn. The thread
+    ends with the next item once no more are wanted, and does not keep the process alive."""
     queue: Queue[T | _End] = Queue(WAITING)
     stopped = Event()
 
@@ -106,13 +104,13 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
                 return
     finally:
         stopped.set()
-        while not queue.empty():  # one item is put that waits for room
+        while not queue.empty():  # makes room for a waiting item
             queue.get_nowait()
 
 
 def in_order(work: Callable[[T], R], items: Iterator[T]) -> Iterator[R]:
-    """``work`` of each of the ``items``, done by another thread, in order and each as soon as it is
-    done. An error is raised in its turn. The process waits for the item in work only."""
+    """``work`` of each of the ``items`` by another thread, in order. An error is raised in its
+    turn. The process waits for the item in work only."""
     pool = ThreadPoolExecutor(1, "in-order")
     try:
         for result in ahead(pool.submit(work, item) for item in items):

@@ -1,5 +1,4 @@
-"""Lines as the events that a source of a flow would make of them, without running the source.
-Attributes of a real sender or file (port, inode) are missing."""
+"""Makes events of lines as a source would, but without attributes of a real sender or file."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ TRAILERS = {"syslog": b"\n\r\0", "kafka": b""}
 
 class ReceivedLines:
     """``number``: the source of the flow. ``host``, ``attrs`` and ``ts`` (microseconds since 1970)
-    are of all lines; by default those of the source, and now. ``filtered_by``: the flow whose
+    apply to all lines; default: those of the source, and now. ``filtered_by``: the flow whose
     filters come before these, and do not run here."""
 
     def __init__(
@@ -42,7 +41,6 @@ class ReceivedLines:
         attrs: Mapping[str, str] | None = None,
         ts: int | None = None,
     ) -> None:
-        """Raises UserError when there is no such source."""
         if not 0 <= number < len(spec.sources):
             raise UserError(
                 f"flow {spec.flow} has {len(spec.sources)} sources, numbered from 0, and no source "

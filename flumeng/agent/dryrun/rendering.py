@@ -1,4 +1,4 @@
-"""Events as lines: JSON, as the sinks that write JSON have it, or for people."""
+"""Events as lines: JSON, as the JSON sinks write it, or text for people."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.schema import EVENT_SCHEMA, READ_SCHEMA
 
 OF_READERS = frozenset(READ_SCHEMA.names) - frozenset(EVENT_SCHEMA.names)
-"""Columns that mean nothing for an event that was only tried."""
+"""Columns without meaning for an event of a dry run."""
 SOURCE = "source"
 
 
 END = "@end"
-"""JSON's name of the branch in which an event came out, or its mark as a dead letter."""
+"""JSON's name of the branch that put out an event, or its mark as a dead letter."""
 
 
 def json_lines(events: pa.RecordBatch, end: str | None = None) -> memoryview:
-    """A line for each event, with the ``end`` at which it came out, if given."""
     events = identity.strip(events)
     if end is not None:
         names = pa.repeat(pa.scalar(end), events.num_rows)

@@ -1,7 +1,5 @@
-"""Tries a flow on lines: one thread reads and cuts them, one filters, and the caller takes results.
-
-Several threads would filter more slowly: Arrow and numpy keep waiting for Python's lock.
-"""
+"""Tries a flow on lines: one thread reads and cuts them, one filters, the caller takes results.
+Several would filter more slowly: Arrow and numpy keep waiting for Python's lock."""
 
 from __future__ import annotations
 
@@ -77,8 +75,7 @@ def _events(received: ReceivedLines, inputs: Sequence[Path]) -> Iterator[list[pa
 def joined(
     pieces: Iterable[list[pa.RecordBatch]], multiline: Multiline | None, first: int = 0
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The events of these lines, the first of which has the seq ``first``. The last event of a
-    stream ends with the lines."""
+    """The multiline events of these lines, from the seq ``first`` on."""
     if multiline is None:
         yield from pieces
         return

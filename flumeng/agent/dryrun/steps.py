@@ -21,8 +21,8 @@ _END = (Component("sink", "noop", Noop()),)
 
 @dataclass(frozen=True)
 class Step:
-    """``place``: its name in messages; ``branch``: the name of its branch, with its parents;
-    ``filters``: how many filters of that branch are passed; ``name``: of the filter."""
+    """``place``: its name in messages; ``branch``: named with its parents; ``filters``: number of
+    filters of that branch up to here; ``name``: of the filter."""
 
     place: str
     branch: str
@@ -44,8 +44,7 @@ def steps(spec: FlowSpec) -> Iterator[Step]:
 
 
 def find(spec: FlowSpec, text: str) -> Step:
-    """``filters[2].parse``, or an unambiguous part: ``filters[2]``, ``2``, ``parse``. Raises
-    UserError."""
+    """Finds ``filters[2].parse``, or an unambiguous part: ``2``, ``parse``. Raises UserError."""
     known = list(steps(spec))
     filters = [step for step in known if step.name]
     same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]
@@ -65,8 +64,7 @@ def find(spec: FlowSpec, text: str) -> Step:
 
 
 def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
-    """The flow cut behind ``step``, with only events for which ``where`` is true. Raises
-    UserError."""
+    """The flow cut behind ``step``, with only events that match ``where``. Raises UserError."""
     last = () if where is None else (Component("filter", "where", Where(where)),)
     names = step.branch.split("/") if step.branch else []
     filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)
@@ -93,7 +91,7 @@ def _shortened(
     count: int,
     last: tuple[Component[FilterOptions], ...],
 ) -> tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]]:
-    """Branches beside the way stay, since one may take what the others leave."""
+    """Sibling branches stay, since an ``otherwise`` branch depends on them."""
     if not names:
         return (*filters[:count], *last), ()
     found = []

@@ -50,15 +50,15 @@ def servers(store: Store, flow: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Lost:
-    """A server that is not asked any more."""
+    """A server that failed, and is not asked again."""
 
     address: str
     error: FlumengError
 
 
 class Tap:
-    """Reads from its creation until ``stop``, from all of ``addresses`` or a random MOST_SERVERS of
-    them. ``came``: events journaled meanwhile, ``given``: events that ``blocks`` has given."""
+    """Reads from its creation until ``stop``, from at most MOST_SERVERS random ``addresses``.
+    ``came``: events journaled meanwhile, ``given``: events that ``blocks`` has yielded."""
 
     def __init__(self, flow: str, addresses: Collection[str]) -> None:
         self._flow = flow
@@ -83,8 +83,8 @@ class Tap:
             thread.join()
 
     def blocks(self, seconds: float) -> Iterator[pa.RecordBatch | Lost]:
-        """For so long: consecutive events of one journal in READ_SCHEMA, and lost servers. Raises
-        the error of the last server."""
+        """Yields, for ``seconds``, consecutive events of one journal in READ_SCHEMA, and lost
+        servers. Raises the error of the last server."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -127,12 +127,12 @@ class Tap:
         try:
             found = client.tap(journal, start, position.safe)
         except (DataLossError, NotServedError):
-            return  # it was trimmed, or went elsewhere
+            return  # trimmed, or moved to another server
         for events in found:
             self._put(events)
 
     def _put(self, found: pa.RecordBatch | Lost) -> None:
-        """Waits until it is taken, so that nothing is read meanwhile."""
+        """Blocks until there is room, so that nothing is read meanwhile."""
         while not self._stopped.is_set():
             try:
                 self._found.put(found, timeout=STOP_SECONDS)
@@ -145,7 +145,7 @@ def shown(
     tap: Tap, tree: FilterTree, multiline: Multiline | None, rate: int, seconds: float
 ) -> Iterator[Output | Lost]:
     """The outputs of the filters, at most ``rate`` events a second; lines are joined within a
-    block. Raises what ``Tap.blocks`` and filters raise."""
+    block. Raises as ``Tap.blocks`` and the filters."""
     pace = Pace(rate)
     for block in tap.blocks(seconds):
         if isinstance(block, Lost):
@@ -176,7 +176,7 @@ class Pace:
         self._at = clock()
 
     def room(self) -> int:
-        """How many may be shown now; waits until it is one."""
+        """Number of events that may be shown now; waits until it is at least one."""
         while True:
             now = self._clock()
             self._room = min(float(self._rate), self._room + (now - self._at) * self._rate)
@@ -190,7 +190,6 @@ class Pace:
 
 
 def spread(events: pa.RecordBatch, most: int) -> pa.RecordBatch:
-    """At most ``most`` of the events, evenly spaced."""
     if events.num_rows <= most:
         return events
     step = events.num_rows / most

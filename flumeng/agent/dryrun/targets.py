@@ -1,5 +1,4 @@
-"""Tries the targets of a flow from this host, whose routes, secrets and certificates other hosts
-may lack: its sinks, and sources that ask brokers."""
+"""Tries the targets of a flow from this host: its sinks, and sources that ask brokers."""
 
 from __future__ import annotations
 
@@ -40,12 +39,11 @@ def tried(
     require: Require = lambda _part: None,
     target_seconds: float = TARGET_SECONDS,
 ) -> Iterator[Tried]:
-    """Each sink of the flow in the order of the file, members of groups too, then its sources with
-    brokers."""
+    """Each sink, members of groups too, in the order of the file; then the sources with brokers."""
     parts = [*spec.targets, *(part for part in spec.partitioned if part.name == "kafka")]
     for first in range(0, len(parts), MOST_AT_ONCE):
         trials = [_Trial(part) for part in parts[first : first + MOST_AT_ONCE]]
-        for trial in trials:  # loads libraries, which is no time of the target's
+        for trial in trials:  # loads libraries outside of the time limit
             trial.attempt(partial(trial.prepare, spec.flow, require))
         deadline = time.monotonic() + target_seconds
         for trial in trials:
@@ -57,7 +55,7 @@ def tried(
 
 
 class _Trial:
-    """One part of a flow. A thread that still waits for its target is left behind."""
+    """One part of a flow. A thread that still waits for its target is abandoned."""
 
     def __init__(self, part: Component[Declared]) -> None:
         self._part = part
@@ -89,7 +87,7 @@ class _Trial:
             return True
         except FlumengError as error:
             self.fail(str(error))
-        except Exception as error:  # of a library: whichever it is, it is the cause
+        except Exception as error:  # any error of a library is the cause
             self.fail(f"{type(error).__name__}: {error}")
         return False
 

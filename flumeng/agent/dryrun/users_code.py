@@ -1,4 +1,4 @@
-"""What changes in this process when a flow's filters call users' functions."""
+"""Users' functions in filters: detects them, and avoids pandas without them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flumeng.config import FlowSpec
 
 
 def calls_users_code(spec: FlowSpec) -> bool:
-    """Such a function is called by one thread, and may use pandas."""
+    """Whether a filter calls users' functions: these need one thread, and may use pandas."""
     return any(part.name == "python" for part in spec.all_filters)
 
 
@@ -27,8 +27,8 @@ class _NoPandas:
 
 
 def leave_out_pandas() -> None:
-    """Saves a fifth of a second: Arrow loads pandas with its first array of Python values, only to
-    recognise objects of pandas, and does not look again. ``to_pandas`` still loads it."""
+    """Saves a fifth of a second: Arrow loads pandas with its first array of Python values, but
+    tries only once. ``to_pandas`` still loads it."""
     if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _NoPandas)

@@ -1,6 +1,5 @@
 """The ingest worker: receives events, journals them, serves the journals.
 
 A source cuts received bytes into blocks of whole lines, the commit thread turns blocks into Arrow
-batches (``batch``), the journal makes them durable. ``flow`` ties these together for one flow,
-``worker`` for all.
+batches (``batch``), the journal makes them durable.
 """

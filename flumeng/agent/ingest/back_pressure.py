@@ -1,8 +1,5 @@
-"""Why a flow's sources are paused, and for how long. Pure.
-
-A flow at its limit is paused many times a second: reasons within ``GAP_SECONDS`` count as one
-pause.
-"""
+"""The pauses of a flow's sources, with reasons and durations. Pure. A flow at its limit is paused
+many times a second: reasons within ``GAP_SECONDS`` count as one pause."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ GAP_SECONDS = 2.0
 
 
 class Held(NamedTuple):
-    """``by``: why nothing is taken now, if so; ``seconds``: for how long; ``total_seconds``: all
-    pauses."""
+    """``by``: the reason of a current pause, of ``seconds``; ``total_seconds``: all pauses."""
 
     by: str
     seconds: float
@@ -33,7 +29,6 @@ class BackPressure:
         return bool(self._reasons)
 
     def hold(self, reason: str, text: str, now: float) -> None:
-        """``text`` is the reason as people see it."""
         if not self._reasons and now - self._until > GAP_SECONDS:
             self._close()
             self._since = now

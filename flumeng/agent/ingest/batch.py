@@ -1,8 +1,8 @@
 """Builds Arrow batches from received blocks, in the commit thread.
 
-Lines are found, trimmed and measured by numpy over whole arrays, which releases the interpreter
-lock, so that the event loop goes on receiving. Arrays are made from buffers: ``pa.array`` would
-import pandas, and the compute functions their registry, as much memory as the rest of the worker.
+numpy finds, trims and measures lines over whole arrays, which releases the interpreter lock for the
+event loop. Arrays are made from buffers: ``pa.array`` would import pandas, and the compute
+functions their registry, as much memory as the rest of the worker.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from flumeng.journal.log.contract import Encoded
 
 FRAME_BYTES = 1 << 20
-"""Of raw lines, unless one block has more: what is built of them stays in the processor's cache."""
+"""Most raw lines in a frame, unless one block has more: columns stay in the processor's cache."""
 
 BUILT_BYTES = 8 << 20
-"""Of a frame's columns uncompressed. Dictionaries for host and attributes do not pay: LZ4 leaves
-next to nothing of what is repeated."""
+"""Most uncompressed columns in a frame. Dictionaries do not pay: LZ4 removes most repetition."""
 
 FRAME_STATES = 256
 """Blocks with state in one frame: each names a file twice, by a path of up to 4 KiB."""
@@ -70,11 +69,8 @@ def encode(
     on_unfit: Callable[[ReceivedBlock, Exception], None],
     make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
 ) -> Iterator[Encoded]:
-    """Yields the encoded frames of these blocks, in order.
-
-    ``on_found`` is called for each block before its frame is yielded. A block that cannot be
-    encoded goes to ``on_unfit`` and is in no frame.
-    """
+    """Yields the encoded frames of these blocks, in order. ``on_found`` is called for each block
+    before its frame is yielded. An unencodable block goes to ``on_unfit`` and is in no frame."""
     for group in _groups(blocks):
         yield from _encoded(group, on_found, on_unfit, make)
 
@@ -123,8 +119,8 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
 
 
 def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """A group too large for a frame is halved, a block alone is cut into several, unless it has
-    state, which goes with all of its lines."""
+    """Halves a group too large for a frame. A single block is cut into several frames, unless it
+    has state, which goes with all of its lines."""
     data = b"".join([block.data for block in group])
     lines = find_lines(data, group)
     rows = len(lines.starts)
@@ -159,7 +155,6 @@ def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> It
 
 
 def _parts(sizes: Indices) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that fill a frame each."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
@@ -193,12 +188,11 @@ def _to_batch(
 
 
 def _places(blocks: Iterable[ReceivedBlock]) -> list[int]:
-    """Where each block begins in the joined bytes, and where the last one ends."""
+    """Start of each block in the joined bytes, and the end of the last one."""
     return list(accumulate((len(block.data) for block in blocks), initial=0))
 
 
 def _bodies(data: bytes, lines: Lines, group: list[ReceivedBlock]) -> bytes:
-    """The lines joined without what lies between them."""
     between = len(data) - int((lines.ends - lines.starts).sum())
     if between == len(lines.starts) and all(block.bounds is None for block in group):
         return data.replace(b"\n", b"")
@@ -263,7 +257,6 @@ def _attributes(runs: list[Run]) -> pa.Array:
 
 @lru_cache(maxsize=1024)
 def _joined(attrs: tuple[tuple[str, str], ...], part: int) -> bytes:
-    """All names (part 0) or values (part 1) of one row."""
     return "".join(attr[part] for attr in attrs).encode()
 
 

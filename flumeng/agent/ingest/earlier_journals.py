@@ -1,9 +1,9 @@
-"""Refuses appends to journals that may lack events which readers have seen.
+"""Refuses appends to journals that may lack events that readers have seen.
 
 After a restore of the data directory or its disk, new events would get the numbers of lost ones,
 and readers would skip them. So a journal from before the node's start takes events only if its ack
-is known and not above its end; otherwise a new one is begun. Of a replicated journal another
-replica in sync may have the lost events, and is to lead.
+is known and not above its end; otherwise a new one is begun. Another replica in sync may have the
+lost events of a replicated journal, and should lead.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ UNKNOWN = "how far its readers had come was not known when the node started"
 
 
 class _Refusal(NamedTuple):
-    """``older``: whether the journal is known to lack events."""
-
     why: str
     older: bool
 
 
 class EarlierJournals:
-    """Of one worker. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, journals: Callable[[], Mapping[str, Log]], replicas: Replicas) -> None:
         self._journals, self._replicas = journals, replicas
@@ -45,7 +43,7 @@ class EarlierJournals:
 
     def tell(self, seen: Mapping[str, int | None], *, restored: bool) -> None:
         """``seen``: the highest offset read of each journal at the node's start. ``restored``: the
-        directory is a replica or a backup."""
+        directory is a copy or a backup."""
         replicas = self._replicas.journals
         if restored and not self._restored:
             self._closing = {name: one for name, one in replicas.items() if one.closes}

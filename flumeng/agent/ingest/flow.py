@@ -1,7 +1,7 @@
-"""One flow in this worker: keeps its journal and its sources in line with its task.
+"""One flow in this worker: reconciles its journal and sources with its task.
 
-Sources with unchanged options go on, and the journal stays open over changes of the spec. A worker
-with none of the flow's sources makes no journal. Failures are retried, and affect no other flow.
+Sources with unchanged options keep running, and the journal stays open over changes of the spec.
+Failures are retried, and affect no other flow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FlowJournal(Protocol):
         """Whether it suits a flow with this ``spec``; then it adopts its limits."""
 
     def give_back(self, acked: int, *, failed: bool) -> None:
-        """Called after the last append. A ``failed`` one is reopened when it is next taken."""
+        """Called after the last append. A ``failed`` journal is reopened when it is next taken."""
 
 
 def take(
@@ -69,8 +69,6 @@ def take(
 
 
 class OnNode:
-    """On the node's disk, or in the worker's memory."""
-
     def __init__(self, store: JournalStore, flow: str, spec: FlowSpec) -> None:
         self._store = store
         durability, limits = _promised(spec)
@@ -116,8 +114,6 @@ def _promised(spec: FlowSpec) -> tuple[Durability, Limits]:
 
 @dataclass(frozen=True)
 class Task:
-    """An assigned ingest task; ``spec`` is the text of the flow's revision."""
-
     flow: str
     task: str
     epoch: int
@@ -134,9 +130,8 @@ class FlowRunner:
     back.
 
     ``changed`` is called when ``status`` may differ, ``awaits`` when ``awaited`` does. ``counted``:
-    the counters of each source, and one sum a kind for those that are gone; replaced, never
-    changed, for other threads. ``acked`` gives the last ack of a journal, which may be older than
-    this runner.
+    replaced, never changed, for other threads. ``acked`` gives the last ack of a journal, perhaps
+    from before this runner.
     """
 
     def __init__(
@@ -179,7 +174,7 @@ class FlowRunner:
         self.finished = asyncio.create_task(self._run())
 
     def want(self, task: Task | None) -> None:
-        """Sets what is to run; None stops the sources and commits what they received."""
+        """Sets the task to run; None stops the sources and commits their received events."""
         if task != self._wanted:
             self._wanted = task
             self._wake.set()
@@ -203,7 +198,6 @@ class FlowRunner:
 
     @property
     def counters(self) -> list[tuple[Component[SourceOptions], Counters, Held]]:
-        """The counters of each wanted source, and what holds it."""
         now = self._now()
         held = self._pressure.held(now)
         if held.by and self._appender is not None:
@@ -326,7 +320,7 @@ class FlowRunner:
             self._appender.when_settled(lambda: self._sum_up(sources))
 
     def _sum_up(self, sources: Sequence[SourceRunner]) -> None:
-        """Once all that the stopped sources received is counted."""
+        """Runs once all events that the stopped sources received are counted."""
         before = list(self._gone.values())
         for source in sources:
             kind = source.component.name
@@ -336,7 +330,6 @@ class FlowRunner:
         self.counted = [*self._gone.items(), *rest]
 
     async def _let_go(self) -> None:
-        """Stops the sources, commits what they received, gives the journal back."""
         await self._stop(self._sources)
         if self._appender is None:
             return

@@ -1,5 +1,4 @@
-"""The group commit of one journal, seen from the event loop. All callbacks run in the loop's
-thread."""
+"""The group commit of one journal, for the event loop. All callbacks run in the loop's thread."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class JournalAppender:
 
     ``on_pressure(True)`` asks for a pause; ``held_by`` says why the journal takes nothing, and is
     empty when it is only behind. ``on_failed`` is called once: nothing submitted afterwards is
-    kept. ``acked`` is the last ack passed to ``trim``, perhaps not carried out yet.
-    ``durable_keys`` are those of the durable source state.
+    kept. ``acked``: passed to ``trim``, perhaps not carried out yet.
     """
 
     def __init__(
@@ -73,11 +71,10 @@ class JournalAppender:
         return self._commits.pending_bytes
 
     def submit(self, block: ReceivedBlock, counters: Counters) -> None:
-        """Queues a block; never blocks."""
         try:
             self._commits.submit(_Received(block, counters))
         except JournalFailedError:
-            return  # on_failed is on its way; what is not journaled was not accepted
+            return  # on_failed follows; the block was not accepted
 
     def set_group(self, seconds: float, nbytes: int) -> None:
         self._commits.set_group(seconds, nbytes)
@@ -102,7 +99,7 @@ class JournalAppender:
         self._commits.require_sound()
 
     async def stop(self) -> None:
-        """Commits what was submitted; on a full disk the rest is left."""
+        """Commits submitted blocks; on a full disk the rest is dropped."""
         ended = asyncio.Event()
         self._commits.end(lambda: self._in_loop(ended.set))
         await ended.wait()
@@ -162,7 +159,7 @@ class JournalAppender:
 
     def _set_pressure(self, pressure: bool) -> None:
         """Must work at once from ``submit``: the event loop reads a connection many times before it
-        runs what is scheduled. A late call finds the newest value."""
+        runs scheduled calls. A late call finds the newest value."""
         self._pressure = pressure
         if threading.get_ident() == self._loop_thread:
             self._pass_pressure_on()

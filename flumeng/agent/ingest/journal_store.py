@@ -1,9 +1,7 @@
-"""The journals of one worker, in ``journals/NUMBER``: those that take events, and those only
-served.
+"""The journals of one worker, in ``journals/NUMBER``: some take events, others are only served.
 
 A damaged journal stays, and its flow gets no other: that would hide the damage, and tail sources
-would read everything again. The first worker also serves, closed, the journals of workers that no
-longer exist.
+would read everything again. The first worker also serves, closed, the journals of removed workers.
 """
 
 from __future__ import annotations
@@ -54,11 +52,8 @@ class Ended(NamedTuple):
 
 
 class JournalStore:
-    """Thread-safe; calls block. ``journals`` is replaced, never changed.
-
-    A taken journal belongs to the flow that writes it until it is given back. ``sources``: source
-    state in no journal.
-    """
+    """Thread-safe; calls block. ``journals`` is replaced, never changed. A taken journal belongs to
+    its flow until it is given back. ``sources``: source state in no journal."""
 
     def __init__(
         self,
@@ -71,8 +66,8 @@ class JournalStore:
         replicas: Replicas | None = None,
     ) -> None:
         """Opens all journals of this worker; ``opened`` is called after each. ``max_bytes`` bounds
-        all journals of the node: a worker has an equal part. Raises UserError when the directory
-        cannot be used."""
+        the node's journals: workers have equal parts. Raises UserError for an unusable
+        directory."""
         self.journals: Mapping[str, Log] = {}
         self._lock = threading.RLock()
         self.disk = TimedDisk()
@@ -82,7 +77,7 @@ class JournalStore:
         self._node = node
         self._group = group
         self._taken: set[str] = set()
-        self._limited: set[str] = set()  # what was taken once, and so knows what to retain
+        self._limited: set[str] = set()  # taken once: their retention is known
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
         self._ended: Mapping[str, Ended] = {}
@@ -93,7 +88,7 @@ class JournalStore:
         )
         try:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._journals.chmod(0o700)  # perhaps somebody else made it
+            self._journals.chmod(0o700)  # another program may have made it
             self.sources = SourceStates(data / "sources" / str(group.number))
             found = [path.name for place in self._places() for path in Journal.find(place)]
         except OSError as error:
@@ -150,7 +145,7 @@ class JournalStore:
                 return usable[0]
         journal = self._create(
             flow, own, durability, keyring
-        )  # aside: a thousand flows may start at once
+        )  # without the lock: a thousand flows may start at once
         with self._lock:
             self.journals = {**self.journals, journal.id: journal}
             self._prepare(journal, limits)
@@ -178,7 +173,7 @@ class JournalStore:
                     self._close(name)
 
     def close_all_but(self, flows: Collection[str]) -> None:
-        """Closes the journals of other flows and of no worker that are not taken."""
+        """Closes untaken journals of other flows, and those without a worker."""
         with self._lock:
             for name, journal in self.journals.items():
                 wanted = flow_of(name) in flows and self._is_own(journal)
@@ -210,8 +205,7 @@ class JournalStore:
                 self._catch_up(journal)
 
     def _require_readable(self, flow: str, keyring: Keyring | None) -> None:
-        """A flow goes on only if its journals can be decrypted: other events would be as good as
-        lost."""
+        """Requires the keys of a flow's journals: else its further events would be lost too."""
         for name, journal in self.journals.items():
             if flow_of(name) == flow and name not in self._taken and not _is_replica(journal):
                 journal.cipher.use(keyring)
@@ -235,8 +229,7 @@ class JournalStore:
             journal.trim(min(ack, journal.safe) if older else ack)
 
     def remove(self, name: str) -> None:
-        """Deletes a closed journal, if it is there. The source state of a flow's last one is
-        kept."""
+        """Deletes a closed journal, if it is there; keeps the source state of a flow's last one."""
         with self._lock:
             journal = self.journals.get(name)
             if journal is not None and journal.closed:
@@ -269,7 +262,6 @@ class JournalStore:
         return len(self._broken)
 
     def forget(self, flow: str) -> None:
-        """Drops the source state of a deleted flow."""
         with self._lock:
             self.sources.forget(flow)
 
@@ -299,7 +291,6 @@ class JournalStore:
         return Journal.open(path, disk=self.disk)
 
     def serve_led(self) -> None:
-        """Serves replicas that lead, and no others."""
         with self._lock:
             replicas = self.replicas.journals
             led = {
@@ -311,9 +302,9 @@ class JournalStore:
             self.journals = {**own, **led}
 
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
-        """Removes journals that another node has ended. Events only here were never answered:
-        sources read them again. A journal that lacks events waits for them; a damaged one is kept
-        as evidence."""
+        """Removes journals that another node has ended. Events only here were never acknowledged:
+        sources reread them. A journal that lacks events waits for them; a damaged one is kept as
+        evidence."""
         with self._lock:
             self._ended = ended
             for name in ended:
@@ -355,8 +346,7 @@ class JournalStore:
             raise CorruptError(journal.damaged)
 
     def _begin_anew(self, name: str, ended: Ended, error: CorruptError) -> None:
-        """Sets aside a damaged replica. A new one gets the source state from the other node, unless
-        it is known or not needed."""
+        """Sets aside a damaged replica; a new one gets needed source state from the other node."""
         journal = self.journals.get(name)
         if journal is not None and journal.next_seq == ended.end:
             self._keep_state(journal)
@@ -381,12 +371,12 @@ class JournalStore:
         log.error("%s; another node has its events, and it is kept as %s", why, aside)
 
     def _require_ended(self, flow: str) -> None:
-        """Sources go on where the last journal ended, which only its leader knows."""
+        """Sources continue at the end of the last journal, which only its leader knows."""
         for name, journal in self.journals.items():
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):
                 self._give_up(name)
-                # One that holds nothing may have begun anew, and lack the state of its events.
+                # An empty one may be new, and lack the state of its events.
                 left = self.journals.get(name)
                 if left is not None and (left.state or not left.next_seq):
                     raise UnavailableError(
@@ -395,8 +385,8 @@ class JournalStore:
                     )
 
     def _open_anew(self, name: str) -> None:
-        """After a failure the disk may lack events that readers saw (durability spill); then it
-        takes no more."""
+        """Reopens a failed journal, and closes it for appends if the disk lacks events that readers
+        saw (durability spill)."""
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
@@ -445,7 +435,6 @@ class JournalStore:
         return journal
 
     def _places(self) -> list[Path]:
-        """Our directory, and those without a worker."""
         numbers = (int(path.name) for path in self._journals.iterdir() if path.name.isdecimal())
         ours = {self._group.number, *(n for n in numbers if self._group.serves(n))}
         return [self._journals / str(number) for number in sorted(ours)]

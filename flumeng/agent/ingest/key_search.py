@@ -1,8 +1,5 @@
-"""Finds the keys of encrypted journals that no flow here opens, but that are served.
-
-Where a key may be is stored in the journal; the node sends the current text of flows with waiting
-readers.
-"""
+"""Finds the keys of encrypted journals that are served here without a flow that opens them. The
+journal, or the text of a flow with waiting readers, names the place of the key."""
 
 from __future__ import annotations
 
@@ -19,22 +16,18 @@ log = logging.getLogger(__name__)
 
 
 class KeySearch:
-    """Thread-safe."""
-
     def __init__(self, journals: Callable[[], Mapping[str, Log]]) -> None:
         self._journals = journals
         self._texts: Mapping[str, str] = {}
         self._named: Mapping[str, tuple[str, ...]] = {}
 
     def told(self, texts: Mapping[str, str]) -> None:
-        """The texts of flows with waiting readers."""
         if texts != self._texts:
             self._named = {flow: _references(flow, text) for flow, text in texts.items()}
             self._texts = texts
 
     def look(self) -> bool:
-        """Looks for missing keys, which may take as long as secrets do; whether anything
-        changed."""
+        """Looks for missing keys, as slow as secrets are; returns whether anything changed."""
         changed = False
         for name, journal in self._journals().items():
             cipher = journal.cipher

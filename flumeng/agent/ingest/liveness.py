@@ -1,8 +1,5 @@
-"""Reports to the node that the worker's work goes on, or what holds it.
-
-Only the thread that does the work reports: while journals are opened, and then the event loop,
-which asks the disk threads whether one is stuck.
-"""
+"""Reports to the node that the worker makes progress, or the cause of a delay. Only the working
+thread reports: while journals are opened, and then the event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +13,11 @@ from flumeng.journal.log.group_commit import commit_threads
 
 ALIVE: Message = {"type": "alive"}
 HELD_SECONDS = 10.0
-"""A group that makes no progress for so long, as in a sync, is reported: the disk hangs. Waiting
-for room is retried, and not meant."""
+"""A group without progress for so long, as in a sync, is reported; waiting for room is not."""
 
 
 class Opening:
-    """Called after each opened journal; reports now and then."""
+    """Called after each opened journal; reports periodically."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -34,8 +30,7 @@ class Opening:
 
 
 async def stay_alive(send: Callable[[Message], None]) -> None:
-    """Runs until cancelled. ``send`` may block, and has its own thread: all those of the event loop
-    may wait for a disk."""
+    """Runs until cancelled. ``send`` has its own thread: the loop's may all wait for a disk."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1, "alive") as sender:
         while True:

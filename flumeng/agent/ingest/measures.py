@@ -38,13 +38,10 @@ TAKEN: Mapping[str, Metric] = {
     "cut": table.INGEST_CUT,
     "missed": table.INGEST_MISSED,
 }
-"""Metric of each growing field of ``Counters``."""
 MOST_NOTES = 64
 
 
 class Measures:
-    """``acked`` gives up to where a journal's flow has acked it. ``readings`` is thread-safe."""
-
     def __init__(
         self,
         flows: Callable[[], Mapping[str, FlowRunner]],
@@ -78,9 +75,8 @@ class Measures:
         yield table.JOURNAL_DISK_FREE.of(_free_bytes(self._journal_store.path))
 
     def note(self) -> None:
-        """Notes how far the journals reach."""
         journals = self._journal_store.journals
-        waited = {  # read from disk, which may hang: nobody waits for it
+        waited = {  # outside of the lock: the disk may hang
             name: _waited_seconds(journal, self._acked(journal))
             for name, journal in journals.items()
             if not self._past.knows(name) and self._acked(journal) < journal.readable
@@ -95,7 +91,6 @@ class Measures:
             self._past.keep(journals.keys())
 
     def minute_ago(self, journal: str) -> Note | None:
-        """Thread-safe."""
         with self._noting:
             return self._past.minute_ago(journal, time.monotonic())
 
@@ -123,7 +118,7 @@ def _of_sources(flow: str, counted: list[tuple[str, Counters]]) -> Iterator[Read
 
 
 def _waited_seconds(journal: Log, seq: int) -> float:
-    """For how long an event from before this process has waited."""
+    """Seconds that an event from before this process has waited."""
     try:
         received = received_us(journal, seq)
     except (FlumengError, OSError):  # it was trimmed or closed meanwhile
@@ -137,7 +132,7 @@ def _free_bytes(path: Path) -> int:
 
 
 class LagClock:
-    """For any number of journals, and one thread at a time."""
+    """Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._notes: dict[str, deque[tuple[int, float]]] = {}
@@ -165,8 +160,7 @@ class LagClock:
 
 
 def _halved(notes: deque[tuple[int, float]]) -> deque[tuple[int, float]]:
-    """Two neighbours become one with the later end and the earlier time, so that a wait never
-    appears shorter."""
+    """Merges neighbours, with the later end and the earlier time: a wait never appears shorter."""
     pairs = list(notes)
     return deque(
         (pairs[min(n + 1, len(pairs) - 1)][0], pairs[n][1]) for n in range(0, len(pairs), 2)

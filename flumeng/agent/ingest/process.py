@@ -32,10 +32,9 @@ from flumeng.platform.security import process
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long the commit thread may hold the interpreter lock."""
 
 ENOUGH_FILES = 16_384
-"""For the default number of connections of a source."""
+"""Open files that the default number of connections of a source needs."""
 
 STOP: Message = {"type": "stop"}
 

@@ -1,4 +1,4 @@
-"""The room that all journals of a worker share."""
+"""The disk space that all journals of a worker share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class SharedRoom:
         journals: Callable[[], Mapping[str, Log]],
         taken: Callable[[], Collection[str]],
     ) -> None:
-        """``taken`` are the ids of journals that take events."""
         self._most = no_limit().left if max_bytes is None else max_bytes
         self._journals, self._taken = journals, taken
         self._counted = no_limit()

@@ -29,12 +29,10 @@ RETRY_MOST_SECONDS = 30.0
 
 
 class SourceRunner:
-    """One source of a flow while its options stay the same.
-
-    ``settled_state`` gives the flow's source state once everything submitted is durable; ``note``
-    changes it beside the journal. ``counters`` span all runs. ``changed`` is called when
-    ``running``, ``problem`` or ``addresses`` differ.
-    """
+    """One source of a flow while its options stay the same. ``settled_state`` gives the flow's
+    source state once everything submitted is durable; ``note`` changes it beside the journal.
+    ``counters`` span all runs. ``changed``: after a change of ``running``, ``problem`` or
+    ``addresses``."""
 
     def __init__(
         self,
@@ -87,7 +85,7 @@ class SourceRunner:
         return self._source.problem if self._source else self._error
 
     def held(self, now: float, flow: Held) -> Held:
-        """What holds this source while its flow is free."""
+        """The source's own reason for a pause, while its flow is not paused."""
         source = self._source
         if source is None or not source.held_by:
             return flow
@@ -172,8 +170,6 @@ class SourceRunner:
 
 
 class PortClaims:
-    """The claims of worker ``number`` for one run of one source."""
-
     def __init__(self, number: int) -> None:
         self._number = number
         self._held: list[socket.socket] = []

@@ -1,5 +1,4 @@
-"""Source state that is in no open journal: of flows whose last journal was removed, and what was
-seen and is not journaled yet."""
+"""Source state outside open journals: of removed journals, or not journaled yet."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ _GENERATION = "generation"
 
 
 class NotedState:
-    """What a flow's sources have seen beyond its journal, which takes no state while it is full.
-
-    One small JSON file. Raises OSError, and CorruptError when it is damaged. Thread-safe."""
+    """State of a flow's sources beyond its journal, which takes none while it is full. One small
+    JSON file. Raises OSError, and CorruptError when it is damaged. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -29,8 +27,7 @@ class NotedState:
             return dict(self._state)
 
     def note(self, changes: Mapping[str, object], journaled: Container[str]) -> None:
-        """Durable when this returns. Drops keys with None, and those ``journaled``, which must be
-        durable."""
+        """Durable when this returns. Drops keys with None, and the durable keys ``journaled``."""
         with self._lock:
             state = {k: v for k, v in {**self._state, **changes}.items() if v is not None}
             state = {key: value for key, value in state.items() if key not in journaled}
@@ -40,17 +37,15 @@ class NotedState:
 
 
 class SourceStates:
-    """Kept states of one worker's flows, a JSON file each, so that a resumed flow reads nothing
-    again. ``flows`` is thread-safe; one thread changes it. Raises OSError.
-
-    States are numbered: of several earlier journals of a flow the last one counts.
-    """
+    """Kept states of one worker's flows, a JSON file each, so that a resumed flow rereads nothing.
+    Of several earlier journals of a flow the last one counts. ``flows`` is thread-safe; one thread
+    changes it. Raises OSError."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._notes = directory / "noted"
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for made in (directory.parent, directory):  # perhaps by somebody else
+        for made in (directory.parent, directory):  # another program may have made them
             made.chmod(0o700)
         self._notes.mkdir(exist_ok=True, mode=0o700)
         self._flows = frozenset(file.stem for file in directory.glob("*.json"))
@@ -64,13 +59,13 @@ class SourceStates:
         return NotedState(self._notes / f"{flow}.json")
 
     def keep(self, flow: str, state: Mapping[str, object]) -> None:
-        """Unless a later one is kept. Raises CorruptError."""
+        """Keeps it unless a later one is kept. Raises CorruptError."""
         if state and _generation(state) >= _generation(self._of(flow)):
             write_durably(self._file(flow), json.dumps(dict(state)))
             self._flows |= {flow}
 
     def next(self, flow: str, earlier: Iterable[Mapping[str, object]]) -> dict[str, object]:
-        """The state that a new journal begins with. Raises CorruptError."""
+        """The initial state of a new journal. Raises CorruptError."""
         last = max([*earlier, self._of(flow)], key=_generation)
         return {**last, _GENERATION: _generation(last) + 1} if last else {}
 
@@ -80,7 +75,7 @@ class SourceStates:
         (self._notes / f"{flow}.json").unlink(missing_ok=True)
 
     def _of(self, flow: str) -> Mapping[str, object]:
-        """Raises CorruptError: without it all would be read again."""
+        """Raises CorruptError: without the state everything would be reread."""
         return read_object(self._file(flow)) if flow in self._flows else {}
 
     def _file(self, flow: str) -> Path:

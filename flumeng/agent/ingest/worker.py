@@ -1,7 +1,5 @@
-"""The ingest worker's side of the protocol with its node (``agent.node.protocol``).
-
-It brings the flows in line with the last messages, and reports its state when that changes.
-"""
+"""The ingest worker's side of the protocol with its node (``agent.node.protocol``). Reconciles the
+flows with the last messages, and reports changes of its state."""
 
 from __future__ import annotations
 
@@ -40,21 +38,16 @@ log = logging.getLogger(__name__)
 STATUS_SECONDS = 1.0
 SERVER_STOP_SECONDS = 1.0
 AWAITS_SECONDS = 0.1
-"""Least seconds between two ``awaits`` messages."""
 KEY_SECONDS = 2.0
-"""Seconds between two searches for missing keys."""
 STUCK_SECONDS = 30.0
-"""An event loop that has not turned for so long hangs."""
 BLOCKING_CALLS = 16
-"""At once, such as opening a journal."""
 
 REPORT_SHARE = 0.05
 """Most of the time spent on reports."""
 
 
 class Worker:
-    """Serves the journals of ``journal_store`` at ``address`` and runs the assigned flows. ``send``
-    takes a message to the node; it may block."""
+    """Serves the journals at ``address`` and runs the assigned flows. ``send`` may block."""
 
     def __init__(
         self,
@@ -81,8 +74,7 @@ class Worker:
         self._chokes: Mapping[str, float] = {}
         self._flows: dict[str, FlowRunner] = {}
         self._acks: dict[str, int] = {}
-        """The last ack of each journal: the node sends it once, perhaps before the flow is
-        there."""
+        """The last ack of each journal: the node sends it once, perhaps before the flow."""
         self._delivered: dict[str, int] = {}
         """The flow's own acks of journals that others read too."""
         self._quiet = False
@@ -91,7 +83,7 @@ class Worker:
         self._awaits = asyncio.Event()
         self._said: Message | None = None
         self._orders = OrderedWork(self._changed.set)
-        """Orders of the node to the journal store; it repeats what is still wanted."""
+        """Orders of the node to the journal store; it repeats pending ones."""
         self.health = Health(STUCK_SECONDS)
         self.measures = Measures(lambda: self._flows, journal_store, self._acked)
 
@@ -135,7 +127,7 @@ class Worker:
         await asyncio.to_thread(self._journal_store.close)
 
     async def _tell_deliveries(self, messages: asyncio.Queue[Message]) -> None:
-        """For senders that still wait while the worker stops."""
+        """Serves senders that still wait while the worker stops."""
         while True:
             message = await messages.get()
             if message["type"] == "delivered":
@@ -174,8 +166,7 @@ class Worker:
     def _on_configure(
         self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
     ) -> None:
-        """``chokes``: bytes per second that the node may receive, by flow. A draining task is not
-        run."""
+        """``chokes``: bytes per second for the whole node, by flow. Draining tasks do not run."""
         self._chokes = chokes
         self._tasks = {
             task["flow"]: Task(
@@ -187,8 +178,7 @@ class Worker:
         self._reconcile()
 
     def _acked(self, journal: Log) -> int:
-        """Up to where the flow itself has acked the journal, which keeps more for other readers.
-        Thread-safe."""
+        """The flow's own ack of the journal, which keeps more for other readers. Thread-safe."""
         return max(journal.acked, self._delivered.get(journal.id, 0))
 
     def _on_acks(self, acks: Mapping[str, int]) -> None:
@@ -202,7 +192,6 @@ class Worker:
             self._orders.do(self._trim, others)
 
     def _trim(self, acks: Mapping[str, int]) -> None:
-        """Blocking."""
         for name, ack in acks.items():
             try:
                 self._journal_store.trim(name, ack)
@@ -223,7 +212,7 @@ class Worker:
             self._journal_store.close_all_but(frozenset(self._tasks))
 
     def _quiesce(self) -> asyncio.Future[list[None]]:
-        """Accepts nothing more and commits what was accepted; the journals stay open."""
+        """Accepts nothing more and commits accepted events; the journals stay open."""
         self._quiet = True
         flows = list(self._flows.values())
         for flow in flows:
@@ -298,7 +287,6 @@ class Worker:
             await asyncio.sleep(KEY_SECONDS)
 
     async def _report(self) -> float:
-        """Returns the seconds that the status took."""
         began = time.monotonic()
         status = self._status()
         took = time.monotonic() - began
@@ -378,7 +366,6 @@ def _replica(journal: Log) -> dict[str, str | bool]:
 
 
 def _describe(source: Component[SourceOptions]) -> str:
-    """The source's name and addresses, for people."""
     claims = source.options.claims()
     return " ".join([source.name, *(what for _, what in claims)])
 

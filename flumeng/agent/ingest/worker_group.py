@@ -1,4 +1,4 @@
-"""The ingest workers of one node, as each of them sees it."""
+"""The ingest workers of one node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class WorkerGroup:
     size: int
 
     def serves(self, number: int) -> bool:
-        """Whether the journals made by worker ``number`` are served here."""
         return number == self.number or (self.number == 0 and number >= self.size)
 
     def runs(self, source: Component[SourceOptions]) -> bool:

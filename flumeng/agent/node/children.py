@@ -17,8 +17,8 @@ _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed"
 
 
 class State(Enum):
-    """``HUNG``: killed after its limit, and not ended yet. ``WAITING``: ended by itself; restarted
-    after a back-off."""
+    """``HUNG``: killed after its limit. ``WAITING``: ended by itself; restarted after a
+    back-off."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -30,8 +30,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of silence before a child counts as hung: until it is ready, once it runs, and while
-    it reports that it is held."""
+    """Seconds of silence before a child counts as hung: until ready, running, and while held."""
 
     start_seconds: float = 120.0
     silent_seconds: float = 20.0
@@ -44,14 +43,10 @@ UNLIMITED = Limits(inf, inf, inf)
 
 @dataclass
 class Child:
-    """The last report of a child (``answered``: for which configuration) and the last configuration
-    sent (``told``).
-
-    ``kill_at`` counts while STOPPING or HUNG. ``heard_at``: its last ``alive``; ``held``: what it
-    has waited for since ``held_at``. ``trouble``: why it ended last, until it is ready again.
-    ``suspects``: flows whose jobs a collector runs one at a time. ``awaited``: journal -> the last
-    ack sent.
-    """
+    """``told``, ``answered``: the last configuration sent, and that of the last report. ``kill_at``
+    counts while STOPPING or HUNG. ``heard_at``: its last ``alive``; ``held``: its reason for
+    waiting since ``held_at``. ``trouble``: why it ended last, until it is ready again.
+    ``suspects``: flows whose jobs run one at a time. ``awaited``: journal -> the last ack sent."""
 
     name: str
     state: State = State.ABSENT
@@ -87,7 +82,7 @@ class Child:
         return number_of(self.name)
 
     def hang(self, now: float, limits: Limits) -> str:
-        """Why the child is to be killed; empty while it is not."""
+        """The reason to kill the child; empty without one."""
         silent = now - self.heard_at
         if self.state is State.STARTING and silent > limits.start_seconds:
             return f"hung: not ready after {limits.start_seconds:g} s"
@@ -111,19 +106,16 @@ class Child:
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:
-    """The names of a node's children."""
     ingest = [f"{INGEST}.{number}" for number in range(workers)]
     of_role = {INGEST: ingest, REPLICA: ingest[:1], COLLECT: [COLLECT, DISCOVER]}
     return list(dict.fromkeys(name for role in roles for name in of_role[role]))
 
 
 def role_of(child: str) -> str:
-    """The kind of tasks that the child runs."""
     return child.partition(".")[0]
 
 
 def number_of(child: str) -> int:
-    """The number of an ingest worker."""
     return int(child.partition(".")[2])
 
 

@@ -1,4 +1,4 @@
-"""The claim on a node's name, which tells a restarted data directory from a copy of it. Pure.
+"""The claim on a node's name: distinguishes a restarted data directory from a copy of it. Pure.
 
 Each process writes a claim (a number higher than all before, and a random token) to its disk, then
 to ``/nodes/N`` by compare-and-set.
@@ -6,7 +6,7 @@ to ``/nodes/N`` by compare-and-set.
 1. A directory whose claim is behind that of ``/nodes/N``, or has the same number with another
    token, is a copy or a backup.
 2. A directory whose claim is ahead belongs to a process that ended between its two writes, or
-   ZooKeeper was restored from an older export: it goes on.
+   ZooKeeper was restored from an older export: it continues.
 3. A process that finds another claim in ``/nodes/N`` that is not behind its own has lost the name
    and stops.
 """
@@ -20,7 +20,7 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Claim:
-    """``number`` 0: nobody has made any."""
+    """``number`` 0: no claim yet."""
 
     number: int = 0
     token: str = ""
@@ -31,20 +31,18 @@ class SupplantedError(UserError):
 
 
 def next_claim(disk: Claim, known: Claim, token: str) -> Claim:
-    """The next claim of this directory, after ``known`` in ``/nodes/N``. Raises SupplantedError for
-    a copy."""
+    """The claim after ``known`` in ``/nodes/N``. Raises SupplantedError for a copy."""
     if disk.number < known.number or (disk.number == known.number and disk.token != known.token):
         raise SupplantedError(
             f"this data directory is a copy, or older than the one in use since then: it was used "
             f"for start {disk.number} of the node, and start {known.number} was from another one"
         )
-    ahead = disk.number > known.number + 1  # the tree was brought back
+    ahead = disk.number > known.number + 1  # the tree was restored from an export
     return Claim((disk.number if ahead else known.number) + 1, token)
 
 
 def require_own(own: Claim, known: Claim) -> bool:
-    """Whether the claim in ``/nodes/N`` is current; False when it is behind. Raises SupplantedError
-    when another process made it."""
+    """False when the claim in ``/nodes/N`` is behind. Raises SupplantedError for a foreign one."""
     if own == known:
         return True
     if known.number >= own.number:

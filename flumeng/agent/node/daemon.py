@@ -1,4 +1,4 @@
-"""The node's main loop: take events, decide in the machine, act, publish."""
+"""The node's main loop: takes events, decides in the machine, acts, publishes."""
 
 from __future__ import annotations
 
@@ -52,14 +52,10 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 ACKS_SECONDS = 1.0
 DELIVERED_SECONDS = 0.1
-"""Least seconds between two reads of acks that somebody waits for."""
 DELIVERED_SHARE = 0.05
-"""Most of the time spent on those reads."""
 DELIVERED_MOST_SECONDS = 1.0
-"""Most seconds between them, whatever the last one took."""
 LOOK_SECONDS = 10.0
 ALL_SECONDS = 300.0
-"""Seconds between two reads of all registrations."""
 RETRY_SECONDS = 0.5
 HELD_SESSIONS = 3
 """Session timeouts to wait for another live process of the same name."""
@@ -67,14 +63,12 @@ CLAIM_RETRY_SECONDS = 0.05
 CLAIM_SECONDS = 3.0
 """Seconds that a start waits for ZooKeeper to confirm the claim."""
 NAMES = 5
-"""Most names in one message."""
 STUCK_SECONDS = 60.0
 """A turn this long hangs: each call to ZooKeeper has a far lower limit."""
 
 
 class Node:
-    """One node process. ``stop`` and ``hear`` may be called from any thread. ``signers`` are those
-    of the policy file."""
+    """``stop`` and ``hear`` are thread-safe. ``signers``: those of the policy file."""
 
     def __init__(
         self,
@@ -158,7 +152,7 @@ class Node:
         self.begin()
         while not self._exit:
             self.turn()
-        with contextlib.suppress(OSError):  # the next start is in the same place
+        with contextlib.suppress(OSError):  # the next start uses this directory
             self._home.mark_ended()
 
     def _try_claim(self) -> None:
@@ -177,7 +171,7 @@ class Node:
         time.sleep(CLAIM_RETRY_SECONDS)
 
     def begin(self) -> None:
-        """Starts with the assignment on disk, whether ZooKeeper is there or not."""
+        """Starts with the assignment on disk, with or without ZooKeeper."""
         self._look_back()
         if not self._past.restored:
             self._mark_running()
@@ -186,7 +180,7 @@ class Node:
             self._apply(self._kept)
 
     def _look_back(self) -> None:
-        """Reads how far the local journals were read; where that is unknown, new ones are begun."""
+        """Reads the acks of the local journals; where one is unknown, a new journal is begun."""
         unknown = [name for name, offset in self._past.seen.items() if offset is None]
         try:
             if unknown and self._store.connected:
@@ -204,7 +198,7 @@ class Node:
             log.warning("a copy of this data directory would not be noticed: %s", error)
 
     def _settle_past(self) -> None:
-        """Ends the mark of a restored directory once no journal here can lack events."""
+        """Removes the mark of a restored directory once no journal here can lack events."""
         if self._past.restored and self._machine.has_settled_past:
             self._past = replace(self._past, restored=False)
             self._mark_running()
@@ -285,7 +279,7 @@ class Node:
             channel.child_started()
 
     def readings(self) -> Iterator[Reading]:
-        """Metrics of the node, from any thread."""
+        """Thread-safe."""
         for name, child in self._machine.children.items():
             yield table.CHILD_STARTS.of(child.starts, name)
             yield table.CHILD_HANGS.of(child.hangs, name)
@@ -309,10 +303,8 @@ class Node:
         self.hear(event)
 
     def _publish(self) -> None:
-        """Brings ZooKeeper in line; a failure is retried at a later turn.
-
-        Journals come before the status: a reader of an ended flow's status also finds its journals.
-        """
+        """Brings ZooKeeper in line; a failure is retried at a later turn. Journals come before the
+        status: a reader of an ended flow's status also finds its journals."""
         if not self._store.connected:
             if self._held_since:
                 self._held_since = self._clock()
@@ -328,8 +320,7 @@ class Node:
         self._say(trouble or f"registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
-        """Writes nothing before ``_look`` has confirmed the name; acks are passed on all the
-        same."""
+        """Writes nothing before ``_look`` has confirmed the name, but always passes acks on."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
             self._attempt("reporting", self._look)
@@ -411,8 +402,8 @@ class Node:
         return {"unknown flows": why}
 
     def _clear_up(self) -> None:
-        """Passes acks on to the workers and removes what nobody needs. Idle journals are polled
-        less often."""
+        """Passes acks on to the workers and removes unneeded journals and state. Idle journals are
+        polled less often."""
         self._acks_at = self._clock() + ACKS_SECONDS
         local = self._machine.journals
         if local is None:
@@ -448,7 +439,6 @@ class Node:
         self._act(self._machine.handle(events.Delivered(acks)))
 
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
-        """The deleted flows with state here, and their closed journals."""
         kept = self._machine.kept_flows
         registered = self._journals.registered
         flows = {*kept, *(known.value.flow for known in registered.values())}
@@ -467,13 +457,12 @@ class Node:
         for flow in asked:
             self._flow_pace.saw(flow, flow in present)
         if deleted and self._require_cluster() != known.generation:
-            return (), []  # it was brought back from an export meanwhile
+            return (), []  # the tree was restored meanwhile
         journals = [n for n, j in registered.items() if j.value.closed and j.value.flow in deleted]
         self._flow_pace.soon(deleted)
         return tuple(flow for flow in kept if flow in deleted), journals
 
     def _remember(self, file: str, present: Collection[str], local: Collection[str]) -> KnownNames:
-        """Records which names exist, for those with something ``local``."""
         known = self._known[file].after(self._generation, present, local)
         if known != self._known[file]:
             self._known[file] = known
@@ -484,8 +473,7 @@ class Node:
         return known
 
     def _look(self) -> None:
-        """Confirms the name, and reads the assignment. The timer is set first, so that a change
-        meanwhile is seen."""
+        """Confirms the name, reads the assignment. The timer comes first: no change is missed."""
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
@@ -506,7 +494,7 @@ class Node:
         if wanted is None:
             return
         if wanted != self._kept:
-            self._keep(wanted)  # after it: syncing takes as long as all the rest of a failover
+            self._keep(wanted)  # last: syncing takes as long as the rest of a failover
         assigned = {task.flow for task in wanted.assignment.tasks}
         self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
 
@@ -580,7 +568,7 @@ def run(settings: Settings) -> None:
 
 
 def _serve_metrics(settings: Settings, node: Node, store: ZooKeeperStore) -> None:
-    from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # nobody else needs HTTP
+    from flumeng.platform.metrics import endpoint  # noqa: PLC0415  # only metrics need HTTP
 
     endpoint.serve(
         "node",

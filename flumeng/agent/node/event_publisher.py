@@ -1,7 +1,5 @@
-"""Writes the machine's event log into ZooKeeper, where it is read also when the node is dead.
-
-At most every ``TELL_SECONDS``, and within the size of the znode; older entries are pushed out.
-"""
+"""Writes the machine's event log into ZooKeeper, where it outlives the node: at most every
+``TELL_SECONDS``, without the oldest entries if the znode is full."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ CAUSE_CHARACTERS = 200
 
 
 class EventPublisher:
-    """``clock`` is that of the machine's steps; ``wall`` gives seconds since the epoch."""
+    """``clock``: that of the machine's steps; ``wall``: seconds since the epoch."""
 
     def __init__(
         self, store: Store, node: str, clock: Callable[[], float], wall: Callable[[], float]
@@ -31,7 +29,7 @@ class EventPublisher:
         self._next = 0.0
 
     def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
-        """Writes new entries when due. Raises as a write does; then call it again."""
+        """Writes new entries when due. After an error of the write, call it again."""
         fresh = [step for step in steps if step.number > self._told]
         if not fresh or (self._clock() < self._next and not at_once):
             return

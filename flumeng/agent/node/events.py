@@ -11,8 +11,7 @@ from zkschema.records import Assignment
 
 @dataclass(frozen=True)
 class Step:
-    """A state change of ``who`` (the node, a child or a task). ``seconds`` are those of the
-    machine's clock."""
+    """A state change of the node, a child or a task; ``seconds``: by the machine's clock."""
 
     number: int
     seconds: float
@@ -39,8 +38,6 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Said:
-    """A message from a child."""
-
     child: str
     message: Message
 
@@ -61,8 +58,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Acked:
-    """``acks``: the lowest ack of all readers of a journal; ``delivered``: the flow's own ack where
-    others are behind it. ``unneeded`` journals and the state of ``gone_flows`` may be removed."""
+    """``acks``: the lowest ack of all readers of a journal; ``delivered``: the flow's own where
+    higher. ``unneeded`` journals and the state of ``gone_flows`` may be removed."""
 
     acks: Mapping[str, int]
     unneeded: tuple[str, ...] = ()
@@ -86,8 +83,8 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Past:
-    """The highest offset that was acked or decided of each local journal at the start; None:
-    unknown. ``restored``: the data directory is a copy of a running node's."""
+    """The highest acked or decided offset of each local journal at the start; None: unknown.
+    ``restored``: the data directory is a copy of a running node's."""
 
     seen: Mapping[str, int | None]
     restored: bool = False
@@ -95,7 +92,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop the node; the collector may drain for so long."""
+    """Stops the node; the collector may drain for ``drain_seconds``."""
 
     drain_seconds: float
 
@@ -116,7 +113,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill a child that hangs or did not stop in time."""
+    """Kills a child that hangs or did not stop in time."""
 
     child: str
     why: str

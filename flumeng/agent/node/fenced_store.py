@@ -1,4 +1,4 @@
-"""A node's access to ZooKeeper, whose writes end when another process has its name."""
+"""A node's access to ZooKeeper: its writes fail once another process has its name."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ R = TypeVar("R", bound=Record)
 
 class FencedStore:
     """Raises UnavailableError while ZooKeeper is away and ConflictError on a lost race, also for
-    each write after ``/nodes/N`` has changed.
-
-    ``problems``: path -> why it cannot be read. ``on_progress`` is called after each write: one
-    turn of the node may make very many.
-    """
+    each write after ``/nodes/N`` has changed. ``problems``: path -> why it cannot be read.
+    ``on_progress`` is called after each write: one turn of the node may make very many."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -40,7 +40,6 @@ KEPT = (
 )
 """All names that the node and its children use in the directory."""
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Errors of parsing a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,11 @@ class KnownNames:
     def after(
         self, generation: int, present: Collection[str], local: Collection[str]
     ) -> KnownNames:
-        """After ``present`` were seen; only ``local`` names are kept."""
+        """The names after ``present`` were seen, limited to ``local`` ones."""
         before = self.names if generation == self.generation else frozenset()
         return KnownNames(generation, (before | frozenset(present)) & frozenset(local))
 
     def deleted(self, absent: Collection[str]) -> tuple[str, ...]:
-        """The ``absent`` names that were deleted."""
         return tuple(sorted(self.names.intersection(absent)))
 
 
@@ -87,7 +85,6 @@ class Home:
             raise UserError(f"cannot read {path / RUN_MARK}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Releases the directory."""
         self._lock.close()
 
     @property
@@ -109,7 +106,7 @@ class Home:
         return sorted(place.name for place in places if is_journal(place.name))
 
     def identity(self) -> str:
-        """The node's UUID, made at the first start."""
+        """The node's UUID, created at the first start."""
         file = self.path / "uuid"
         if not file.exists():
             write_durably(file, uuid.uuid4().hex)
@@ -133,8 +130,7 @@ class Home:
             )
 
     def claim(self) -> Claim:
-        """The last claim made here. Raises UserError when it is damaged, UnavailableError when it
-        is unreadable."""
+        """Raises UserError when the file is damaged, UnavailableError when it is unreadable."""
         file = self.path / CLAIM
         try:
             return _claim(json.loads(file.read_text()))

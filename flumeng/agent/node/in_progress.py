@@ -1,7 +1,5 @@
-"""The flows of a collector's running jobs, for the node to read after the collector has ended.
-
-One small file a job in ``DATA/jobs``, not synced: they only have to survive the process.
-"""
+"""Records the flows of a collector's running jobs, so that the node knows them after a crash. One
+file a job in ``DATA/jobs``, not synced: they only have to survive the process."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ DIRECTORY = "jobs"
 
 
 class InProgress:
-    """``data`` is the node's data directory. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -26,7 +24,7 @@ class InProgress:
 
     @contextmanager
     def job(self, flows: Collection[str]) -> Iterator[None]:
-        """Marks ``flows`` while a job runs. A full disk keeps no job from running."""
+        """Marks ``flows`` while a job runs. A full disk never prevents the job."""
         file = self._directory / str(next(self._numbers))
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, exist_ok=True)

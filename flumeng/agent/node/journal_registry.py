@@ -1,8 +1,7 @@
-"""The records of journals in ZooKeeper, as far as they concern this node.
+"""The journal records in ZooKeeper that concern this node.
 
-Journals of this node are registered from when a worker has them on disk until they are removed. Of
-replicated journals the ingest workers run the protocol; this reads their memberships, and makes
-changes by compare-and-set at the version of the record that a worker knows.
+A journal of this node is registered while a worker has it on disk. Memberships of replicated
+journals change by compare-and-set at the version that a worker knows.
 """
 
 from __future__ import annotations
@@ -41,16 +40,15 @@ NAME_SHOWN = 200
 Records = Mapping[str, Versioned[Journal]]
 
 RECORD_SECONDS = 60.0
-"""Most seconds before a record is read again."""
 ABANDONED_SECONDS = 600.0
-"""A record that this node may not read for so long is of a journal without a replica here."""
+"""A record unreadable for so long belongs to a journal without a replica here."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """``message`` is for the workers. ``absent``: journals with a replica here and no record.
-    ``led``: made by another node and led by this one. ``lost``: led by this node without the
-    replica. ``forgotten``: made by this node, ended by another, and needed by nobody."""
+    """``absent``: journals with a replica here and no record. ``led``: made by another node and led
+    by this one. ``lost``: led by this node without the replica. ``forgotten``: made by this node,
+    ended by another, and unneeded."""
 
     message: Message
     absent: Collection[str] = ()
@@ -61,10 +59,8 @@ class Found:
 
 class JournalRegistry:
     """Raises as ``FencedStore``. An unreadable record is set aside: its journal stays as it is.
-
     ``leaderless``: path of a record -> why no node can lead that journal. ``_live``: node -> the
-    address of its first worker, empty without one, until its live znode changes.
-    """
+    address of its first worker, empty without one, until its live znode changes."""
 
     def __init__(
         self, znodes: FencedStore, me: str, clock: Callable[[], float] = time.monotonic
@@ -85,11 +81,9 @@ class JournalRegistry:
         self._changed: SimpleQueue[str] = SimpleQueue()
 
     def enter(self, local: Mapping[str, Mapping[str, Any]]) -> None:
-        """Registers what the ingest workers have on disk: from then on it is collected.
-
-        A journal registered by another node goes with the disk: the host had another name. While
-        that node is live, one of the two disks is a replica, and the journal is set aside.
-        """
+        """Registers the ingest workers' journals, which collectors read from then on. A journal
+        registered under another name of the host follows its disk. While the node of that name is
+        live, one of the two disks is a copy, and the journal is set aside."""
         registered = self._journals()
         leads = {name for name, said in local.items() if said.get("leads")}
         self._led_elsewhere -= leads
@@ -104,7 +98,7 @@ class JournalRegistry:
                 self._enter(name, journal, known)
 
     def _record(self, said: Mapping[str, Any], known: Journal | None) -> Journal | None:
-        """Of a replicated journal only the primary says more than that it exists."""
+        """Changes a replicated journal's record only when its primary ends it."""
         ended = {"closed": said["closed"], "end": said["end"]}
         if "replica" in said and (known is not None or said["closed"]):
             ends = said["leads"] and said["closed"]
@@ -158,12 +152,11 @@ class JournalRegistry:
 
     @property
     def registered(self) -> Mapping[str, Versioned[Journal]]:
-        """The registered journals of this node."""
         return self._journals()
 
     def acks(self, journals: Collection[str] | None = None) -> Acked:
-        """The lowest ack of all readers of these journals, or of all, and which are closed and
-        fully acked: nobody needs them."""
+        """The lowest ack of all readers of these journals, or of all; and the unneeded journals,
+        which are closed and fully acked."""
         registered = self._journals()
         names = list(registered if journals is None else registered.keys() & journals)
         cursors = self._cursors({registered[name].value.flow for name in names})
@@ -244,7 +237,6 @@ class JournalRegistry:
         return {name: ack.value.offset for name, ack in found if isinstance(ack, Versioned)}
 
     def _cursors(self, flows: Collection[str]) -> dict[str, list[str]]:
-        """Each flow's own cursor, and those of other readers."""
         names = sorted(flows)
         listed = self._znodes.store.children_many([paths.acks(flow) for flow in names])
         return {
@@ -253,14 +245,13 @@ class JournalRegistry:
         }
 
     def deregister(self, journals: Iterable[str]) -> None:
-        """Removes the records of journals that are gone from disk; in a secured cluster the node
-        marks them for the masters."""
+        """Removes records of removed journals; in a secured cluster marks them for the masters."""
         registered = self._journals()
         for name in journals:
             known = registered[name]
             marked = replace(known.value, gone=True)
             if known.value.lineage and known.value.node != self._me:
-                # For the node that made it, see ``forget``.
+                # The node that made it removes the record, see ``forget``.
                 self._znodes.write(paths.journal(name), marked, known.version)
             else:
                 ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
@@ -276,20 +267,20 @@ class JournalRegistry:
         for name, known in journals.items():
             try:
                 self._remove(name, known)
-            except ForbiddenError:  # the masters do, once no node is to learn where it ended
+            except ForbiddenError:  # the masters remove it, once no node needs its end
                 self._znodes.write(
                     paths.journal(name), replace(known.value, lineage=""), known.version
                 )
 
     def _remove(self, name: str, known: Versioned[Journal]) -> None:
-        """With the ack of its flow. Raises ForbiddenError in a secured cluster."""
+        """Removes a record and the ack of its flow. Raises ForbiddenError in a secured cluster."""
         ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
         acked: list[Write] = [Remove(ack, ANY)] if self._znodes.store.exists(ack) else []
         self._znodes.commit([Remove(paths.journal(name), known.version), *acked])
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
-        """Read once and then followed: only this node registers journals of its name. So it lists
-        those of the cluster once a process and tree, and its reads do not grow with others."""
+        """Lists once a process and tree, then follows: only this node registers journals of its
+        name. So its reads do not grow with other nodes."""
         if self._registered is None:
             if self._names is None:
                 listed = self._znodes.store.children(paths.journals())
@@ -308,7 +299,6 @@ class JournalRegistry:
         return self._registered
 
     def _read_journals(self, names: Sequence[str]) -> dict[str, Versioned[Journal]]:
-        """Existing records, without those set aside."""
         found = self._znodes.read_each([paths.journal(name) for name in names])
         readable = {}
         for name, known in zip(names, found, strict=True):
@@ -322,7 +312,7 @@ class JournalRegistry:
         return readable
 
     def look_anew(self) -> None:
-        """After a lost race, a new connection or a long time: forgets what was read."""
+        """Invalidates the cache: after a lost race, a new connection or a long time."""
         self._registered = None
         self._led_elsewhere.clear()
 
@@ -331,7 +321,7 @@ class JournalRegistry:
         self._names = None
         self.look_anew()
 
-    # Of replicated journals.
+    # Replicated journals.
 
     def find(
         self,
@@ -340,9 +330,8 @@ class JournalRegistry:
         ids: Mapping[str, str],
         assigned: Mapping[str, int] = NOTHING,
     ) -> Found:
-        """Of these journals and replicas. ``ids`` are those of usable replicas. A record is read
-        when ``assigned`` has another version of it, and else less and less often. Raises
-        UnavailableError."""
+        """Looks at these journals and replicas. ``ids``: of usable replicas. Rereads a record when
+        ``assigned`` has another version, otherwise increasingly rarely. Raises UnavailableError."""
         stored = set(replicas)
         found = self._look_at(sorted({*journals, *stored}), assigned)
         abandoned = self._abandoned(found, assigned)
@@ -357,7 +346,7 @@ class JournalRegistry:
             try:
                 membership = Membership.of(one.value)
             except CorruptError:
-                continue  # reported where records are checked; the workers go on as before
+                continue  # reported by the check of records; workers keep the old one
             which = {"version": one.version.number, "created": one.created}
             told[name] = {**which, **membership.as_message()}
         live = {name: one for name, one in replicated.items() if not one.value.gone}
@@ -395,9 +384,9 @@ class JournalRegistry:
         )
 
     def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
-        """Makes another replica in sync the primary of a journal whose replica here is lost or
-        damaged; whether there is one. ``own``: the id of a replica here, if any, when an operator
-        chose this node by name. Raises ConflictError, UnavailableError."""
+        """Makes another replica in sync the primary of a journal whose replica here is unusable;
+        False without one. ``own``: the replica here when an operator chose this node. Raises
+        ConflictError, UnavailableError."""
         path, membership = paths.journal(name), Membership.of(found.value)
         self._pace.soon([name])
         if membership.primary == f"{self._me}/" and own:
@@ -417,8 +406,7 @@ class JournalRegistry:
         return True
 
     def change(self, proposal: Message) -> None:
-        """Makes a worker's change. Raises ConflictError when the record has changed,
-        UnavailableError when the outcome is unknown."""
+        """Raises ConflictError for a changed record, UnavailableError for an unknown outcome."""
         path = paths.journal(str(proposal["journal"]))
         self._pace.soon([path.name])
         (found,) = self._znodes.store.read_each([path])
@@ -432,7 +420,7 @@ class JournalRegistry:
         found: Mapping[str, Versioned[Journal] | Unreadable | None],
         assigned: Mapping[str, int],
     ) -> set[str]:
-        """In a secured cluster a node without a replica may not read the record."""
+        """Journals without a replica here: a secured cluster hides their records from the node."""
         now = self._clock()
         self._hidden_since = {
             name: self._hidden_since.get(name, now)
@@ -465,7 +453,7 @@ class JournalRegistry:
         return known
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
-        """Of the first workers, which hold the replicas; read again after a watch has fired."""
+        """Addresses of first workers, which hold the replicas; reread after a watch has fired."""
         for name in sorted(nodes - self._watched):
             self._znodes.store.watch(paths.live_node(name), partial(self._on_change, name))
             self._watched.add(name)

@@ -1,7 +1,7 @@
 """The node's state machine: events in, instructions out. Pure: no processes, sockets, clock or
 store.
 
-1. ``TRANSITIONS`` says what an event does to a child in each state; a missing pair raises with the
+1. ``TRANSITIONS`` maps a child's state and an event to a handler; a missing pair raises with the
    event log.
 2. A running child gets the whole configuration whenever it changes, and when it becomes ready;
    never a difference.
@@ -12,12 +12,10 @@ store.
    child is configured: an empty one would close every journal.
 5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
    runs in each worker.
-6. A child that is silent for longer than its limit is killed. Pauses of this process do not count
-   as silence.
+6. A child that is silent for longer than its limit is killed. Pauses of this process do not count.
 7. A flow that crashes the collector repeatedly is set aside: see ``Suspects``.
 8. A collector whose Spark settings change drains and is restarted.
-9. Stopping: ingest accepts nothing more, the collector drains, and then the journals stop being
-   served.
+9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ BACKOFF_MOST_SECONDS = 10.0
 HEALTHY_SECONDS = 60.0
 KILL_SECONDS = 4.0
 DRAIN_SECONDS = 10.0
-"""For a collector that is restarted with other settings."""
+"""Time to drain for a collector that is restarted with other settings."""
 KILL_AGAIN_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 """A longer gap between two events is a pause of the node itself."""
@@ -75,7 +73,7 @@ class Machine:
         self._replicas: Message | None = None
         self._past: events.Past | None = None
         self.proposals: dict[str, Message] = {}
-        """The changes of who holds a journal that workers want; whoever asks for one takes it."""
+        """Requested membership changes of journals; the node takes each to carry it out."""
         self._stopping: events.Stop | None = None
         self._suspects = Suspects()
         self.changes = 0
@@ -83,7 +81,7 @@ class Machine:
         self._record("node", "start", "", "running")
 
     def handle(self, event: Event) -> list[Instruction]:
-        """The one entrance for events."""
+        """The only entry point for events."""
         self._discount_pause()
         told = self.story[-1].number
         instructions = self._handle(event)
@@ -181,17 +179,15 @@ class Machine:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where each worker serves its journals; empty while it does not."""
+        """Addresses of the workers' journals; empty where a worker does not serve."""
         return tuple(child.address for child in self._ingest)
 
     @property
     def discovery(self) -> str:
-        """The address of the discovery process; empty while it has none."""
         return self._address_of(DISCOVER)
 
     @property
     def collector(self) -> str:
-        """The address of the collector; empty while it has none."""
         return self._address_of(COLLECT)
 
     def _address_of(self, child: str) -> str:
@@ -208,12 +204,10 @@ class Machine:
 
     @property
     def knows_all_journals(self) -> bool:
-        """Whether every worker has reported its journals."""
         return all(child.journals is not None for child in self._ingest)
 
     @property
     def not_running(self) -> tuple[str, ...]:
-        """Children that are needed and do not run."""
         return tuple(
             child.name
             for child in self._children.values()
@@ -227,8 +221,7 @@ class Machine:
 
     @property
     def replicas(self) -> Mapping[str, str]:
-        """Replicas here of other nodes' journals: journal -> replica id, empty when it is
-        unusable."""
+        """Replicas of other nodes' journals: journal -> replica id, empty for an unusable one."""
         return {name: id_ for child in self._ingest for name, id_ in child.replicas.items()}
 
     @property
@@ -423,7 +416,7 @@ class Machine:
         return []
 
     def _watch(self, child: Child, _detail: object) -> list[Instruction]:
-        """A collector is also told when flows are no longer suspects."""
+        """Also sends a collector its suspects when these change."""
         if child.role == COLLECT and child.suspects != self._suspects.at(self._clock()):
             return [*self._kill_if_hung(child, None), *self._on_wanted_running(child, None)]
         return self._kill_if_hung(child, None)
@@ -439,7 +432,7 @@ class Machine:
         return self._kill(child, why)
 
     def _kill_if_outdated(self, child: Child, _detail: object) -> list[Instruction]:
-        """A starting child reads no messages, and may wait for what its old settings name."""
+        """A starting child reads no messages, and may be blocked by its old settings."""
         if not self._outdated(child):
             return []
         child.state, child.trouble = State.HUNG, "ended, as its settings have changed"
@@ -521,7 +514,6 @@ class Machine:
         return self._wanted.assignment.spark if self._wanted else {}
 
     def _outdated(self, child: Child) -> bool:
-        """Whether a collector runs with old Spark settings."""
         return child.role == COLLECT and child.spark != self._spark
 
     def _tasks(self, child: Child) -> list[AssignedTask]:

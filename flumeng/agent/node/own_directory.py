@@ -13,7 +13,6 @@ from flumeng.platform.options.patterns import fixed_part
 
 
 def require_outside(data: Path, part: Component[Declared]) -> None:
-    """Raises UserError for a sink that may write into the node's data directory."""
     needs = part.options.needs()
     for kind, what in needs:
         if kind == "output" and _meets(os.path.realpath(data), place_of(what)):

@@ -1,4 +1,4 @@
-"""Adaptive polling: often after a change, then less and less."""
+"""Adaptive polling: often after a change, then with growing intervals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class _Look:
 
 class Pace:
     """Polls a name a second after a change, then after twice the last wait, up to ``most_seconds``.
-
-    The longest waits end together, so that many polls are one request.
-    """
+    The longest waits end together, so that many polls are one request."""
 
     def __init__(self, clock: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
         self._clock = clock

@@ -27,10 +27,9 @@ LAST_WORDS_SECONDS = 1.0
 class ChildProcess:
     """``hear`` gets each message and at last one Ended, in order, from other threads.
 
-    Malformed messages are logged and ignored. The child has a session of its own, so Ctrl-C does
-    not reach it; when it has ended or is killed, the rest of that session is killed. It stops when
-    the node dies, since its standard input ends. Raises OSError or RuntimeError when no process or
-    thread can be started.
+    The child has its own session, so Ctrl-C does not reach it; when it has ended or is killed, the
+    rest of that session is killed. It stops when the node dies, since its standard input ends.
+    Raises OSError or RuntimeError when no process or thread can be started.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class ChildProcess:
         return self._process.pid
 
     def tell(self, message: Message) -> None:
-        """Sends without blocking."""
         self._outbox.put(message)
 
     def kill(self) -> None:
@@ -78,7 +76,6 @@ class ChildProcess:
                 _kill_session(self._process.pid)
 
     def _abandon(self) -> None:
-        """Some of its threads could not be started."""
         with self._hearing:
             self._has_ended = True
         _kill_session(self._process.pid)
@@ -132,8 +129,7 @@ class ChildProcess:
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL to every process in the session of ``leader``, which is not reaped yet; also to those
-    forked meanwhile."""
+    """SIGKILL to every process in the session of the unreaped ``leader``, also to new ones."""
     killed: set[int] = set()
     while fresh := _session(leader) - killed:
         for pid in fresh:

@@ -1,14 +1,14 @@
 """The protocol between a node and its children: JSON objects, one a line, over pipes.
 
-A child reads standard input and writes standard output; end of input means that the parent is gone,
-and the child stops. Both descriptors are taken over at start, so that a stray ``print`` goes to
-standard error. Messages are level-triggered: a ``configure`` carries everything that is wanted.
+A child reads standard input and writes standard output; it stops at the end of input, when the
+parent has died. Both descriptors are claimed at start, so that a stray ``print`` goes to standard
+error. Messages are level-triggered: a ``configure`` carries the whole configuration.
 
 From the child: ``ready`` (an ingest worker with the ``address`` of its journals, a collector with
 its ``spark_ui`` and ``address``); ``status`` when it changes, with ``refused`` journals that take
 no events and ``locked`` ones that lack a key; ``awaits``: ``journals`` whose delivery senders wait
 for; ``proposal``: a change of a replicated journal's members at a ``version``; ``alive`` every
-``ALIVE_SECONDS`` while its work goes on, with ``held`` for a slow disk or JVM it waits for: the
+``ALIVE_SECONDS`` while it makes progress, with ``held`` while it waits for a slow disk or JVM: the
 same text is the same wait.
 
 From the node: ``past`` (how far readers had ``seen`` local journals) before the first
@@ -58,7 +58,7 @@ class Parent:
         return cls(incoming, outgoing)
 
     def messages(self) -> Iterator[Message]:
-        """Yields messages until the parent is gone."""
+        """Yields messages until the parent dies."""
         for line in self._incoming:
             if line.endswith(b"\n"):
                 yield decode(line)

@@ -1,5 +1,4 @@
-"""The node's own znodes: registration, liveness, assignment and status. Only differences are
-written, so a lost connection costs no more than a repetition."""
+"""The node's own znodes: registration, liveness, assignment and status. Writes only differences."""
 
 from __future__ import annotations
 
@@ -52,8 +51,6 @@ class SessionProof:
 
 
 class SessionProofs:
-    """A proof for each session and certificate."""
-
     def __init__(self) -> None:
         self._keystore = keystore_of("node")
         self._made: tuple[Credentials, int, SessionProof] | None = None
@@ -80,7 +77,7 @@ class SessionProofs:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the node is; ``uuid`` is that of its data directory."""
+    """``uuid``: that of the data directory."""
 
     name: str
     uuid: str
@@ -91,7 +88,7 @@ class Identity:
 
 
 class Claims(Protocol):
-    """Where the claims of a data directory are kept: see ``Home``."""
+    """Storage of a data directory's claims: see ``Home``."""
 
     def claim(self) -> Claim: ...
 
@@ -131,8 +128,8 @@ class Registration:
         self._own: Claim | None = None
 
     def register(self) -> None:
-        """Makes sure that ``/nodes/N`` exists and is ours. Zone, labels and capacity are those of
-        the first start until an operator changes them.
+        """Ensures that ``/nodes/N`` exists and is ours. Zone, labels and capacity are those of the
+        first start until an operator changes them.
 
         Raises UserError when a host with another identity has the name (SupplantedError when this
         process had it before), CorruptError when the record is unreadable. Nothing may be written
@@ -152,7 +149,7 @@ class Registration:
                 capacity=dict(self._me.capacity),
             )
             self._write_claim(path, node, ABSENT, Claim())
-            self.journals.forget_names()  # its journals may have gone with it
+            self.journals.forget_names()  # a removed node's journals may be removed too
             return
         if found.value.uuid != self._me.uuid and self.znodes.fence:
             raise SupplantedError(
@@ -211,7 +208,7 @@ class Registration:
     def announce(
         self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
     ) -> None:
-        """Keeps the ephemeral znode of this session, in place of one of an earlier session."""
+        """Maintains the ephemeral znode of this session, in place of one of an earlier session."""
         known, session = self._live, self._store.session
         proof = self._proofs.of(session)
         told = (known.addresses, known.discovery, known.collector, known.signature) if known else ()
@@ -301,7 +298,6 @@ class Registration:
         )
 
     def report(self, status: NodeStatus) -> None:
-        """Writes the status if it differs."""
         status = status.bounded()
         path = paths.status(self._me.name)
         if self._status is None:
@@ -312,16 +308,15 @@ class Registration:
                 return
             self._status = found
         if self._status.value != status:
-            known, self._status = self._status, None  # not known while a write may be on its way
+            known, self._status = self._status, None  # unknown while a write is in flight
             self._status = Versioned(status, self.znodes.write(path, status, known.version))
 
     def absent(self, flows: Collection[str]) -> list[str]:
-        """Those of the flows that are not in the tree."""
         possible = [flow for flow in flows if is_name(flow)]
         found = self._store.read_each([paths.flow(flow) for flow in possible])
         return [flow for flow, record in zip(possible, found, strict=True) if record is None]
 
     def look_anew(self) -> None:
-        """After a lost race, a new connection or a long time: forgets what was read."""
+        """Invalidates the cache: after a lost race, a new connection or a long time."""
         self._status = None
         self.journals.look_anew()

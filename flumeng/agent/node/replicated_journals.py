@@ -1,8 +1,5 @@
-"""Brings the workers' replicated journals in line with ZooKeeper, and the reverse.
-
-A replica is removed when its record says so, or was removed. After an import of a tree without the
-record the replica stays, since it may be the last one.
-"""
+"""Reconciles the workers' replicated journals with ZooKeeper, both ways. After an import of a tree
+without its record a replica stays, since it may be the last one."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from zkschema.table import NAME
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at memberships."""
 NAMED = 5
 
 
@@ -32,8 +28,8 @@ Trusts = Callable[[str, Revision], bool]
 
 
 class ReplicatedJournals:
-    """``remember(present, local)`` stores which records were seen in this tree. ``is_same_tree``
-    says whether ZooKeeper still has that tree; raises UserError for another cluster."""
+    """``remember(present, local)`` stores which records were seen in this tree. ``is_same_tree``:
+    whether ZooKeeper still has that tree; raises UserError for another cluster."""
 
     def __init__(
         self,
@@ -74,7 +70,7 @@ class ReplicatedJournals:
         return {**self._registry.leaderless, "replicas without a record": why}
 
     def ask_for_changes(self) -> None:
-        """Makes the changes that workers want. Raises UnavailableError."""
+        """Makes the changes that workers request. Raises UnavailableError."""
         self.look_soon()
         proposals, self._machine.proposals = self._machine.proposals, {}
         for journal, proposal in proposals.items():
@@ -84,7 +80,7 @@ class ReplicatedJournals:
                 log.info("journal %s: %s", journal, conflict)
 
     def look(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Found | None:
-        """Sends the workers the memberships, and what to remove; None without journals here.
+        """Sends the workers the memberships and the unwanted replicas; None without journals here.
         ``assigned``: versions of records, from the assignment. Raises UnavailableError."""
         self._at = self._clock() + LOOK_SECONDS
         local, replicas = self._machine.journals or {}, self._machine.replicas
@@ -105,8 +101,8 @@ class ReplicatedJournals:
         return found
 
     def settle(self, found: Found) -> None:
-        """Hands over journals without a replica here, and forgets those that others have ended.
-        Raises ConflictError, UnavailableError."""
+        """Hands over journals without a replica here, and forgets those that other nodes have
+        ended. Raises ConflictError, UnavailableError."""
         local, usable = self._machine.journals or {}, self._usable
         self._registry.forget({n: j for n, j in found.forgotten.items() if n not in local})
         unneeded = self._registry.acks(found.lost.keys()).unneeded if found.lost else ()
@@ -134,8 +130,6 @@ class ReplicatedJournals:
 
 
 class CurrentTexts:
-    """``trusts`` says whether this node may act on a flow's revision."""
-
     def __init__(
         self, store: Store, trusts: Trusts, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -144,8 +138,8 @@ class CurrentTexts:
         self._texts: dict[str, tuple[int, str]] = {}
 
     def of(self, flows: Collection[str]) -> Mapping[str, str]:
-        """The text of each flow's current revision, without those that are unreadable or untrusted.
-        Polled less often while unchanged. Raises UnavailableError."""
+        """Each flow's current text, if readable and trusted. Polled less often while unchanged.
+        Raises UnavailableError."""
         wanted = sorted(flow for flow in flows if NAME.fullmatch(flow))
         self._texts = {flow: known for flow, known in self._texts.items() if flow in wanted}
         due = self._pace.due(wanted)

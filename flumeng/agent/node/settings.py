@@ -12,9 +12,9 @@ from zkschema.records import COLLECT, INGEST, REPLICA
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a node. ``host``: the address for other nodes. ``port``: of the first ingest
-    worker; the other workers, discovery and the collector have the next ones (0: any free ones).
-    ``metrics_channel``: the descriptor over which the parent asks for metrics."""
+    """``host``: the address for other nodes. ``port``: of the first ingest worker; the other
+    workers, discovery and the collector have the next ones (0: any free ones). ``metrics_channel``:
+    the descriptor over which the parent asks for metrics."""
 
     name: str
     data: Path

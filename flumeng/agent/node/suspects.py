@@ -1,6 +1,6 @@
-"""Finds the flow that crashes the collector, by what ran at each end. Pure.
+"""Finds the flow that crashes the collector, by the jobs that ran at each crash. Pure.
 
-After an end every flow with a running job is a suspect, and the collector runs their jobs one at a
+After a crash every flow with a running job is a suspect, and the collector runs their jobs one at a
 time. A flow that was the only suspect, at ``ENDS`` ends within ``WINDOW_SECONDS``, is set aside on
 this node until it has another revision or a higher epoch (``flumeng task restart``), or the node
 restarts.
@@ -48,7 +48,7 @@ class Suspects:
     def after_end(
         self, now: float, running: Collection[str], tasks: Iterable[AssignedTask], how: str
     ) -> Suspects:
-        """After the collector has ended while jobs of ``running`` ran."""
+        """The suspects after the collector ended while jobs of ``running`` ran."""
         if not running:
             return self
         flows = frozenset(running) & self.at(now) or frozenset(running)
@@ -70,7 +70,6 @@ class Suspects:
         return Suspects(left, {**self.aside, flow: aside})
 
     def why(self, task: AssignedTask) -> str | None:
-        """Why the task is set aside, if it is."""
         aside = self.aside.get(task.flow)
         if aside is None or task.kind != COLLECT:
             return None

@@ -1,5 +1,5 @@
-"""Checks a flow's targets for an operator, in a child process with this node's network, secrets and
-policy. One check runs at a time; only texts that this node would run are checked."""
+"""Checks a flow's targets for an operator, in a child process with this node's network and secrets.
+One check runs at a time; only texts that this node would run are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR_CHARACTERS = 2000
 
 
 class TargetChecks:
-    """Thread-safe. ``allowed`` is the content of ``policy_file``."""
+    """Thread-safe."""
 
     def __init__(self, data: Path, policy_file: Path | None, allowed: Policy) -> None:
         self._command = [

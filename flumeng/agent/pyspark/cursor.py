@@ -1,7 +1,7 @@
-"""The cursor of a reader outside of flumeng: acks that one reader at a time moves.
+"""The cursor of an external reader: acks that one reader at a time moves.
 
 Every write includes its lease, at the version that names the reader, so only the last one that took
-the cursor moves its acks. The lease also says until when journals keep unread events.
+the cursor moves its acks. The lease also limits how long journals keep unread events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ATTEMPTS = 5
 
 
 def require_readable(store: Store, flow: str) -> Versioned[Flow]:
-    """Raises UserError when the flow is not there, or has no journals."""
+    """Raises UserError for a missing flow, and for one without journals."""
     record = require_flow(store, flow)
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
@@ -53,7 +53,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
 
 
 class Cursor:
-    """``existed``: the cursor was there before. Not for several threads."""
+    """``existed``: the cursor was there before. Not thread-safe."""
 
     def __init__(
         self, store: Store, flow: str, name: str, lease: Lease, wall: Callable[[], float]
@@ -76,9 +76,9 @@ class Cursor:
         begin: Callable[[], Mapping[str, int]],
         wall: Callable[[], float] = time.time,
     ) -> Cursor:
-        """Take the cursor from its reader; a new one begins where ``begin`` says. ``keep_seconds``
-        None keeps its value. Raises UserError when a flow has that name, or the flow cannot be
-        read; ConflictError, UnavailableError, and what ``begin`` raises."""
+        """Takes the cursor from its reader; a new one begins at the offsets of ``begin``.
+        ``keep_seconds`` None keeps its value. Raises UserError when a flow has that name, or the
+        flow cannot be read; ConflictError, UnavailableError, and errors of ``begin``."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
             raise UserError(f"there is a flow {name}: give the cursor another name")
@@ -118,20 +118,20 @@ class Cursor:
         }
 
     def commit(self, offsets: Mapping[str, int]) -> None:
-        """Move acks up to ``offsets``, never back, and remove those of journals that are gone and
-        not named. Raises ConflictError when the cursor was taken or removed; UnavailableError when
-        the outcome is unknown: call it again."""
+        """Moves acks up to ``offsets``, never back; removes those of removed journals. Raises
+        ConflictError when the cursor was taken or removed; UnavailableError when the outcome is
+        unknown: call it again."""
         for attempt in range(ATTEMPTS):
             held = self._held()
             try:
                 self._write(held, self._changes(offsets))
                 return
-            except ConflictError:  # an ack or the lease was changed: the next look tells by whom
+            except ConflictError:  # an ack or the lease has changed: look again
                 if attempt == ATTEMPTS - 1:
                     raise
 
     def renew(self) -> None:
-        """Keep unread events for another ``keep_seconds``. Raises as ``commit``."""
+        """Keeps unread events for another ``keep_seconds``. Raises as ``commit``."""
         self.commit({})
 
     def _held(self) -> Versioned[Lease]:
@@ -189,8 +189,7 @@ class Cursor:
 
 
 def next_offsets(events: DataFrame) -> dict[str, int]:
-    """Journal -> the seq behind the last of these events, by one Spark job. Persist ``events``
-    before."""
+    """Journal -> the seq behind its last event, by one Spark job. Persist ``events`` before."""
     rows = events.groupBy("journal").agg({"seq": "max"}).collect()
     return {journal: seq + 1 for journal, seq in rows}
 
@@ -202,9 +201,8 @@ def commit(
     cursor: str,
     zookeeper: str = "",
 ) -> None:
-    """Move the cursor up to ``offsets``, never back; journals may drop the events below.
-    ``zookeeper`` is the option. Raises UserError when there is no such cursor, ConflictError,
-    UnavailableError."""
+    """Moves the cursor up to ``offsets``, never back; journals may drop the events below. Raises
+    UserError when there is no such cursor, ConflictError, UnavailableError."""
     hosts = zookeeper or os.environ.get("FLUMENG_ZK", "")
     options = Options.parse({"zookeeper": hosts, "flow": flow, "cursor": cursor})
 
@@ -220,5 +218,5 @@ def commit(
 
 
 def connect(hosts: str) -> Store:
-    """As the subscriber whose certificate this host has; else as the person."""
+    """Connects as the subscriber whose certificate this host has, else as the person."""
     return kazoo_store.connect(hosts, roles=["subscriber", *PEOPLE])

@@ -1,4 +1,4 @@
-"""What a user says with ``option(...)``."""
+"""Options of the Spark data source, given with ``option(...)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journals of a flow for a reader: where each begins and ends, and the partitions to read."""
+"""Plans reads of a flow's journals: where each begins and ends, and the partitions to read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ EVENTS_PER_PARTITION = 100_000
 NAMED = 5
 
 Offsets = Mapping[str, int]
-"""Journal -> seq, below which everything is read; 0 for one that is not named."""
+"""Journal -> seq, below which everything is read; 0 for an unnamed one."""
 
 
 def limited(start: Offsets, reached: Offsets, most: int) -> dict[str, int]:
     """The ends of a batch: at most ``most`` events (at least 1) from ``start``, up to ``reached``.
-    Journals share in proportion to their backlogs, so that all reach their ends together. One that
-    is missing in ``reached``, or behind ``start``, stays where it is."""
+    Journals share in proportion to their backlogs, so that all reach their ends together."""
     waiting = {name: max(0, end - start.get(name, 0)) for name, end in reached.items()}
     total = sum(waiting.values())
     end = dict(start)
@@ -49,12 +48,11 @@ def limited(start: Offsets, reached: Offsets, most: int) -> dict[str, int]:
 
 
 def ordered(offsets: Offsets) -> dict[str, int]:
-    """By name: Spark compares offsets as text."""
+    """Sorts by name: Spark compares offsets as text."""
     return {name: offsets[name] for name in sorted(offsets) if offsets[name]}
 
 
 def ranges(start: Offsets, end: Offsets, *, replayed: bool = False) -> list[Range]:
-    """The ranges between the two offsets, by journal."""
     return [
         Range(name, start.get(name, 0), end[name], replayed)
         for name in sorted(end)
@@ -80,8 +78,7 @@ def splits(wanted: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
 
 @dataclass(frozen=True)
 class Look:
-    """How far the journals reach at one moment; ``silent``: journals without an answer, each with
-    its node."""
+    """The ends of the journals at one moment; ``silent``: journal without an answer -> node."""
 
     positions: Mapping[str, Position]
     silent: Mapping[str, str]
@@ -99,15 +96,14 @@ class Look:
         return {*self.positions, *self.silent}
 
     def require_all(self, why: str) -> None:
-        """Raises UnavailableError when a journal is silent; ``why``: what that prevents."""
+        """Raises UnavailableError when a journal is silent; ``why``: the consequence."""
         if self.silent:
             nodes = _some(set(self.silent.values()))
             raise UnavailableError(f"nodes that do not answer: {nodes}: {why}")
 
 
 class Planning:
-    """Plans for the flow of ``options``. Raises UnavailableError without ZooKeeper, and DeniedError
-    when this process may not read the journals."""
+    """Raises UnavailableError without ZooKeeper, DeniedError without the right to read."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self._options = options
@@ -128,8 +124,7 @@ class Planning:
         return Look(found, silent)
 
     def begin(self) -> dict[str, int]:
-        """Where a new reader begins. A journal without an answer is left out: it begins at its
-        floor later."""
+        """The start of a new reader; journals that do not answer begin at their floors later."""
         look = self.look()
         if self._options.start_from == "earliest":
             return ordered(look.floors)
@@ -186,8 +181,8 @@ def _some(names: Collection[str]) -> str:
 
 
 def read(part: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """Read each range whole and in order. The part's value is a reader and ranges with addresses;
-    Spark makes a part without value for an empty plan. Raises as ``JournalClient.read``."""
+    """Reads each range whole and in order. Spark makes a part without value for an empty plan.
+    Raises as ``JournalClient.read``."""
     if part is None or part.value is None:
         return
     reader: JournalReader

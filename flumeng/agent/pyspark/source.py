@@ -1,4 +1,4 @@
-"""The data source as Spark knows it."""
+"""Flumeng's data source for Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flumeng.agent.pyspark.stream import Opened, StreamReader
 
 
 class BatchReader(DataSourceReader):
-    """``spark.read``: what the journals keep when the DataFrame is first used. With a cursor it
-    begins at the cursor's acks, which only ``commit`` moves."""
+    """``spark.read``: the content of the journals when the DataFrame is first used. With a cursor
+    it begins at the cursor's acks, which only ``commit`` moves."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -42,11 +42,10 @@ SCHEMA = (
     "body binary, ts timestamp, host string, attrs map<string,string>, "
     "journal string, seq bigint, replayed boolean"
 )
-"""``READ_SCHEMA`` in Spark's words."""
 
 
 class FlumengDataSource(DataSource):
-    """For its options see ``Options``, whose UserErrors it raises."""
+    """Spark's entry point. Raises UserErrors of ``Options``."""
 
     @classmethod
     def name(cls) -> str:

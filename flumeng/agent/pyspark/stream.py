@@ -1,11 +1,11 @@
 """``spark.readStream``: micro-batches of exact ranges.
 
 Rules
-1. What Spark's checkpoint says holds. The cursor follows it: Spark commits a batch when it plans
-   the next one, so journals keep a little more than is needed, and never less.
-2. Without a checkpoint the stream goes on at the cursor: the last batch comes again.
-3. A journal whose server does not answer stays where it is, and the others go on.
-4. While ZooKeeper does not answer the stream waits; it does not begin then.
+1. Spark's checkpoint is authoritative, and the cursor follows it: Spark commits a batch when it
+   plans the next one, so journals keep slightly more than needed, never less.
+2. Without a checkpoint the stream resumes at the cursor: the last batch comes again.
+3. A journal whose server does not answer stays where it is, and the others proceed.
+4. While ZooKeeper does not answer a running stream waits; a new one fails.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Opened:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Only the process that plans connects to ZooKeeper. ``_at``: where the next batch begins, if
+    """Only the planning process connects to ZooKeeper. ``_at``: where the next batch begins, if
     known. ``_planned``: the batch planned last, which Spark asks for twice. ``_resumed``: events of
     the first batch may have been delivered before; ``_delivered``: it was planned."""
 
@@ -93,9 +93,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  Spark's
         self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, int]:
-        """``start`` and ``limit`` are there since Spark 4.2; before, nobody says where the first
-        batch begins, so it has no limit. Raises ConflictError when another reader has taken the
-        cursor, DataLossError, and UnavailableError when a first batch needs who does not answer."""
+        """``start`` and ``limit`` exist since Spark 4.2; before, the first batch has no limit.
+        Raises ConflictError when another reader has taken the cursor, DataLossError, and
+        UnavailableError when a first batch needs an unresponsive server."""
         held = self._open()
         at = start if start is not None else self._at
         most = self._options.max_events if limit is None else getattr(limit, "max_rows", None)
@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             held.cursor.commit(end)
             held.renewed_at = time.monotonic()
-        except UnavailableError as error:  # the next one says it all
+        except UnavailableError as error:  # the next commit covers this one
             log.warning("the cursor stays where it is: %s", error)
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _without_gone(self, held: Opened, at: Offsets, before: Look, look: Look) -> dict[str, int]:
         """``at`` without removed journals. A journal is removed when every cursor has read it;
-        without a cursor the last look tells whether it was read."""
+        without a cursor the last look shows whether it was read."""
         gone = [name for name in at if name not in look.names]
         if gone:
             acks = held.cursor.offsets() if held.cursor is not None else before.reached

@@ -59,9 +59,9 @@ appender.stderr.layout.pattern = %d{ISO8601} zookeeper %-5p %m%n
 def serve(
     data: Path, port: int, *, host: str = "127.0.0.1", plain_port: int | None = None
 ) -> NoReturn:
-    """Become a ZooKeeper server on ``host:port`` (port 0: a free one) with its state in ``data``,
-    and print its address. Raises UserError for Java, the port, ``data``, or an identity without a
-    ZooKeeper certificate."""
+    """Becomes a ZooKeeper server on ``host:port`` (port 0: a free one), and prints its address.
+    Raises UserError for Java, the port, ``data``, or an identity without a ZooKeeper
+    certificate."""
     port = port or free_port(host)
     keystore = keystore_of("zookeeper")
     command = server_command(data, port, host=host, keystore=keystore, plain_port=plain_port)
@@ -81,10 +81,9 @@ def server_command(
     keystore: Keystore | None = None,
     plain_port: int | None = None,
 ) -> list[str]:
-    """The command line of a server, its configuration written below ``data``. ``ensemble``:
+    """The command line of a server; writes its configuration below ``data``. ``ensemble``:
     ``host:peer_port:election_port`` of servers 1, 2, ...; empty for a single server. With
-    credentials at ``keystore`` all ports are secure but ``plain_port``, which is opened only when
-    given."""
+    credentials at ``keystore`` all ports but ``plain_port`` are secure."""
     java = find_java()
     proof = keystore.load() if keystore else None
     if plain_port is not None and proof is None:
@@ -124,8 +123,8 @@ def server_command(
 
 
 def secure_ports(data: Path, port: int, host: str, plain_port: int | None) -> list[str]:
-    """Lines of a server that requires a certificate of the cluster's authority. Over a plain port
-    clients may do what access lists leave to everybody. Their host names are not checked."""
+    """Configuration with required certificates of the cluster's authority. On a plain port clients
+    have the rights that access lists grant to everybody. Host names are not checked."""
     stores = {"keyStore": _escaped(str(data / KEY_STORE)), "trustStore": _escaped(str(data / CA))}
     lines = [
         f"secureClientPort={port}",
@@ -168,7 +167,7 @@ def configuration(data: Path, ports: Sequence[str], ensemble: Sequence[str]) -> 
 
 
 def _escaped(value: str) -> str:
-    """In Java's properties files: other characters than ASCII, and backslashes, by UTF-16 units."""
+    """Escapes backslashes and non-ASCII characters by UTF-16 units, for Java's properties files."""
     units = value.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(
@@ -185,7 +184,6 @@ def _jars() -> list[str]:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raises UserError when ``host:port`` cannot be bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -195,8 +193,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A free port below those that systems give to clients, so that it stays free during a
-    restart."""
+    """A free port below the ephemeral range of systems, so that it stays free during a restart."""
     while True:
         port = random.randrange(10_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):

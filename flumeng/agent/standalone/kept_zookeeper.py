@@ -1,5 +1,5 @@
-"""Restarts a ZooKeeper server that ends by itself, as on a full disk: it does so with code 0, which
-no supervisor takes for a failure."""
+"""Restarts a ZooKeeper server that ends by itself, as on a full disk: its exit code is 0, which
+supervisors take for success."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KeptZooKeeper:
         self._stopping.set()
 
     def run(self) -> int:
-        """After ``start``, until ``stop``; the exit code. A first server that ends before it serves
+        """Runs from ``start`` until ``stop``; returns the exit code. A server that has never served
         is not restarted."""
         served, backoff = False, Backoff(RESTART_SECONDS, RESTART_MOST_SECONDS)
         while True:
@@ -100,8 +100,8 @@ class KeptZooKeeper:
 
 
 def run(data: Path, port: int, *, host: str, plain_port: int | None) -> int:
-    """Serve until SIGTERM or SIGINT, after printing the address; the exit code. Raises UserError
-    when the first server cannot be started."""
+    """Serves until SIGTERM or SIGINT, after printing the address; returns the exit code. Raises
+    UserError when the first server cannot be started."""
     os.umask(private_directory.OTHERS)
     processes.forbid_core_dumps()
     kept = KeptZooKeeper(data, port, host, plain_port)

@@ -1,8 +1,5 @@
-"""ZooKeeper, a master and a node on one host: the same daemons under one parent.
-
-State lies in one directory. The parent starts the three in this order, restarts them when they end,
-and stops them in the reverse order: the node drains first.
-"""
+"""ZooKeeper, a master and a node on one host: the same daemons under one parent. The parent starts
+the three in this order, restarts ended ones, and stops them in the reverse order."""
 
 from __future__ import annotations
 
@@ -49,19 +46,17 @@ CHROOT = "flumeng"
 NODE = "node1"
 START_SECONDS = 180.0
 OTHERS_SECONDS = 30.0
-"""How long a start waits for flows that were there before."""
+"""Longest wait of a start for flows that were there before."""
 STOP_SECONDS = 9.0
 LOOK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
 STUCK_SECONDS = 30.0
 ASK_SECONDS = 6.0
-"""For the node, which may wait half as long for its own children."""
+"""Timeout of the node, which may wait half as long for its own children."""
 
 
 @dataclass
 class Daemon:
-    """A supervised process with an output file. ``channel``: for its metrics, if it has any."""
-
     name: str
     command: Sequence[str]
     log_file: Path
@@ -72,7 +67,7 @@ class Daemon:
     channel: Channel | None = None
 
     def keep_up(self) -> None:
-        """Start it, or restart it when it has ended; at most once a second."""
+        """Starts it, or restarts it when it has ended; at most once a second."""
         if self.process is not None and self.process.poll() is None:
             return
         if time.monotonic() - self.started < RESTART_SECONDS:
@@ -119,9 +114,8 @@ class Daemon:
 
 @dataclass
 class Standalone:
-    """``data`` holds everything; ``zk_port`` 0 means a free one. With an identity the cluster is
-    secured from the start: the directory needs certificates of all processes and of an
-    administrator."""
+    """``data`` holds everything. With an identity the cluster is secured from the start: the
+    directory needs certificates of all processes and of an administrator."""
 
     data: Path
     zk_port: int
@@ -139,7 +133,6 @@ class Standalone:
         return f"127.0.0.1:{self.zk_port}/{CHROOT}"
 
     def start(self) -> Store:
-        """Start all three and initialise the schema."""
         logs = self.data / "logs"
         private_directory.make_private(self.data, ["logs"])
         try:
@@ -171,8 +164,8 @@ class Standalone:
             )
 
     def wait_running(self, store: Store, given: Collection[str]) -> None:
-        """Until every task of every flow runs. Raises UserError when one of the flows ``given``
-        fails or takes too long; others are only logged."""
+        """Waits until every task of every flow runs. Raises UserError when one of the flows
+        ``given`` fails or takes too long; others are only logged."""
         patience = time.monotonic() + OTHERS_SECONDS
 
         def look() -> Progress | None:
@@ -247,10 +240,9 @@ class Standalone:
 def run(
     data: Path, *, zk_port: int = 0, flows: Sequence[str] = (), metrics: str = "127.0.0.1:0"
 ) -> None:
-    """Run until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
+    """Runs until SIGTERM or SIGINT. ``flows``: texts of flow files to apply. Prints ``ready zk=...
     metrics=...`` when every flow runs, or when ``flows`` do and the others have failed or taken
-    OTHERS_SECONDS. Raises UserError when Java, a port, the directory or one of ``flows`` does not
-    allow it."""
+    OTHERS_SECONDS. Raises UserError for Java, a port, the directory or one of ``flows``."""
     processes.forbid_core_dumps()
     given = [check_flow(text).flow for text in flows]
     standalone = Standalone(data.absolute(), zk_port)
@@ -279,9 +271,8 @@ def _author() -> str:
 
 
 class Progress:
-    """How far the flows of a cluster have come, by the status of its ``node``, whose process is
-    ``pid``. ``waiting`` and ``failed``: flows that do not run, and why. ``is_up``: the node has
-    reported."""
+    """The state of a cluster's flows, by the status of its ``node`` with process ``pid``.
+    ``waiting`` and ``failed``: flows that do not run, and why."""
 
     def __init__(self, store: Store, node: str, pid: int, given: Collection[str]) -> None:
         self._given = given

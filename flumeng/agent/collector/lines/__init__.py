@@ -1,4 +1,4 @@
-"""Lines that belong together become one event, before all filters."""
+"""Joins lines that belong together into one event, before all filters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from flumeng.connectors.api.ranged import Progress, Range
 
 @dataclass(frozen=True)
 class JoinedRange:
-    """``progress`` is where ``piece`` leaves its partition; ``closed``: how many events of several
-    lines in it ended for which reason, and not since the next one began. ``unfinished``: whether
-    the rest of a container's message is waited for."""
+    """``progress``: after ``piece``. ``closed``: number of multiline events by the reason for their
+    end, except the start of the next. ``unfinished``: a container's message lacks its end."""
 
     piece: Range
     progress: Progress

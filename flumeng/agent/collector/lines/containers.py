@@ -1,7 +1,5 @@
-"""Unwraps the lines of a container runtime (CRI, Docker).
-
-Marks each line as a whole message or as a piece of one; ``groups`` joins the pieces.
-"""
+"""Unwraps the lines of a container runtime (CRI, Docker). Marks each line as a whole message or as
+a piece of one; ``groups`` joins the pieces."""
 
 from __future__ import annotations
 
@@ -19,15 +17,13 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters.formats.containers import CriLines, DockerReader
 
 STREAM = "stream"
-"""The attribute with the container's output stream: stdout or stderr."""
 _TIME = EVENT_SCHEMA.field("ts").type
 
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """Unwrapped lines: the text (bytes), the container's stream, whether the message continues in
-    another line, the runtime's time, and the reason why a line could not be read. Such a line keeps
-    its text and has no stream."""
+    """``unfinished``: the message continues in another line. ``times``: the runtime's. A line that
+    is unreadable for one of ``reasons`` keeps its text and has no stream."""
 
     texts: pa.Array
     streams: pa.Array
@@ -36,7 +32,6 @@ class Unwrapped:
     reasons: pa.Array
 
     def events(self, lines: pa.RecordBatch) -> pa.RecordBatch:
-        """``lines`` with these bodies, times and attributes."""
         attrs = note(note(lines["attrs"], self.streams, STREAM), self.reasons)
         changed = {
             "body": self.texts,

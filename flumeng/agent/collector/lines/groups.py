@@ -1,49 +1,48 @@
-"""Groups of lines that belong together, and which of them may be emitted. Pure.
+"""Groups lines that belong together, and chooses the groups to emit. Pure.
 
-Two numbers say all that is known of a partition, ``Progress``. Everything below ``offset`` is
-never needed again; of every line below ``emitted`` the event is emitted. Lines between the two are
-read again, since some of them are the heads of events whose tails lie above ``emitted``.
+``Progress`` keeps two numbers for a partition. Nothing below ``offset`` is ever needed again; every
+line below ``emitted`` belongs to an emitted event. Lines between the two are reread, since some are
+the heads of events whose tails lie above ``emitted``.
 
-A line *starts* an event, or else it follows the line before it in its stream. What follows a start
-is *headed*: this group is the same however often, and from wherever at or below its start, it is
-read. What follows no start that is near enough is *loose*: its start is below ``offset``, or too
-long ago, or has as many lines as an event may have. A loose line below ``emitted`` was emitted, in
-whatever event; those from there on are joined with each other.
+A line either *starts* an event or follows the line before it in its stream. A group with its start
+is *headed*: every reader that begins at or below the start sees the same group. Lines without a
+near start are *loose*: their start is below ``offset``, too old, or already has as many lines as an
+event may have. A loose line below ``emitted`` was emitted in some event; loose lines above are
+joined with each other.
 
 1. A group is closed by the next group of its stream, or by time. A stream's pause is too long when
-   a line of *any* stream was received after it: so what closes a group lies between two of its
-   lines, and is seen by everyone who sees these.
-2. ``emitted`` moves up to the first line of the oldest group that is open, and exactly the closed
-   groups are emitted whose first line it passes. Loose lines are cut there.
-3. ``offset`` moves up to the first line of the oldest headed group that has lines on both sides of
-   ``emitted``. Whoever reads from there sees such a group whole, and knows by its first line
-   that it was emitted. All other lines of the groups that were emitted lie below ``emitted``,
-   where they are loose at the worst.
-4. ``flush`` closes all groups: nothing is left to be read again.
+   a line of *any* stream was received after it: so the cause of closing lies between two of its
+   lines, and every reader of these lines sees it.
+2. ``emitted`` moves up to the first line of the oldest open group; exactly the closed groups whose
+   first line it passes are emitted. Loose lines are cut there.
+3. ``offset`` moves up to the first line of the oldest headed group with lines on both sides of
+   ``emitted``. A reader that begins there sees such a group whole, and knows by its first line that
+   it was emitted. All other lines of emitted groups lie below ``emitted``, where they are loose at
+   the worst.
+4. ``flush`` closes all groups: nothing is left to be reread.
 
-With a ``Machine`` it depends on the lines before whether a line starts an event. A reader that
-begins inside a group then takes some of its lines for starts. That is harmless while all lines
-of the group lie below ``emitted``, as 2 and 3 make sure, since the machine starts the next group
-all the same. Three things are added:
+With a ``Machine``, earlier lines decide whether a line starts an event. A reader that begins inside
+a group then takes some of its lines for starts. That is harmless while all lines of the group lie
+below ``emitted``, as 2 and 3 ensure, since the machine still starts the next group. Three rules are
+added:
 
-5. A pause, and a cut by size, leave the machine in its state ``unknown``, as a reader begins.
-6. A reader inside a group that was cut does not know where. So ``offset`` never lies inside one
-   while what follows the cut reaches beyond ``emitted``: it stays at its first line.
-7. While lines to come decide whether the last ones belong to a group, it is open, and its pieces
-   that reach beyond the first of these lines. ``emitted`` does not pass that line, though it be in
-   a group that was emitted: a longer batch may have emitted the group without it.
+5. A pause, and a cut by size, reset the machine to its state ``unknown``, where a reader begins.
+6. A reader inside a cut group cannot find the cut. So ``offset`` never lies inside such a group
+   while lines behind the cut reach beyond ``emitted``: it stays at the group's first line.
+7. While later lines decide whether the last ones belong to a group, that group stays open, and so
+   do its pieces beyond the first of these lines. ``emitted`` does not pass that line, even inside
+   an emitted group: a longer batch may have emitted the group without it.
 
-Lines may be ``Pieces`` of messages. A line goes on with the message of the line before it in its
+Lines may be ``Pieces`` of messages. A line continues the message of the line before it in its
 stream when that line is marked so; it starts no event and leaves a machine's state as it is.
 
-8. ``Progress.sure`` is what 3 and 6 say, and ``offset`` lies below it where the last line below
-   ``sure`` of a stream tells that the next one goes on. Such lines are read again for nothing else,
-   so that one of them never makes another necessary. A line without one before it begins a message.
-9. A message is cut only when it is too large by itself; else all its lines are where its first is:
-   loose ones are emitted, or cut off at ``emitted``, with their message, and ``offset`` stays at
-   the first line of one that reaches beyond ``emitted``.
-10. Whether a message starts an event is known when it is whole; until then the group before it is
-    open.
+8. ``Progress.sure`` is the offset by 3 and 6. ``offset`` lies below it where the last line of a
+   stream below ``sure`` is marked as unfinished. Such lines are reread for their mark only, so that
+   one of them never makes another necessary. A line without one before it begins a message.
+9. A message is cut only when it is too large by itself; else all its lines share the place of its
+   first: loose ones are emitted, or cut off at ``emitted``, with their message, and ``offset``
+   stays at the first line of one that reaches beyond ``emitted``.
+10. Only a whole message shows whether it starts an event; until then the group before it is open.
 """
 
 from __future__ import annotations
@@ -58,14 +57,13 @@ from flumeng.config.traces import OTHER
 from flumeng.connectors.api.ranged import Progress
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
-"""Why a group is closed: the first is by the start of the next."""
+"""Reasons for closing a group; ENDED: by the start of the next."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Marks of lines that are pieces of messages. ``unfinished``: the message continues in the next
-    line of the stream. ``continues``: the line continues the message of the line before it.
-    ``alone``: each message is an event."""
+    """``unfinished``: the message continues in the next line of the stream. ``continues``: the line
+    continues the message of the line before it. ``alone``: each message is an event."""
 
     unfinished: Flags
     continues: Flags
@@ -77,9 +75,8 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of one partition, all from ``Progress.offset`` on, in order. ``streams`` tells which
-    stream each is of, ``times`` (microseconds) when it came, ``sizes`` how many bytes it has.
-    ``kinds`` are those of a ``Machine``, which finds the ``starts`` then."""
+    """All lines of one partition from ``Progress.offset`` on, in order. ``times``: of receipt, in
+    microseconds; ``sizes``: bytes. A ``Machine`` finds the ``starts`` from ``kinds``."""
 
     offsets: Numbers
     times: Numbers
@@ -103,8 +100,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one event. ``timeout_us``: the longest pause between two of its lines.
-    ``piece_us``: the longest pause between two pieces of one message."""
+    """Bounds of one event. ``timeout_us``: the longest pause between two of its lines;
+    ``piece_us``: between two pieces of one message."""
 
     timeout_us: int
     max_lines: int
@@ -112,7 +109,7 @@ class Limits:
     piece_us: int = 0
 
     def patience(self, unfinished: Flags | None, count: int) -> Numbers:
-        """How long the next line is waited for, behind each of ``count`` lines."""
+        """The longest pause behind each of ``count`` lines, in microseconds."""
         if unfinished is None:
             return np.full(count, self.timeout_us)
         return np.where(unfinished, max(self.piece_us, self.timeout_us), self.timeout_us)
@@ -120,8 +117,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups to emit, by first lines. ``rows``: of the lines, group by group, each of
-    ``counts`` rows. ``reasons``: why each is closed. ``unfinished``: a message is awaited.
+    """Groups to emit, ordered by first lines. ``rows``: their lines, group by group, ``counts``
+    rows each. ``reasons``: why each is closed. ``unfinished``: a message lacks its end.
     ``continues``: see ``Pieces``."""
 
     rows: Numbers
@@ -134,8 +131,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Groups as [``begins``, ``ends``) in the order of streams. ``wholes``: where each would end if
-    nothing were cut by size."""
+    """Groups as [``begins``, ``ends``) in stream order. ``wholes``: their uncut ends."""
 
     begins: Numbers
     ends: Numbers
@@ -153,8 +149,8 @@ def group(
     flush: bool,
     machine: Machine | None = None,
 ) -> Groups:
-    """The groups to emit of ``lines``, which are all up to the offset ``end``; see the module.
-    Nothing is emitted while ``end`` lies below ``at.emitted``."""
+    """The groups to emit, out of all ``lines`` up to the offset ``end``; see the module. None while
+    ``end`` lies below ``at.emitted``."""
     unfinished = None if lines.pieces is None else lines.pieces.unfinished
     patience = limits.patience(unfinished, len(lines.offsets))
     everything = InStreams.of(lines.times, lines.streams, patience, flush=flush)
@@ -192,7 +188,7 @@ def group(
     going_on = mine.waiting & mine.unfinished
     beyond = (mine.places < emitted) & ((mine.lines.offsets >= emitted) | going_on)
     sure = int(np.min(mine.places[beyond], initial=sure))
-    if end <= at.sure:  # nothing is seen yet of what begins there
+    if end <= at.sure:  # lines from there on are not read yet
         sure = min(sure, at.sure)
     counts = ends - begins
     rows = streams.order[_ranges(begins, counts)]
@@ -202,7 +198,7 @@ def group(
 
 
 def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Progress:
-    """Progress with an offset early enough to tell what continues at ``sure``."""
+    """Progress with an offset low enough to show which messages continue at ``sure``."""
     if lines.pieces is None or not lines.pieces.unfinished.any():
         return Progress(sure, emitted)
     offsets = lines.offsets[streams.order]
@@ -213,10 +209,10 @@ def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Prog
 
 
 class _Ordered:
-    """Lines in the order of ``streams``. ``waiting``: more of its group may follow. ``undecided``:
-    later lines decide whether its group ends there, or from the line ``doubts`` on; ``led``:
-    because of the machine. ``places``: where its message begins, unless that is cut. ``messages``:
-    how many have begun before each, and in all. ``alone``: each message is an event."""
+    """Lines in stream order. ``waiting``: more of its group may follow. ``undecided``: later lines
+    decide whether its group ends there, or from the line ``doubts`` on; ``led``: because of the
+    machine. ``places``: the beginning of its message, unless that is cut. ``messages``: number of
+    earlier messages, and of all."""
 
     def __init__(self, lines: Lines, streams: InStreams, limits: Limits) -> None:
         count = len(lines.offsets)
@@ -255,7 +251,7 @@ class _Ordered:
             self.undecided[heads - 1] = True
 
     def find_starts(self, machine: Machine) -> None:
-        """The starts by ``machine``, and ends of streams where later lines may change them."""
+        """Sets the starts found by ``machine``; marks stream ends that later lines may change."""
         assert self.lines.kinds is not None
         unknown = self.streams.fresh | self.streams.pauses
         kinds, begins = self.lines.kinds.copy(), np.ones(len(self.lines.kinds), np.bool_)
@@ -277,15 +273,15 @@ class _Ordered:
 
 
 def _any_from(flags: Flags, rows: Numbers) -> Flags:
-    """Whether a row has the flag from behind the row before each of ``rows`` up to it."""
+    """For each of ``rows``: whether a row after the row before it, up to itself, has the flag."""
     before = np.concatenate(([0], np.cumsum(flags)))
     found: Flags = before[rows + 1] > before[np.append(0, rows[:-1] + 1)[: len(rows)]]
     return found
 
 
 def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiting: Flags) -> int:
-    """``offset``, or the first line of the group that it lies in when this was cut by size and what
-    follows the cut reaches beyond ``emitted``."""
+    """``offset``, moved to its group's first line if that group was cut by size and lines behind
+    the cut reach beyond ``emitted``."""
     ends = bounds.wholes - 1
     beyond = (offsets[ends] >= emitted) | waiting[ends]
     cut = np.flatnonzero(bounds.headed & (bounds.reasons != ENDED) & beyond)
@@ -299,8 +295,7 @@ def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiti
 def _bounds(
     mine: _Ordered, begins: Numbers, emitted: int, limits: Limits, machine: Machine | None
 ) -> _Bounds:
-    """The groups that begin at ``begins``, cut by size; loose lines below ``emitted`` are in no
-    group."""
+    """The groups that begin at ``begins``, cut by size, without loose lines below ``emitted``."""
     ends = np.append(begins[1:], len(mine.lines.offsets))[: len(begins)]
     headed = mine.lines.starts[begins]
     total = np.concatenate(([0], np.cumsum(mine.lines.sizes + 1)))  # each line with its newline
@@ -362,6 +357,5 @@ def _cut(mine: _Ordered, total: Numbers, begin: int, end: int, limits: Limits) -
 
 
 def _ranges(begins: Numbers, counts: Numbers) -> Numbers:
-    """All numbers of the ranges, range by range."""
     before = np.cumsum(counts) - counts
     return np.repeat(begins - before, counts) + np.arange(int(counts.sum()))

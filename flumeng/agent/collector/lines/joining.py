@@ -1,4 +1,4 @@
-"""Groups of lines as events: the body of all, and all else of the first."""
+"""Turns groups of lines into events: the bodies joined, all other columns of the first line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from flumeng.agent.collector.lines.rules import Rules
 from flumeng.connectors.api.ranged import Progress
 
 LINES, CLOSED = "lines", "multiline_closed"
-"""An event's attributes for its number of lines, and for why it was closed early."""
+"""Attributes of an event: its number of lines, and why it was closed early."""
 REASONS = {TIMEOUT: "timeout", MAX_LINES: "max_lines", MAX_BYTES: "max_bytes"}
 BATCH_BYTES = 64 * 2**20
-"""About the size of a batch of joined events."""
 
 
 def find_groups(
@@ -71,7 +70,7 @@ def _each_alone(offsets: Numbers, at: Progress, end: int) -> Groups:
 def _in_pieces(
     lines: Lines, texts: pa.Array, unfinished: Flags, rules: Rules, *, flush: bool
 ) -> Lines:
-    """``lines`` with what is known of their messages: patterns see a message in one piece."""
+    """Adds the pieces of messages to ``lines``: patterns see each message whole."""
     patience = rules.limits.patience(unfinished, len(unfinished))
     streams = InStreams.of(lines.times, lines.streams, patience, flush=flush)
     continues = streams.following(unfinished)
@@ -97,8 +96,8 @@ def _in_pieces(
 def join(
     lines: pa.RecordBatch, groups: Groups, *, counted: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The events in the columns of ``lines``, in the order of the groups; no batch is empty.
-    ``counted``: each has its number of lines."""
+    """The events in the order of the groups; no batch is empty. ``counted``: with numbers of
+    lines."""
     counts = groups.counts
     if not len(counts):
         return
@@ -152,8 +151,7 @@ def _together(texts: pa.Array, begins: Numbers, between: bytes) -> pa.Array:
 
 
 def _attributes(attrs: pa.MapArray, counts: Numbers | None, reasons: Numbers) -> pa.MapArray:
-    """``attrs`` with CLOSED for groups closed early, and LINES where there are ``counts``, at the
-    end."""
+    """Appends CLOSED for groups closed early, and LINES where there are ``counts``."""
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     low, high = offsets[0], offsets[-1]
     keys, items = (part.slice(low, high - low) for part in (attrs.keys, attrs.items))

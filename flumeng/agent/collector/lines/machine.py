@@ -16,9 +16,9 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Machine:
-    """``table[state][kind]``: the next state. A state is twice its number, and one more when the
-    line before has started an event. Kinds above ``going_on``, that of a line that goes on with the
-    message of the line before, are those of lines before which nothing is known."""
+    """``table[state][kind]``: the next state. A state is twice its number, plus one when the line
+    before has started an event. Kind ``going_on`` continues a message; higher kinds follow an
+    unknown line."""
 
     names: tuple[str, ...]
     leads: bool
@@ -44,7 +44,7 @@ class Machine:
         return len(self.names)
 
     def starts(self, kinds: Numbers, unknown: Flags) -> Flags:
-        """Which lines start an event; nothing is known of the line before an ``unknown`` one."""
+        """Which lines start an event; the line before an ``unknown`` one is not known."""
         codes = kinds + (self.going_on + 1) * unknown
         moves, steady = self._moves
         steps = np.ones(len(codes), np.bool_)
@@ -58,7 +58,7 @@ class Machine:
 
     @cached_property
     def _moves(self) -> tuple[NDArray[np.int64], Flags]:
-        """The table, and for which codes each further line of a run has the state of the second."""
+        """The table, and the codes whose runs keep one state from their second line on."""
         moves = np.array(self.table, np.int64)
         again = np.take_along_axis(moves, moves, axis=0)
         return moves, (again >> 1 == moves >> 1).all(axis=0)
@@ -66,9 +66,9 @@ class Machine:
     def with_leads(
         self, kinds: Numbers, unknown: Flags, open_ends: Flags
     ) -> tuple[Numbers, Flags, Numbers]:
-        """``kinds`` with LEAD for OTHER where frames follow; ends of streams where it is not known
-        yet, and for each of these the first line of which it is not: there the lines count as LEAD.
-        ``open_ends``: the last lines of streams of which more may come."""
+        """Replaces OTHER by LEAD where frames follow. Returns the kinds, the undecided ends of
+        streams, and their first undecided lines. ``open_ends``: last lines of streams that may
+        continue."""
         undecided = np.zeros(len(kinds), np.bool_)
         doubts = np.arange(len(kinds))
         if not self.leads or not len(kinds):

@@ -1,4 +1,4 @@
-"""Lines in the order of their streams, and where too much time lies between two of one stream."""
+"""Lines in stream order, and overlong pauses between two lines of a stream."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class InStreams:
         return cls(order, fresh, pauses, waiting)
 
     def following(self, flags: Flags) -> Flags:
-        """Whether the line before each line, in its stream and without a pause, has the flag. In
-        line order."""
+        """Whether each line follows, in its stream and without a pause, a line with the flag."""
         found = np.zeros(len(flags), np.bool_)
         found[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
         return found

@@ -1,5 +1,4 @@
-"""Reads partitions as events of several lines, step by step, and reports how far they are emitted.
-Keeps only lines that may be needed again."""
+"""Reads partitions as multiline events, and reports their progress. Keeps only needed lines."""
 
 from __future__ import annotations
 
@@ -24,8 +23,6 @@ STEP_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class JoinLines:
-    """A ``Reader`` of events whose lines ``reader`` reads."""
-
     reader: Reader
     rules: Rules
     task: str
@@ -58,8 +55,7 @@ class JoinLines:
 
 
 class Joining:
-    """Joins the lines of one partition. ``closed``: how many events ended for which of REASONS.
-    ``unfinished``: the rest of a container's message is awaited."""
+    """Joins the lines of one partition. ``closed``: number of events by REASONS."""
 
     def __init__(self, rules: Rules, at: Progress) -> None:
         self.progress = at
@@ -76,7 +72,7 @@ class Joining:
 
     @property
     def ready(self) -> bool:
-        """A step covers everything kept, so it waits for as many new lines."""
+        """Whether as many lines are new as were kept: a step covers both."""
         enough = self._fresh >= STEP_ROWS or self._bytes >= STEP_BYTES
         return enough and self._fresh >= self._kept
 

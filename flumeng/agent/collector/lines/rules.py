@@ -18,10 +18,9 @@ from flumeng.platform.errors import UserError
 
 @dataclass(frozen=True)
 class Rules:
-    """``pattern`` is in each line that starts an event, or in each that ``continues`` one; or
-    ``traces`` tells which lines belong together. ``key``: columns and attributes that identify a
-    stream. ``timeout_us``: the longest pause within an event. Lines of a ``container`` are
-    unwrapped first. Where messages are ``alone``, each is an event."""
+    """``pattern`` matches each line that starts an event, or each that ``continues`` one;
+    ``traces`` replaces it. ``key``: columns and attributes that identify a stream. Lines of a
+    ``container`` are unwrapped first. ``alone``: each message is an event."""
 
     pattern: str
     continues: bool
@@ -62,18 +61,16 @@ class Rules:
             raise UserError(f"multiline: {error}") from error
 
     def starts(self, bodies: pa.Array) -> Flags:
-        """Which lines start an event, when each line tells it alone. Lines are bytes without an
-        encoding."""
+        """Lines that start an event, judged by themselves. Lines are bytes without an encoding."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
         found = pc.match_substring_regex(bodies, pattern=self.pattern)
         if self.continues:
             found = pc.invert(found)
-        return _flags(pc.fill_null(found, True))  # Arrow takes it so
+        return _flags(pc.fill_null(found, True))  # a null body starts an event
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
-        """The kinds of lines for the machine. Most lines are frames, which begin with a space, or
-        lines of the log: these are found before the patterns are tried."""
+        """The kinds of lines for the machine; the frequent frames and log lines are found first."""
         if self.traces is None or self.machine is None:
             return None
         patterns = self.traces.kinds
@@ -105,8 +102,7 @@ class Rules:
             rows, left = rows[~found], left.filter(pa.array(~found))
 
     def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
-        """A number for each line's stream; ``of_container``: the container's stream of each
-        line."""
+        """A number for each line's stream."""
         together = np.zeros(lines.num_rows, np.int64)
         attrs = _Attributes(lines["attrs"])
         for name in (*self.key, of_container):
@@ -130,7 +126,6 @@ def _matched(bodies: pa.Array, pattern: str) -> Flags:
 
 
 def _numbered(values: pa.Array) -> tuple[Numbers, int]:
-    """A number for each value, and how many there are. Null is a value."""
     encoded = values.dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
@@ -146,7 +141,7 @@ class _Attributes:
         self._codes, self._names = keys.indices.to_numpy(), keys.dictionary
 
     def numbered(self, name: str) -> tuple[Numbers, int]:
-        """A number for each value of an attribute, 0 where a line has none; and how many."""
+        """A number for each value of an attribute, 0 for none; and the number of values."""
         numbers = np.zeros(len(self._attrs), np.int64)
         found = np.flatnonzero(self._codes == self._names.index(name).as_py())
         if not len(found):
