@@ -15,7 +15,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
-from flumeng.control.snapshot.masters import looks_after
+from flumeng.control.snapshot.reader import looks_after
 from flumeng.control.snapshot.task_map import BUCKETS, read_plan
 from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
 from flumeng.control.zookeeper.transaction import singly

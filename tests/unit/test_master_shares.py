@@ -12,7 +12,7 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
-from flumeng.control.snapshot.masters import MISSED_RENEWALS, looks_after
+from flumeng.control.snapshot.reader import MISSED_RENEWALS, looks_after
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import ANY, Path, Put, Write, tree
 from flumeng.platform.errors import UnavailableError, UserError

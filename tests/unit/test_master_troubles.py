@@ -13,7 +13,7 @@ from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
 from flumeng.control.master.sayings import QUIET_SECONDS, Sayings
 from flumeng.control.planner import Action, Planner
-from flumeng.control.snapshot.masters import looks_after
+from flumeng.control.snapshot.reader import looks_after
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, FlumengError, UserError

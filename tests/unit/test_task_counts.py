@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from flumeng.agent.collector.measures import TaskCounts
+from flumeng.agent.collector.measures import SLOT_SECONDS, WINDOWS, MovingCounts, TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.wire import COUNTERS
-from flumeng.platform.metrics.moving_counts import SLOT_SECONDS, WINDOWS, MovingCounts
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import logging
 import os
+import struct
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -18,11 +20,31 @@ from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.events import Wanted
 from flumeng.events.journal_names import is_journal
 from flumeng.platform import private_directory
-from flumeng.platform.birth_time import birth_time
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.whole_files import write_durably
 from zkschema import codec
 from zkschema.records import Assignment
+
+AT_EMPTY_PATH = 0x1000
+STATX_BTIME = 0x800
+STATX_BYTES = 256
+BTIME_AT = 80
+MASK = struct.Struct("=I")
+SECONDS = struct.Struct("=q")
+
+
+def birth_time(descriptor: int) -> int | None:
+    """Whole seconds since the epoch; None where it is not available."""
+    statx = getattr(ctypes.CDLL(None), "statx", None)
+    if statx is None:
+        return None
+    found = ctypes.create_string_buffer(STATX_BYTES)
+    if statx(descriptor, b"", AT_EMPTY_PATH, STATX_BTIME, found) != 0:
+        return None
+    (mask,) = MASK.unpack_from(found)
+    (seconds,) = SECONDS.unpack_from(found, BTIME_AT)
+    return int(seconds) if mask & STATX_BTIME else None
+
 
 log = logging.getLogger(__name__)
 

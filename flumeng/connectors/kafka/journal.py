@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from flumeng.config import FlowSpec
-from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.access import connection
 from flumeng.connectors.kafka.errors import NO_TOPIC, PERSONS, KafkaException
 from flumeng.connectors.kafka.journal_options import KafkaJournal
 from flumeng.journal.log.errors import HeldError, JournalFailedError

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flumeng.connectors.api.backoff import CONNECT_SECONDS, FRESH_SECONDS
-from flumeng.connectors.kafka.client import connection
+from flumeng.connectors.kafka.access import connection
 from flumeng.connectors.kafka.errors import (
     NOT_YET,
     PERSONS,

@@ -6,13 +6,13 @@ drained. Without the cluster's settings nothing moves."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 
 from flumeng.control.snapshot.cluster_copy import IsLive, Mirror, changed_in, first_name
 from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
-from flumeng.control.snapshot.masters import looked_after, looks_after, shares, silent
+from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.snapshot.timers import Moments, NodeStates, Pauses, Rollouts
 from flumeng.control.snapshot.unwatched import Unwatched
@@ -20,6 +20,63 @@ from flumeng.control.snapshot.views import Views, lacks_a_text
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
 from zkschema import paths, table
 from zkschema.records import Journal, LiveMaster
+
+MISSED_RENEWALS = 3
+
+
+def silent(
+    me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], moments: Moments
+) -> frozenset[str]:
+    """Other live masters that missed ``MISSED_RENEWALS`` renewals of their records: they hang."""
+    found = set()
+    for name, live in live_masters.items():
+        if name == me or isinstance(live, Unreadable) or not live.value.renew_seconds:
+            continue
+        renewal = f"{live.created}/{live.version.number}"
+        limit = MISSED_RENEWALS * live.value.renew_seconds
+        if moments.lasting(f"renewal of {name}", [renewal], limit):
+            found.add(name)
+    return frozenset(found)
+
+
+def shares(
+    live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
+    silent: Collection[str] = (),
+) -> dict[str, frozenset[str]]:
+    """The planning masters with the flows that each cannot plan; all live ones when none plans."""
+    planning: dict[str, frozenset[str]] = {}
+    idle: dict[str, frozenset[str]] = {}
+    for name, live in live_masters.items():
+        if name in silent:
+            continue
+        if isinstance(live, Unreadable):
+            planning[name] = frozenset[str]()
+            continue
+        troubles = map(str.split, live.value.troubles)
+        flows = (words[1] for words in troubles if len(words) == 2 and words[0] == "flow")
+        (planning if live.value.plans else idle)[name] = frozenset(flows)
+    return planning or idle
+
+
+def looked_after(
+    me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """The flows that the master ``me`` plans; all masters plan a flow that is trouble for all."""
+    hard = frozenset().union(*masters.values())
+    mine = set()
+    for name in flows:
+        able: Collection[str] = masters.keys()
+        if name in hard:
+            able = [master for master, cannot in masters.items() if name not in cannot]
+        if looks_after(name, able) in (me, None):
+            mine.add(name)
+    return frozenset(mine)
+
+
+def looks_after(flow: str, masters: Collection[str]) -> str | None:
+    """The master that plans ``flow``. No lock: masters that disagree lose a compare-and-set."""
+    return chosen(flow, masters)
+
 
 ROUND_SECONDS = 60.0
 LOOK_SECONDS = 0.25
