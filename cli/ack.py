@@ -24,7 +24,7 @@ from flumeng.platform.errors import UnavailableError, UserError
 
 @click.group(cls=CommandGroup)
 def ack() -> None:
-    """See how far each flow has delivered; move on acks that lie below what journals keep."""
+    """See how far each flow has delivered; advance acks that lie below the journals' floors."""
 
 
 @ack.command(name="list")
@@ -33,7 +33,7 @@ def ack() -> None:
 def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all acks. LAG counts events that are there and not yet in the sinks.
 
-    END and LAG are unknown ("-") while nobody answers who knows how far the partition reaches.
+    END and LAG are unknown ("-") while no process that knows the partition's end answers.
     """
     show_rows(
         acks_of(store, positions(store, context.ask)),
@@ -58,12 +58,12 @@ def advance(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Let journals be read on that keep nothing at their ack any more.
+    """Advance acks to the oldest event that their journals still keep.
 
-    A journal drops only what was delivered. Its ack can lie below that when it was lost: after
-    ZooKeeper was wiped or restored, or when a host that was given up came back. The ack is moved to
-    the first event that the journal keeps; what follows may be delivered for the second time. Other
-    acks stay as they are.
+    A journal drops only events that were delivered. Its ack can lie below that when it was lost:
+    after ZooKeeper was wiped or restored, or when a host that was given up came back. The ack is
+    moved to the first event that the journal keeps; events after it may be delivered for the second
+    time. Other acks stay as they are.
     """
     if every == bool(journals):
         raise UserError("name the journals, or take --all")
@@ -132,8 +132,8 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
     """List batches that are decided and not acked yet, for targets that know batches by number.
 
-    A task decides a batch, writes it, and acks it, mostly within seconds. Whoever owns the task
-    next repeats a batch that it finds, exactly. It cannot when a partition of it is gone, or its
+    A task decides a batch, writes it, and acks it, mostly within seconds. The next owner of the
+    task repeats a batch that it finds, exactly. It cannot when a partition of it is gone, or its
     target: then the task stands still until the batch is given up with `flumeng ack drop`.
     """
     rows = unfinished.decided_batches(store, flow)
@@ -158,11 +158,11 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 def drop(
     _context: CliContext, operator: Operator, *, flow: str, what: str, yes: bool, as_json: bool
 ) -> None:
-    """Give up what nobody can finish, so that its flow goes on.
+    """Give up a commit or a batch that cannot be finished, so that its flow goes on.
 
     COMMIT: the missing files of a commit. Restore the files instead when there is a copy of them:
-    `flumeng ack commits` tells which. What a collector can finish is not dropped. Run it where the
-    sink's storage is seen.
+    `flumeng ack commits` lists them. A commit that a collector can finish is not dropped. Run it
+    where the sink's storage is seen.
 
     TASK, such as collect.0: the batch that it has decided, see `flumeng ack intents`. Its events
     are delivered again in other batches, so those that the target has already are there twice.
@@ -258,11 +258,11 @@ def reset(
 ) -> None:
     """Let a paused or stopped flow go on from other offsets.
 
-    What lies before is skipped, what lies behind is delivered again: it shows how much, and asks.
-    It waits until the flow's tasks have let go (--timeout). A batch that is decided and not
+    Events before them are skipped, events behind them are delivered again: it shows how many, and
+    asks. It waits until the flow's tasks have let go (--timeout). A batch that is decided and not
     finished refuses it. `flumeng flow resume` lets the flow go on.
 
-    A topic of Kafka that was deleted and made anew is read only after a reset to earliest, latest
+    A topic of Kafka that was deleted and made again is read only after a reset to earliest, latest
     or a time has accepted it.
     """
     store = operator.store
@@ -320,7 +320,7 @@ def _total(changes: Sequence[acks.Reset]) -> str:
 
 @click.group(cls=CommandGroup)
 def cursor() -> None:
-    """See who reads flows besides themselves; end cursors of readers that are no flows."""
+    """See which other readers flows have; delete cursors of readers that are no flows."""
 
 
 @cursor.command(name="list")
@@ -330,8 +330,9 @@ def cursor() -> None:
 def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
     """List the cursors at all flows, or at one, that are not their own.
 
-    Journals keep what a cursor has not read: LAG counts these events. That of a flow keeps them for
-    as long as the flow is there, that of another reader UNTIL a time, which its reader moves on.
+    Journals keep events that a cursor has not read: LAG counts these events. That of a flow keeps
+    them for as long as the flow is there, that of another reader UNTIL a time, which its reader
+    moves on.
     """
     if flow is not None:
         require_flow(store, flow)
@@ -357,7 +358,8 @@ def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: b
 @click.argument("name", metavar="CURSOR")
 @with_operator
 def delete_(_context: CliContext, operator: Operator, flow: str, name: str) -> None:
-    """Keep nothing more for a reader that is no flow: journals let go what only it had not read.
+    """Delete the cursor of a reader that is no flow: journals drop events that only it had not
+    read.
 
     A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
     """

@@ -1,4 +1,4 @@
-"""``flumeng cluster``: settings of the whole cluster, maintenance mode, and who changed what."""
+"""``flumeng cluster``: settings of the whole cluster, maintenance mode, and the audit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a pe
 
 
 class Key(click.types.StringParamType):
-    """An argument that names a setting."""
-
     name = "key"
 
     def shell_complete(
@@ -40,7 +38,7 @@ class Key(click.types.StringParamType):
 
 @click.group(cls=CommandGroup, lazy=LAZY)
 def cluster() -> None:
-    """Settings of the whole cluster, maintenance mode, and who changed what."""
+    """Settings of the whole cluster, maintenance mode, and the audit of changes."""
 
 
 @cluster.command()
@@ -48,7 +46,7 @@ def cluster() -> None:
 @json_option
 @with_store
 def show(_context: CliContext, store: Store, node: str | None, as_json: bool) -> None:
-    """Show every setting, its default and what it means, and maintenance mode."""
+    """Show every setting, its default and its meaning, and maintenance mode."""
     rows, maintenance = settings.settings(store)
     if node is not None:
         rows = on_node(store, node, rows)
@@ -77,7 +75,7 @@ def show(_context: CliContext, store: Store, node: str | None, as_json: bool) ->
 @json_option
 @with_store
 def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
-    """Show who changed what, when and why; the newest comes last."""
+    """Show the audit: each change with its author, time and reason; the newest comes last."""
     show_rows(
         history.audit(store, last),
         ("TIME (UTC)", "WHO", "COMMAND", "REASON"),

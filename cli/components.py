@@ -24,8 +24,6 @@ HEADERS = ("OPTION", "VALUE", "DEFAULT", "MEANING")
 
 @dataclass(frozen=True)
 class Section:
-    """A component, the flow itself, or an option that has options of its own."""
-
     kind: str
     name: str
     package: str
@@ -102,8 +100,7 @@ def _sections(
     cls: type[Any],
     above: tuple[type[Any], ...] = (),
 ) -> Iterator[Section]:
-    """The class, then its options that have options of their own, by path. A class within itself,
-    as a component in a branch, is shown once."""
+    """Yields the class, then its options with options of their own, by path and only once."""
     yield _section(kind, name, package, cls)
     for option, nested in nested_options(cls):
         if nested not in (cls, *above):

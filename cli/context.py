@@ -1,5 +1,4 @@
-"""The clusters, clocks and nodes that commands use: click's context object, which tests and the
-shell replace."""
+"""Click's context object: the clusters, clocks and nodes that commands use."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ Names = Mapping[str, Sequence[str]]
 
 
 def connect(hosts: str) -> Store:
-    """Gives up before the 10 s within which a command must have answered; an attempt under way may
-    take another ``SESSION_SECONDS``."""
+    """Gives up after ``CONNECT_SECONDS``, or ``SESSION_SECONDS`` later during an attempt."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
@@ -56,8 +54,7 @@ def connect(hosts: str) -> Store:
 
 
 def open_site(site: Site) -> Store:
-    """Waits as long as the inventory says. Raises ``UnavailableError``, and ``UserError`` for a
-    wrong credential or hosts."""
+    """Waits as long as the inventory says. Raises ``UnavailableError`` and ``UserError``."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -68,13 +65,12 @@ def open_site(site: Site) -> Store:
 
 
 def _who() -> str:
-    """In a secured cluster the name in the certificate."""
+    """The author of changes: in a secured cluster the name in the certificate."""
     found = credentials.load(*PEOPLE)
     return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def read_names(store: Store) -> Names:
-    """Raises ``UnavailableError``."""
     flows = store.children(paths.flows())
     tasks = [
         f"{flow}/{task}"
@@ -93,7 +89,7 @@ class Lookup:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read again, unless a read is under way."""
+        """Starts reading again, unless a read is under way."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="names", daemon=True)
             self._thread.start()
@@ -111,8 +107,6 @@ class Lookup:
 
 
 class ConnectionPool:
-    """Connections that stay open between commands, one for each cluster."""
-
     def __init__(self, connect: Callable[[str], Store]) -> None:
         self._connect = connect
         self._stores: dict[str, Store] = {}
@@ -120,7 +114,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
 
     def store(self, hosts: str) -> Store:
-        """For any thread. Raises ``UnavailableError``."""
+        """Thread-safe. Raises ``UnavailableError``."""
         with self._lock:
             if hosts not in self._stores:
                 self._stores[hosts] = self._connect(hosts)
@@ -165,12 +159,11 @@ class CliContext:
             yield store
 
     def look_up(self, hosts: str | None) -> None:
-        """Update the names for completion in the background."""
         if hosts and self.pool is not None:
             self.pool.lookup(hosts).start()
 
     def names(self, hosts: str) -> Names:
-        """Names for completion: at once when connections are kept, else soon or never."""
+        """Names for completion: at once if connections are kept, else after a second at most."""
         if self.pool is not None:
             return self.pool.lookup(hosts).known
 
@@ -186,8 +179,8 @@ class CliContext:
         return Operator(store, author=self.who(), reason=reason, now=self.clock())
 
     def wait_for(self, missing: Callable[[], Sequence[str]], timeout_seconds: float) -> None:
-        """Until ``missing()`` is empty; exit code 1 with what is missing after the timeout. Changes
-        are shown on a terminal only."""
+        """Waits until ``missing()`` is empty, and reports changes on a terminal. After the timeout
+        prints the missing parts and exits with code 1."""
         still = conditions.wait_for(
             missing,
             timeout_seconds=timeout_seconds,
@@ -209,7 +202,7 @@ def _tell(missing: Sequence[str]) -> None:
 
 
 def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Callable[P, R]:
-    """Add ``--zk``; the command gets the context and an open store, closed afterwards."""
+    """Adds ``--zk``; the command gets the context and an open store, closed afterwards."""
 
     @zk_option
     @functools.wraps(command)
@@ -223,7 +216,7 @@ def with_store(command: Callable[Concatenate[CliContext, Store, P], R]) -> Calla
 
 
 def with_operator(command: Callable[Concatenate[CliContext, Operator, P], R]) -> Callable[P, R]:
-    """As ``with_store``, for a command that changes the cluster: add ``--reason`` too."""
+    """As ``with_store``, for a command that changes the cluster: adds ``--reason`` too."""
 
     @reason_option
     @with_store
@@ -236,8 +229,6 @@ def with_operator(command: Callable[Concatenate[CliContext, Operator, P], R]) ->
 
 
 class Name(click.types.StringParamType):
-    """An argument that names a flow, a node or a task."""
-
     def __init__(self, kind: str) -> None:
         self.name = kind
 

@@ -56,8 +56,8 @@ def zookeeper(data: Path, port: int, host: str, plain_port: int | None) -> None:
     """Run a ZooKeeper server, for one host or for tests.
 
     It is the real server, alone. With an identity (FLUMENG_IDENTITY) its port is secure and lets in
-    who has a certificate of the cluster; without, everybody: keep it to addresses that you trust.
-    A server that ends by itself, as on a full disk, is started again.
+    holders of a certificate of the cluster; without, everybody: keep it to addresses that you
+    trust. A server that ends by itself, as on a full disk, is started again.
     """
     logs.to_stderr("zookeeper")
     sys.exit(kept_zookeeper.run(data, port, host=host, plain_port=plain_port))

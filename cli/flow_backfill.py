@@ -1,4 +1,4 @@
-"""``flumeng flow backfill``: deliver a part of what Kafka or a store keeps once more."""
+"""``flumeng flow backfill``: delivers retained messages of Kafka, or stored objects, once more."""
 
 from __future__ import annotations
 
@@ -103,7 +103,6 @@ def backfill(
 
 
 def _time(text: str, otherwise: str) -> str:
-    """Raises ``UserError`` for offsets."""
     point = points.parse_point(text)
     if isinstance(point, Mapping):
         raise UserError("objects have no offsets: say earliest, latest or a time")

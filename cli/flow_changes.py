@@ -118,7 +118,7 @@ def apply(
 
     When any file has a problem, or any flow may not be applied now, nothing is written. All are
     applied at once, very many in parts: when one of those fails, those before it are applied, and
-    it is told which. --json lists what became of each file, also when the command fails.
+    it prints which. --json lists the outcome for each file, also when the command fails.
 
     --check-targets asks a node that may collect the flow to connect to the target of each sink, and
     to the brokers of a source, with that node's network, secrets and policy. A target that does not
@@ -191,7 +191,7 @@ def rollback(
 ) -> None:
     """Make a new revision with the text of revision N; its isolated parts follow.
 
-    --dry-run shows how the text would change, and what masters would move.
+    --dry-run shows how the text would change, and which tasks masters would move.
     """
     if dry_run:
         text = rollback_text(store, name, number)
@@ -278,7 +278,6 @@ def _outcome(
     applied: Mapping[str, Applied],
     error: FlumengError | None = None,
 ) -> dict[str, Any]:
-    """Of one file; ``error`` is what ended the command."""
     own = applied.get(flow or "")
     return {
         "file": str(path),

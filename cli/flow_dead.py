@@ -46,8 +46,6 @@ def dead() -> None:
 
 @dataclass(frozen=True)
 class _DeadLetters:
-    """The letters of a flow, and which of them were replayed."""
-
     of: DeadLettersOf
     directory: DeadLetterDirectory
     files: list[DeadLetterFile]
@@ -71,14 +69,14 @@ class _DeadLetters:
 
     @property
     def unfinished(self) -> list[str]:
-        """Replay flows that have not read all."""
+        """Replay flows that have not read all of their dead letters."""
         return sorted(
             flow for flow, listed in self.of.current.items() if listed not in self.replays.done
         )
 
 
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
-    """Add the options that select dead letters; the command gets them as ``choice``."""
+    """Adds the options that select dead letters; the command gets them as ``choice``."""
 
     @click.option("--dead-reason", default="", metavar="TEXT", help="With this in the reason.")
     @click.option(
@@ -116,7 +114,7 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
 @json_option
 @with_store
 def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_json: bool) -> None:
-    """Count the dead letters of a flow: by place, revision, and what their reasons share."""
+    """Count the dead letters of a flow by place, revision, and the common part of their reasons."""
 
     letters = _DeadLetters.open(store, name)
     with letters.progress() as tell:
@@ -208,9 +206,9 @@ def replay(
 
     A flow of its own with that revision's text and acks of its own reads them, beside the live one,
     and is stopped when all are read: wait for that with `flumeng flow wait NAME --stopped`, then
-    delete it. Each dead letter is taken by one replay only, unless --again is given. What dies
-    again is a new dead letter. An event that only one of several sinks has refused goes into all of
-    them.
+    delete it. Each dead letter is taken by one replay only, unless --again is given. An event that
+    dies again is a new dead letter. An event that only one of several sinks has refused goes into
+    all of them.
     """
 
     letters = _DeadLetters.open(store, name)
@@ -277,9 +275,9 @@ def purge(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Delete dead letters. A file of which some are to stay is written anew.
+    """Delete dead letters. A file of which some are to stay is rewritten.
 
-    While a replay reads the letters nothing is deleted. What is interrupted may be begun again.
+    While a replay reads the letters nothing is deleted. An interrupted purge may be repeated.
     """
 
     letters = _DeadLetters.open(store, name)
@@ -351,7 +349,7 @@ def _tell_left_out(listing: Listing) -> None:
 
 
 def _tell_of_others(listing: Listing, letters: DeadLettersOf) -> None:
-    """What one sink has refused may be in the others."""
+    """Warns that other sinks may get an event twice: a sink's dead letters may be in them."""
     refused = sum(n for place, n in listing.places.items() if "sinks[" in place)
     if refused and len(parse_flow(letters.text).leaves) > 1:
         warn(

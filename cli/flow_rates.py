@@ -25,9 +25,9 @@ from flumeng.platform.options.quantities import size
 def choke(
     _context: CliContext, operator: Operator, *, name: str, rate: str, node: str | None
 ) -> None:
-    """Limit how much each node takes in of a flow, in bytes per second such as 10MB, while it runs.
+    """Limit the bytes per second, such as 10MB, that each node takes in of a flow, while it runs.
 
-    Senders are held back as by a full journal; `flow counters` shows what is set.
+    Senders are held back as by a full journal; `flow counters` shows the limits.
     """
     changed = set_choke(operator, name, _rate(rate), node)
     place = f" on node {node}" if node else ""
@@ -39,7 +39,7 @@ def choke(
 @json_option
 @with_store
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show what the sources of a flow took, cut, refused and dropped, and the flow's chokes.
+    """Show how much the sources of a flow took, cut, refused and dropped, and the flow's chokes.
 
     Each number counts from the start of the node's workers. A source that is held takes nothing
     now, for the reason that is shown.
@@ -69,7 +69,7 @@ def _rate(text: str) -> float | None:
 
 
 def _else(row: CounterRow) -> str:
-    """Nonzero counters besides events and bytes, and why the source is held."""
+    """Formats nonzero counters besides events and bytes, and why the source is held."""
     shown = row.counters.items()
     rest = {key: n for key, n in shown if key not in ("events", "bytes", "held_seconds_total")}
     said = [f"{key} {number}" for key, number in sorted(rest.items()) if number]
@@ -90,8 +90,9 @@ def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 
     BEHIND counts events that are there and not in the sinks yet, SECONDS is by how much the oldest
     of them is older than the newest event of Kafka's, or than now where a node stamps events.
-    EVENTS/S is what was delivered in the last minute, and CAUGHT UP IN, in seconds, what comes of
-    it while as much is added as was in that minute. "-" stands for what nobody knows.
+    EVENTS/S is the rate of delivery in the last minute. CAUGHT UP IN is the time in seconds until
+    all is delivered, if events are delivered and added as in that minute. "-" stands for unknown
+    values.
     """
     found = lag_of_flow(store, context.accounts, name, context.clock())
     for problem in found.problems:

@@ -28,7 +28,7 @@ RESUMED = "it starts to run now (follow with `flumeng flow wait`)"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The flows of a command: those named, all, or those with all of these labels."""
+    """The flows of a command: the named ones, all, or those with all of these labels."""
 
     names: tuple[str, ...]
     every: bool
@@ -42,8 +42,7 @@ class Chosen:
             raise UserError("--if-revision goes with one flow")
 
     def flows(self, store: Store) -> list[str]:
-        """Without flows that are being deleted. Unreadable ones are kept, to be reported as not
-        changed."""
+        """Leaves out flows that are being deleted; keeps unreadable ones, to report them."""
         if self.names:
             return list(dict.fromkeys(self.names))
         wanted = given(self.labels, "a label").items()
@@ -58,8 +57,6 @@ class Chosen:
 
 
 def for_flows(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of commands that choose flows."""
-
     @click.argument("names", nargs=-1, type=Name("flow"), metavar="[FLOW]...")
     @click.option("--all", "every", is_flag=True, help="All flows.")
     @click.option(
@@ -84,7 +81,7 @@ def for_flows(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @for_flows
 def pause(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
-    """Stop collecting; the sources go on into the journals, and what Kafka keeps waits there, so
+    """Stop collecting; the sources go on into the journals, and messages in Kafka wait there, so
     nothing is lost for as long as it is kept. Isolated parts are paused, resumed and stopped with
     their flow, or one alone by its name, such as web~errors."""
     _set(context, store, chosen, "suspended", reason=reason, told=_paused, as_json=as_json)
@@ -110,8 +107,8 @@ def resume(
 @click.command()
 @for_flows
 def stop(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
-    """Stop the sources and collect what they accepted to its end; the flows stay. What Kafka keeps
-    is not collected to its end: a flow that is resumed goes on there."""
+    """Stop the sources and collect all accepted events; the flows stay. Messages in Kafka are not
+    collected to their end: a flow that is resumed goes on there."""
     _set(context, store, chosen, "stopped", reason=reason, told=_stopped, as_json=as_json)
 
 
@@ -206,9 +203,9 @@ def handoff(
     if_revision: int | None,
     as_json: bool,
 ) -> None:
-    """Deliver now what the flow has read, without waiting for its batches to fill.
+    """Deliver now all events that the flow has read, without waiting for its batches to fill.
 
-    Its tasks write and commit what has come so far, once; then batches gather again for
+    Its tasks write and commit the events that have come so far, once; then batches gather again for
     `batch.seconds`. With --wait: exit code 1 when it is not all delivered in time.
     """
     store = operator.store

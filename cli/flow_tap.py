@@ -63,9 +63,9 @@ def tap(
     """Show events of a running flow as they come, before or behind its filters.
 
     The newest events are read out of the journals, a few of them each second, and the filters of
-    the current revision run on them here: the flow does not notice. Nodes say in their policy file
-    of which flows they allow it, and the audit keeps who looked. What is shown and what was passed
-    over is said at the end, on standard error.
+    the current revision run on them here: the flow does not notice. The policy files of nodes name
+    the flows that may be tapped, and the audit keeps each tap with its author. The numbers of
+    events shown and passed over are printed at the end, on standard error.
     """
     spec = parse_flow(overview.flow(operator.store, name).text)
     _require_journals(spec)
@@ -108,7 +108,6 @@ def tap(
 
 
 def _require_journals(spec: FlowSpec) -> None:
-    """Raises UserError for a flow without journals on nodes."""
     for source in spec.sources:
         if isinstance(source.options, KafkaSource):
             topics = ", ".join(source.options.topics)
@@ -121,7 +120,7 @@ def _require_journals(spec: FlowSpec) -> None:
 
 
 def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
-    """Differences from the cluster, since not all events are read."""
+    """Yields differences from the cluster, since not all events are read."""
     if servers > most:
         yield f"{servers} servers have events of the flow; {most} of them are looked at"
     partial = [

@@ -65,10 +65,10 @@ def try_(
     attrs: tuple[str, ...],
     time: str | None,
 ) -> None:
-    """Run lines through the filters of a flow file, and print what its sinks would be given.
+    """Run lines through the filters of a flow file, and print the events that its sinks would get.
 
     Lines come from files, or from standard input. No cluster is asked, and no sink is written to.
-    How many events came in and out is said at the end, on standard error.
+    The numbers of events in and out are printed at the end, on standard error.
     """
     with no_garbage_collection():
         (file,) = read_flows([flow_file])
@@ -119,7 +119,7 @@ def quiet_end(spark: LocalSpark) -> Iterator[None]:
 
 
 def _write_no_more() -> None:
-    """Discard what is buffered, without an error from Python at exit."""
+    """Discards buffered output, without an error from Python at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -136,7 +136,7 @@ def write(content: memoryview) -> None:
 
 
 def end_of(output: Output, spec: FlowSpec) -> str | None:
-    """Which sink or dead letters the events came out at."""
+    """The sink or the dead letters that the events came out at."""
     if output.failed:
         return f"dead letter of {output.failed}"
     return output.branch if spec.branches else None
@@ -198,7 +198,6 @@ def show_explained(explained: Explained, *, as_json: bool) -> None:
 
 
 def outcome(step: ExplainedStep) -> str:
-    """What the step did, in a line."""
     if step.lost:
         return "makes rows of which nobody can tell the event"
     if not step.rows:
@@ -262,8 +261,8 @@ def _as_json(explained: Explained) -> dict[str, Any]:
 def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     """Run the cases in files such as web-logs.test.yaml through the filters of their flows.
 
-    A case says what comes in, and what has to come out. Exit code 1 when one has failed, 2 when a
-    file is wrong. No cluster is asked, and no sink is written to.
+    A case gives the events that come in, and those that have to come out. Exit code 1 when one has
+    failed, 2 when a file is wrong. No cluster is asked, and no sink is written to.
     """
     with no_garbage_collection():
         from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
@@ -295,7 +294,6 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
 
 
 def told(outcome: Outcome) -> str:
-    """A failed case, for people."""
     said = [f"{outcome.place}: {outcome.name}: failed"]
     if outcome.error:
         said.append(f"  {outcome.error}")

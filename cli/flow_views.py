@@ -75,8 +75,8 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @json_option
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show one flow: its text, who applied it, where its tasks run, and what became of their events
-    in the last 1, 5 and 15 minutes."""
+    """Show one flow: its text and author, where its tasks run, and the outcome of their events in
+    the last 1, 5 and 15 minutes."""
     found = overview.flow(store, name)
     found = replace(found, counts=task_counts(store, context.counters, found.tasks))
     if as_json:
@@ -143,9 +143,9 @@ def _show_scaling(scaling: ScalingRow) -> None:
 @json_option
 @with_store
 def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """List the revisions of a flow that are kept: who made which, when and why.
+    """List the revisions of a flow that are kept, with author, time and reason.
 
-    Of a flow that was deleted too, with who deleted it, and its last text.
+    Of a deleted flow too, with the author of its deletion and its last text.
     """
     rows = history.history(store, name)
     if rows and rows[-1].deleted and not as_json:
@@ -169,7 +169,7 @@ def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> No
 def diff(
     _context: CliContext, store: Store, name: str, old: int | None, new: int | None, as_json: bool
 ) -> None:
-    """Show what is different from revision N to revision M.
+    """Show the differences from revision N to revision M.
 
     Without M: to the current one. Without N: from the one before it.
     """
@@ -200,7 +200,7 @@ def diff(
 def wait(
     context: CliContext, store: Store, name: str, condition: str | None, timeout: float
 ) -> None:
-    """Wait for a flow; exit code 1, and what is missing, when the time is up.
+    """Wait for a flow; when the time is up, print the missing parts and exit with code 1.
 
     With --stopped a terminal shows how much is read, of how much, and for how long it goes on.
     """
@@ -230,7 +230,7 @@ def wait(
 @json_option
 @optional_zk_option
 def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
-    """Show what a flow does with events, from its sources to its sinks.
+    """Show the way of events through a flow, from its sources to its sinks.
 
     A name with a dot or a slash in it is a flow file, and no cluster is asked. Of a flow of the
     cluster it shows how many events a second its tasks had in the last minute, too.

@@ -1,5 +1,4 @@
-"""``flumeng import``: importers are entry points of the group ``flumeng.importers``, each a
-``click.Command`` from a distribution of its own."""
+"""``flumeng import``: each entry point in ``flumeng.importers`` is a ``click.Command``."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 
 class Importers(CommandGroup):
-    """Installed importers, and those of this project that are not. ``installed``: command -> entry
-    point."""
+    """Lists installed importers (``installed``: command -> entry point) and missing own ones."""
 
     def __init__(
         self,
@@ -60,11 +58,9 @@ class Importers(CommandGroup):
 
 
 def _missing(name: str, text: str, reason: str) -> click.Command:
-    """A command that takes anything and says why it is missing."""
-
     @click.command(name, help=text, context_settings={"ignore_unknown_options": True})
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-    def refuse(words: tuple[str, ...]) -> None:  # noqa: ARG001  whatever was asked
+    def refuse(words: tuple[str, ...]) -> None:  # noqa: ARG001  any words
         raise UserError(reason)
 
     return refuse

@@ -41,8 +41,7 @@ key_option = click.option(
 
 @click.group(cls=CommandGroup)
 def journal() -> None:
-    """See which journals there are and what they hold, and who holds those that are replicated;
-    look into their directories.
+    """List journals and their replicas; verify, dump and repair their directories.
 
     verify, dump and repair work on the directory of one journal, on its host, and need neither
     ZooKeeper nor a node; but repair of one that is replicated asks ZooKeeper for other replicas.
@@ -59,9 +58,10 @@ for command in journal_replicas.COMMANDS:
 def list_(context: CliContext, store: Store, as_json: bool) -> None:
     """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
 
-    What only a journal's node knows is "-" while it does not answer. OLDEST is the age of the
-    oldest event that is not acked. Where journals are replicated, NODE leads in this TERM, REPLICAS
-    are to hold them, and those IN SYNC have every answered event; LAG is what replicas lack.
+    Values that only a journal's node knows are "-" while it does not answer. OLDEST is the age of
+    the oldest event that is not acked. Where journals are replicated, NODE leads in this TERM,
+    REPLICAS are to hold them, and those IN SYNC have every answered event; LAG counts events that
+    replicas lack.
     """
     rows = journals.journals(store, context.accounts, context.clock())
     replicated = any(row.in_sync for row in rows)
@@ -114,7 +114,7 @@ def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Check every bit of the journal in DIR. Changes nothing; exit code 1 when there is damage.
 
     Of events that are encrypted only checksums are checked without their key. Of a journal that a
-    process has open, only what is on disk for certain is looked at.
+    process has open, only the part that is on disk for certain is checked.
     """
     from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.inspection import inspect  # noqa: PLC0415  loads pyarrow
@@ -153,8 +153,8 @@ def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
 def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[str, ...]) -> None:
     """Print the events of the journal in DIR as JSON, one a line. Changes nothing.
 
-    A body that is no UTF-8 text is given as "body_base64". What cannot be read is named on
-    standard error, and the exit code is 1.
+    A body that is no UTF-8 text is given as "body_base64". Unreadable parts are named on standard
+    error, and the exit code is 1.
     """
     from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.inspection import Finding  # noqa: PLC0415  loads pyarrow
@@ -191,8 +191,8 @@ def repair(
     A torn tail is cut. Damaged files go to DIR/quarantine, and all events that are whole are kept.
     Readers stop where the first one is lost, until that is accepted with --accept-loss.
 
-    Of a replicated journal nothing is lost while another replica is in sync, which --zk tells: that
-    one leads then, and the one in DIR is set aside, to be made anew.
+    Of a replicated journal nothing is lost while another replica is in sync, which is looked up
+    with --zk: that one leads then, and the one in DIR is set aside, to be made again.
     """
     from flumeng.journal.log.repair import repair as run  # noqa: PLC0415  loads pyarrow
 

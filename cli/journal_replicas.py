@@ -1,5 +1,4 @@
-"""``flumeng journal promote``, ``move``, ``add-replica``, ``drop-replica``: replicas of
-journals."""
+"""``flumeng journal promote``, ``move``, ``add-replica``, ``drop-replica``."""
 
 from __future__ import annotations
 
@@ -59,8 +58,8 @@ def promote(
 
 
 def _given_up(context: CliContext, store: Store, change: replicas.Change, to: str) -> str:
-    """What in-sync replicas have and that of ``to`` lacks. Raises UserError and ConflictError when
-    a lost record should begin with another replica."""
+    """Describes the events that the replica of ``to`` lacks. Raises UserError and ConflictError
+    when a lost record should begin with another replica."""
     ends = journals.reached(store, context.replicas, change.name)
     end = ends.get(to)
     if change.before is None:
@@ -148,8 +147,8 @@ def drop_replica(
 
 @dataclass(frozen=True)
 class LeftToOthers:
-    """What becomes of a damaged replica. ``in_sync``: live nodes with its events; ``leads``: the
-    new primary; ``set_aside``: where it is kept."""
+    """The outcome for a damaged replica. ``in_sync``: live nodes with its events; ``leads``: the
+    new primary; ``set_aside``: the path where it is kept."""
 
     in_sync: tuple[str, ...]
     leads: str | None
@@ -167,10 +166,9 @@ class LeftToOthers:
 
 
 def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftToOthers | None:
-    """Make an in-sync replica the primary and set the damaged one aside; None when no other has its
-    events. A journal begun on this host stays in place: its node reads there where the flow's
-    sources go on. Raises UserError when a process has it open, and as
-    ``replicas.others_in_sync``."""
+    """Makes an in-sync replica the primary and sets the damaged one aside; None when no other has
+    its events. A journal begun on this host stays in place: its node reads there where the flow's
+    sources go on. Raises UserError when a process has it open, and as ``others_in_sync``."""
     from flumeng.journal.log import directory as directories  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log import replica  # noqa: PLC0415  loads pyarrow
 

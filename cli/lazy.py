@@ -44,7 +44,7 @@ def first_sentence(text: str) -> str:
 
 @dataclass(frozen=True)
 class Lazy:
-    """Where a command is (``"module:attribute"``) and its one-line help."""
+    """The place of a command (``"module:attribute"``) and its one-line help."""
 
     place: str
     help: str

@@ -104,9 +104,9 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @options.json_option
 @with_store
 def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Tell what happened on a node last, oldest first; also when it is dead.
+    """Show the latest events of a node, oldest first; also when it is dead.
 
-    A node writes its story down every few seconds, and what an earlier life of it told stays.
+    A node writes its story down every few seconds, and the story of its earlier lives stays.
     """
     found = details.story(store, name)
     if as_json:
@@ -140,9 +140,11 @@ def drain(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take a node out of use: it gets no work, and what it has is handed off or collected.
+    """Take a node out of use: it gets no work, and its tasks and events are handed off or
+    collected.
 
-    Prints what is left, and says when it is done. Asking again changes nothing.
+    Prints the tasks and events that are left, and says when it is done. Asking again changes
+    nothing.
     """
     store = operator.store
     if dry_run:

@@ -103,7 +103,7 @@ metrics_option = click.option(
 
 
 def given(texts: Sequence[str], what: str) -> dict[str, str]:
-    """Raises ``UserError`` for a word that is no pair; ``what`` names such a pair."""
+    """Parses ``KEY=VALUE`` words. Raises ``UserError``, which names the noun, for other words."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -114,7 +114,7 @@ def given(texts: Sequence[str], what: str) -> dict[str, str]:
 
 
 def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
-    """Pairs to set, and keys that ``KEY-`` removes. Raises ``UserError``."""
+    """Returns pairs to set, and keys that ``KEY-`` removes. Raises ``UserError``."""
     taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
     pairs = given([text for text in texts if text[:-1] not in taken], what)
     both = sorted({*taken} & {*pairs})
@@ -124,7 +124,6 @@ def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]
 
 
 def numbers(pairs: Mapping[str, str], what: str) -> dict[str, float]:
-    """Values above 0. Raises ``UserError``."""
     found = {}
     for key, text in pairs.items():
         try:

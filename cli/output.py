@@ -40,7 +40,6 @@ def show_rows(
     *,
     as_json: bool,
 ) -> None:
-    """Dataclasses as JSON, or as a table with a row for each."""
     if as_json:
         show_json(rows)
     else:
@@ -48,12 +47,10 @@ def show_rows(
 
 
 def warn(sentence: object) -> None:
-    """On standard error."""
     click.echo(f"flumeng: {sentence}", err=True)
 
 
 def make_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """For terminals."""
     from rich import box  # noqa: PLC0415  loads rich
     from rich.table import Table  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
@@ -73,7 +70,7 @@ def count(number: int, noun: str) -> str:
 
 @contextmanager
 def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the result is called with how many more are done."""
+    """A progress bar on a terminal; the result is called with the number of newly done parts."""
     if not sys.stderr.isatty():
         yield lambda _more: None
         return
@@ -84,7 +81,7 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def moving_progress(label: str) -> Iterator[Callable[[str, int, int], None] | None]:
     """A progress bar whose total may grow; None without a terminal. The result is called with the
-    noun, how many are done, and of how many."""
+    noun, the number done, and the total."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -18,8 +18,6 @@ from cli.context import CliContext
 
 
 class TreeCompleter(Completer):
-    """Click's own completions, and files."""
-
     def __init__(self, root: click.Command, context: CliContext) -> None:
         self._click = ShellComplete(root, {"obj": context}, "flumeng", "")
         self._files = PathCompleter(expanduser=True)
@@ -43,7 +41,7 @@ class TreeCompleter(Completer):
 
 
 def ask(root: click.Command, context: CliContext) -> Iterator[str]:
-    """Lines until end of input. Ctrl-C drops the line that is being typed."""
+    """Yields lines until end of input. Ctrl-C drops the line that is being typed."""
     prompt: PromptSession[str] = PromptSession(
         "flumeng> ",
         history=history(),
@@ -61,7 +59,7 @@ def ask(root: click.Command, context: CliContext) -> Iterator[str]:
 
 
 def history() -> History:
-    """In a file of the user's, or in memory when the home directory is read-only."""
+    """History in a file of the user's, or in memory when the home directory is read-only."""
     path = Path(click.get_app_dir("flumeng")) / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

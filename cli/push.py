@@ -61,7 +61,7 @@ take_over_option = click.option(
 
 @click.group(cls=CommandGroup)
 def push() -> None:
-    """Bring many sites to what one inventory says, in waves, and back again."""
+    """Bring many sites to one inventory, in waves, and back again."""
 
 
 for command in (adopt, drift, export, history, status):
@@ -73,7 +73,8 @@ for command in (adopt, drift, export, history, status):
 @with_inventory
 @json_option
 def render(_context: CliContext, inventory: Inventory, site: str, as_json: bool) -> None:
-    """Show what a site should hold: its flows, as they would be applied, and all else."""
+    """Show the content that a site should have: its flows, as they would be applied, and all
+    else."""
     find_site(inventory, site)
     resources = render_all(inventory)[site]
     if as_json:
@@ -108,10 +109,10 @@ def plan(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what a push would do in each site; nothing is changed.
+    """Show the changes that a push would make in each site; nothing is changed.
 
-    Exit codes: 0 nothing to do, 1 a site cannot be read, 2 wrong input, 3 drift or conflict,
-    5 there are changes.
+    Exit codes: 0 nothing to do, 1 a site cannot be read, 2 wrong input, 3 drift or conflict, 5
+    there are changes.
     """
     made = _plan(context, inventory, only, prune=prune, policy=policy)
     if out is not None:
@@ -164,11 +165,11 @@ def apply(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Bring the sites to what the inventory says, wave by wave.
+    """Bring the sites to the inventory, wave by wave.
 
-    Each site must run what it got, and be no worse than before, before the next wave begins. The
-    same command goes on with a push that was interrupted. Exit codes: 0 done, 1 failed or stopped,
-    2 wrong input, 3 drift, conflict, or somebody else pushes.
+    Each site must run its new content, and be no worse than before, before the next wave begins.
+    The same command goes on with a push that was interrupted. Exit codes: 0 done, 1 failed or
+    stopped, 2 wrong input, 3 drift, conflict, or somebody else pushes.
     """
     if kept is not None:
         if only or prune or policy != "refuse":
@@ -224,7 +225,7 @@ def rollback_(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Give sites back what they had before the newest push, or right after an earlier one.
+    """Give sites back their content from before the newest push, or right after an earlier one.
 
     All sites at once, also after only half a push. The same command goes on with a rollback that
     was interrupted.
@@ -265,7 +266,7 @@ def _plan(
 
 
 def _keep(path: Path, made: PushPlan) -> None:
-    """Texts of flows may be confidential."""
+    """Readable for its owner only: texts of flows may be confidential."""
     try:
         path.touch(mode=0o600)
         if path.is_file():  # it may have been there, and open to others
@@ -320,7 +321,7 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
-    """Site -> when its window opens, on its own clock."""
+    """Site -> the time when its window opens, on its own clock."""
     moment = datetime.fromtimestamp(context.clock(), UTC)
     opens, found = {}, dict[tuple[str, str], datetime | None]()
     for name in outcome.shut:

@@ -31,7 +31,6 @@ MOST_NAMES = 20
 
 
 def show_plan(plan: PushPlan) -> None:
-    """The changes and drift of each site, once for sites that are alike, and a summary."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for site in plan.sites.values():
         alike.setdefault(tuple(_site_lines(site)), []).append(site.site)
@@ -128,7 +127,7 @@ def _differences(sign: str, key: str, before: str | None, after: str | None) -> 
 
 
 def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
-    """What became of each site; ``opens``: when shut windows open."""
+    """Shows the outcome of each site; ``opens``: when shut windows open."""
     rows = [
         *((name, "done", "") for name in outcome.done),
         *((name, "nothing to do", "") for name in outcome.skipped),
@@ -148,5 +147,4 @@ def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
 
 
 def how(ending: Ending) -> str:
-    """The end of a sentence about a wave or a push."""
     return ENDINGS[ending]

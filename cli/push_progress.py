@@ -45,7 +45,6 @@ def world(context: CliContext) -> World:
 
 
 def claim_of(context: CliContext, push: str) -> PushClaim:
-    """The claim of this process."""
     return PushClaim(
         who=context.who(),
         push=push,
@@ -100,8 +99,6 @@ def _reported(context: CliContext) -> Iterator[Report]:
 
 
 class _Board:
-    """The sites of this wave, and earlier ones that failed or were reverted."""
-
     def __init__(self, live: Live) -> None:
         self._live = live
         self._wave = ""

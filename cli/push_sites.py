@@ -41,7 +41,7 @@ WIDE_SITES = 12
 @with_inventory
 @json_option
 def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
-    """Show what is where: the push of each site, its health, lag and drift, and each flow.
+    """Show the state of each site: its push, health, lag and drift, and each flow.
 
     Exit code 1 when a site is not well, not reached, or not as the inventory has it.
     """
@@ -100,7 +100,6 @@ def _show_sites(rows: Sequence[SiteStatus], waves: Mapping[str, str]) -> None:
 
 
 def _show_flows(rows: Sequence[SiteStatus]) -> None:
-    """A row for each flow; with many sites, for each flow and site that differs."""
     sites = [row for row in rows if not row.error]
     names = sorted({name for row in sites for name in row.flows})
     if len(sites) <= WIDE_SITES:
@@ -132,7 +131,7 @@ def _cell(cell: FlowCell | None) -> str:
 @with_inventory
 @json_option
 def drift(context: CliContext, inventory: Inventory, as_json: bool) -> None:
-    """Show what was changed by hand in the sites since the last push.
+    """Show changes made by hand in the sites since the last push.
 
     Exit code 3 when there is anything, 1 when a site cannot be read.
     """
@@ -164,7 +163,7 @@ def drift(context: CliContext, inventory: Inventory, as_json: bool) -> None:
 @with_inventory
 @json_option
 def history(context: CliContext, inventory: Inventory, site: str | None, as_json: bool) -> None:
-    """List the pushes that the sites, or one of them, remember: who made which, where and why."""
+    """List the pushes that the sites, or one of them, remember, with author, place and reason."""
     sites = [find_site(inventory, site)] if site else list(inventory.sites.values())
     found = planning.look(
         sites, context.open_site, lambda _site, store, copy: undo.read_history(store, copy)
@@ -242,7 +241,7 @@ def adopt(
 @click.option("--name", default="sites", show_default=True, help="The inventory's name.")
 @click.pass_context
 def export(here: click.Context, directory: Path, clusters: tuple[str, ...], name: str) -> None:
-    """Make an inventory of running sites: what they have in common becomes its base."""
+    """Make an inventory of running sites: their common part becomes its base."""
     context = here.ensure_object(CliContext)
     if directory.exists() and any(directory.iterdir()):
         raise UserError(f"{directory} is not empty: an export makes a new inventory")

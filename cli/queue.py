@@ -33,12 +33,13 @@ def queue() -> None:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List all queues, or the lanes of a flow's: what waits in them, is read, is done and failed.
+    """List all queues, or the lanes of a flow's: items that wait in them, are read, are done and
+    failed.
 
-    OLDEST is when the oldest item that waits was written. ITEMS/S were done in the last minute,
-    and DONE IN, in seconds, is what comes of it while as much is added as was in that minute. Of a
-    lane, AT is the item that its NODE reads now if it is RUNNING, or is to read next, with the
-    POSITION up to which its events are acked, SINCE then. "-" stands for what nobody knows.
+    OLDEST is when the oldest item that waits was written. ITEMS/S were done in the last minute, and
+    DONE IN is the time in seconds until all is done, if items are done and added as in that minute.
+    Of a lane, AT is the item that its NODE reads now if it is RUNNING, or is to read next, with the
+    POSITION up to which its events are acked, SINCE then. "-" stands for unknown values.
     """
     reading = Reading.of(store)
     state = require_flow(store, flow).value.state if flow is not None else ""
@@ -166,8 +167,8 @@ def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: boo
 
 
 def _decides(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of commands that decide about failed items; they get the operator and the items
-    that are chosen, none for all."""
+    """Adds options that choose failed items; the command gets the operator and the chosen items,
+    none for all."""
 
     @click.argument("flow", type=Name("flow"), metavar="FLOW")
     @click.argument("items", nargs=-1, metavar="[ITEM]...")
@@ -190,7 +191,7 @@ def _decides(command: Callable[..., None]) -> Callable[..., None]:
 def retry(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
     """Read items that failed again, from where they could not be read.
 
-    What was read of them is not read again, so nothing comes twice.
+    The parts that were read are not read again, so nothing comes twice.
     """
     names = decide(operator, flow, items, "retry")
     click.echo(f"{count(len(names), 'item')} of flow {flow} will be read again")
@@ -199,6 +200,6 @@ def retry(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
 @queue.command()
 @_decides
 def skip(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
-    """Give up items that failed: what was not read of them never is."""
+    """Give up items that failed: their unread parts are never read."""
     names = decide(operator, flow, items, "skip")
     click.echo(f"{count(len(names), 'item')} of flow {flow} are given up")

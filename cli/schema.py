@@ -67,7 +67,7 @@ def show(as_json: bool) -> None:
 @schema.command()
 @with_store
 def init(context: CliContext, store: Store) -> None:
-    """Create an empty cluster; what is there already stays as it is."""
+    """Create an empty cluster; an existing one stays as it is."""
     created = init_cluster(context.operator(store, ""))
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
@@ -86,8 +86,8 @@ def verify(
 ) -> None:
     """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
 
-    An orphan is a znode of something that is gone. REMEDY is what --fix does; without one a person
-    must look.
+    An orphan is a znode of something that is gone. REMEDY is the repair that --fix makes; without
+    one a person must look.
     """
     if fix:
         _fix(context, store, yes, reason)
@@ -118,7 +118,7 @@ def verify(
 def secure(
     _context: CliContext, operator: Operator, admit: tuple[str, ...], expel: tuple[str, ...]
 ) -> None:
-    """Give every znode an access list, or change who belongs to a secured cluster.
+    """Give every znode an access list, or change the members of a secured cluster.
 
     Needs an administrator's certificate (FLUMENG_IDENTITY). Interrupted, it is gone on with by
     calling it again.
@@ -172,7 +172,7 @@ def import_(_context: CliContext, operator: Operator, file: IO[str]) -> None:
 def migrate(
     context: CliContext, store: Store, *, finish: bool, yes: bool, reason: str, as_json: bool
 ) -> None:
-    """Say what stands between the tree and the schema version of this flumeng, or raise the tree.
+    """Show the migrations from the tree to the schema version of this flumeng, or raise the tree.
 
     A flumeng uses the tree of the version before it, so hosts are upgraded one by one, while
     everything runs. When no older process is left, --finish brings the tree to the new version.

@@ -52,7 +52,7 @@ days_option = click.option(
 
 @click.group(cls=CommandGroup)
 def secure() -> None:
-    """Certificates that say who a process or a person is; each cluster has its own authority."""
+    """Certificates that identify a process or a person; each cluster has its own authority."""
 
 
 @secure.command()
@@ -76,7 +76,8 @@ def init(
 ) -> None:
     """Make the authority of a new cluster in DIR, and your own certificate in DIR/ADMIN.
 
-    Who has the file DIR/ca.key can be anybody in that cluster: keep DIR where no daemon runs.
+    The holder of the file DIR/ca.key can be anybody in that cluster: keep DIR where no daemon
+    runs.
     """
     if (ca_certificate is None) != (ca_key is None):
         raise UserError("give --ca-certificate and --ca-key together")
@@ -192,7 +193,6 @@ def fill(
     hosts: tuple[str, ...],
     days: float,
 ) -> None:
-    """Issue certificates, and say what to do with them. Raises UserError."""
     issuer = enrolment.open_authority(authority)
     issuer.fill(folder, roles, name, hosts, days=days, now=utc_now())
     click.echo(

@@ -1,5 +1,5 @@
-"""``flumeng shell``: the same commands over one connection, with completion. A line is one command
-in the words of ``shlex``. A script stops at the first command that fails, with its exit code."""
+"""``flumeng shell``: the same commands over one connection, with completion. A script stops at the
+first command that fails, with its exit code."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ class Left(Exception):  # noqa: N818  no error: the user leaves
 
 
 class Session:
-    """Runs lines in one context."""
-
     def __init__(self, root: click.Command, context: CliContext) -> None:
         self.root = root
         self.context = context
 
     def run(self, line: str) -> int:
-        """Run one line; returns its exit code. Raises ``Left``."""
+        """Runs one line; returns its exit code. Raises ``Left``."""
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
@@ -57,7 +55,7 @@ class Session:
         raise AssertionError("click ends every command by SystemExit")
 
     def run_all(self, lines: Iterable[tuple[str, str]]) -> int:
-        """Run lines with their places until one fails; returns its exit code."""
+        """Runs lines with their places until one fails; returns its exit code."""
         for place, line in lines:
             try:
                 code = self.run(line)

@@ -31,8 +31,6 @@ SILENT = 4
 
 @dataclass(frozen=True)
 class Clusters:
-    """One cluster (``hosts`` or ``site``), or else many ``sites``."""
-
     context: CliContext
     hosts: str = ""
     site: Site | None = None
@@ -53,7 +51,7 @@ class Clusters:
                 yield store
 
     def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
-        """What each of ``sites`` returns, or why it cannot be read; all at once."""
+        """Reads all ``sites`` at once; returns the result or the error of each."""
         from flumeng.fleet.everywhere import in_sites  # noqa: PLC0415  only for many sites
 
         def look(site: Site) -> R:
@@ -70,8 +68,8 @@ class Clusters:
         *,
         as_json: bool,
     ) -> None:
-        """A row for each dataclass that ``read`` returns; with many sites, each with its site's
-        name. Sites that cannot be read go to standard error, with exit code 4."""
+        """Shows a row for each dataclass that ``read`` returns; with many sites, each with its
+        site's name. Sites that cannot be read go to standard error, with exit code 4."""
         if not self.are_many:
             with self.open() as store:
                 rows = read(store)
@@ -98,8 +96,7 @@ class Clusters:
 def with_clusters(
     command: Callable[Concatenate[CliContext, Clusters, P], None],
 ) -> Callable[P, None]:
-    """Add ``--zk``, ``--site``, ``--all-sites`` and ``--inventory``; the command gets the context
-    and the clusters."""
+    """Adds the options that choose clusters; the command gets the context and the clusters."""
 
     @optional_zk_option
     @click.option("--site", "site_name", metavar="SITE", help="Which site of the inventory.")
@@ -135,7 +132,7 @@ def with_clusters(
 def with_inventory(
     command: Callable[Concatenate[CliContext, Inventory, P], None],
 ) -> Callable[P, None]:
-    """Add ``--inventory``; the command gets the context and the inventory."""
+    """Adds ``--inventory``; the command gets the context and the inventory."""
 
     @inventory_option
     @functools.wraps(command)
@@ -148,7 +145,6 @@ def with_inventory(
 
 
 def find_site(inventory: Inventory, name: str) -> Site:
-    """Raises ``UserError`` for an unknown site."""
     if name not in inventory.sites:
         raise UserError(f'there is no site "{name}": {nearest(name, inventory.sites)}')
     return inventory.sites[name]

@@ -1,4 +1,4 @@
-"""``flumeng status``: is the cluster well?"""
+"""``flumeng status``: the health of the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 @json_option
 @with_clusters
 def status(context: CliContext, clusters: Clusters, as_json: bool) -> None:
-    """Say whether the cluster is well, and if not: why, and what to do. Exit code 1 when not.
+    """Show whether the cluster is well, and if not, the causes and remedies. Exit code 1 when not.
 
     Of all sites at once it is 1 when any is not well, or cannot be read.
     """
@@ -95,7 +95,6 @@ def _site(name: str, said: dict[str, Any] | None) -> Sequence[object]:
 
 
 def state_cells(flow: dict[str, Any]) -> Sequence[object]:
-    """Name, state, revision, running tasks and lag of a flow."""
     return (
         flow["flow"],
         flow["state"],

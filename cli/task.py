@@ -56,8 +56,8 @@ def list_(
 @json_option
 @with_store
 def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
-    """Show one task: where it runs, which revision, how far it is in each partition, and what
-    became of its events in the last 1, 5 and 15 minutes."""
+    """Show one task: where it runs, which revision, how far it is in each partition, and the
+    outcome of its events in the last 1, 5 and 15 minutes."""
     where = positions(store, context.ask)
     found = details.task(store, where, context.counters, key)
     if as_json:
@@ -88,7 +88,7 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
 def restart(
     _context: CliContext, operator: Operator, *, key: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Let a task begin anew on its node, under a higher epoch; nothing is lost."""
+    """Restart a task on its node, under a higher epoch; nothing is lost."""
     if dry_run:
         show_preview(preview.restart(operator.store, key), as_json=as_json)
         return
@@ -141,6 +141,7 @@ def move(
 def wait(
     context: CliContext, store: Store, keys: tuple[str, ...], condition: str, timeout: float
 ) -> None:
-    """Wait for tasks, or for all; exit code 1, and what is missing, when the time is up."""
+    """Wait for tasks, or for all; when the time is up, print the missing parts and exit with code
+    1."""
     assert condition == "active"
     context.wait_for(lambda: conditions.tasks_active(store, keys), timeout)

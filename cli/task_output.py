@@ -19,7 +19,6 @@ SHOWN = ("processed", "dropped", "parse_errors", "dead_letters")
 
 
 def task_cells(task: TaskRow) -> Sequence[object]:
-    """Of ``TASK_HEADERS``, from the kind to the state."""
     where = (task.kind, task.node, task.shown_standbys)
     return (*where, task.epoch, task.shown_revision, task.state)
 
@@ -45,7 +44,6 @@ def _windows(row: TaskCountsRow, name: str) -> str | None:
 
 
 def show_ended(rows: Sequence[EndedRow], *, as_json: bool = False) -> None:
-    """The newest last."""
     show_rows(
         rows,
         ("TIME", "TASK", "NODE", "EPOCH", "ENDED", "WHY"),

@@ -103,7 +103,7 @@ def _details(context: CliContext, store: Store, flow: str) -> Any:
 
 
 def live(context: CliContext, store: Store, wait: Wait) -> None:
-    """On a terminal, until q or Ctrl-C; ZooKeeper may be away meanwhile."""
+    """Runs on a terminal until q or Ctrl-C; ZooKeeper may be unavailable meanwhile."""
     from rich.live import Live  # noqa: PLC0415  loads rich
     from rich.text import Text  # noqa: PLC0415  loads rich
 
@@ -126,7 +126,7 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 def _until_next_look(
     context: CliContext, wait: Wait, view: View, seen: Seen | None, screen: Any
 ) -> View:
-    """Draws after each key; returns early when another flow is opened."""
+    """Redraws after each key; returns early when another flow is opened."""
     end = context.monotonic() + REFRESH_SECONDS
     while (left := end - context.monotonic()) > 0:
         key = wait(left)

@@ -38,8 +38,7 @@ Table = tuple[Sequence[str], list[Sequence[object]]]
 
 @dataclass(frozen=True)
 class Seen:
-    """The state of the cluster. ``status``: the dict of ``health.status``; ``details``: those of
-    the opened flow."""
+    """``status``: the dict of ``health.status``; ``details``: those of the opened flow."""
 
     status: dict[str, Any]
     nodes: Sequence[NodeRow] = ()
@@ -52,8 +51,6 @@ class Seen:
 
 @dataclass(frozen=True)
 class View:
-    """``selected`` and ``opened``: names of flows."""
-
     sort: str = "lag"
     reverse: bool = False
     selected: str = ""
@@ -68,7 +65,6 @@ def flows_in_order(seen: Seen, view: View) -> list[dict[str, Any]]:
 
 
 def pressed(view: View, key: str, seen: Seen) -> View:
-    """The view after a key."""
     if key == "q":
         return replace(view, ended=True)
     if view.opened:
@@ -141,7 +137,6 @@ def picture(seen: Seen, view: View, lines: int) -> Group:
 
 
 def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int) -> RenderableType:
-    """The flows with their sparklines; the selected one is marked and visible."""
     names = [str(row[0]) for row in flows]
     chosen = names.index(view.selected) if view.selected in names else -1
     first = max(0, chosen - rows + 1)
@@ -153,7 +148,6 @@ def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int
 
 
 def spark(seen: Seen, flow: str) -> str:
-    """The last delivery rates as a sparkline."""
     history = seen.rates_of(flow).history[-SPARKS:]
     most = max(history, default=0.0)
     if not most:

@@ -1,7 +1,5 @@
-"""What the tree in ZooKeeper is: records, their bytes, and the one table of all znodes.
-
-Standard library only. ``python -m zkschema`` prints the table as Markdown.
-"""
+"""The schema of the tree in ZooKeeper: records, their bytes, and the one table of all znodes.
+Standard library only. ``python -m zkschema`` prints the table as Markdown."""
 
 from zkschema import table as paths
 

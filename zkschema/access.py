@@ -1,14 +1,14 @@
-"""Access lists of a secured cluster: who may do what to which znode. Pure.
+"""Access lists of a secured cluster: the permissions of each member on each znode. Pure.
 
 ZooKeeper compares certificate subjects with list entries. Rights of all nodes, operators or
 subscribers are those of a *group*: a ``digest`` identity whose secret only its members can read,
 each in its own record. So lists do not grow with members; they name single ones only where a path
-or a record does. Whoever is not admitted has no secret and so no rights. Expelling one renews the
-secrets of its groups.
+or a record does. Without admission there is no secret and so no rights. Expelling a member renews
+the secrets of its groups.
 
-An operator of some flows (patterns of names) is one where a path names such a flow, or a part of
-it, and reads elsewhere. A cursor belongs to the flow that reads with it. Creating and deleting are
-rights on the parent. Lists are not inherited.
+An operator of some flows (patterns of names) has its rights where a path names such a flow, or a
+part of it, and reads elsewhere. A cursor belongs to the flow that reads with it. Creating and
+deleting are rights on the parent. Lists are not inherited.
 
 Lists of a journal with replicas and of its acks also depend on its record; masters update them.
 """
@@ -49,7 +49,6 @@ class Member:
 
     @classmethod
     def parse(cls, text: str) -> Member:
-        """From ``ROLE:NAME`` or ``ROLE:NAME@FLOW,FLOW``."""
         name, limited, flows = text.partition("@")
         return cls(name, tuple(sorted(set(flows.split(",")))) if limited else None)
 
@@ -64,7 +63,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Secured:
-    """What access lists depend on besides the path: the cluster's name in certificates, its
+    """The inputs of access lists besides the path: the cluster's name in certificates, its
     operators, the identity of each group, and the ``expelled`` members, which no list names."""
 
     cluster: str
@@ -74,7 +73,7 @@ class Secured:
 
     @classmethod
     def of(cls, schema: Schema | None) -> Secured | None:
-        """None for an open cluster."""
+        """Returns None for an open cluster."""
         if schema is None or SECURED not in schema.features:
             return None
         groups = tuple(sorted(schema.groups.items()))
@@ -94,7 +93,6 @@ class Secured:
 
     @cached_property
     def admitted(self) -> dict[str, Member]:
-        """The operators by ``operator:NAME``."""
         return {one.name: one for one in map(Member.parse, self.members)}
 
     @cached_property
@@ -111,7 +109,7 @@ def groups_of(member: Member) -> tuple[str, ...]:
 
 
 def acl(path: str, secured: Secured, journal: Journal | None = None) -> tuple[Entry, ...]:
-    """The list of the znode at ``path``; an unknown one only an administrator may change.
+    """The access list of the znode at ``path``; only an administrator may change an unknown one.
     ``journal`` is the record of the journal that the path names. ``/`` is the chroot."""
     row = table.find(path)
     names = row.matches(path) if row else None

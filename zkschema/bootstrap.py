@@ -39,6 +39,6 @@ def flow_folders(flow: str, version: int = table.VERSION) -> tuple[ZPath[Record]
 
 
 def flow_tops(flow: str) -> tuple[ZPath[Record], ...]:
-    """Everything of a flow lies at or below these; the flow itself is the last."""
+    """All znodes of a flow lie at or below these; the flow itself is the last."""
     tops = (table.acks(flow), table.commits(flow), table.intents(flow), table.queue(flow))
     return (*tops, table.flow(flow))

@@ -48,7 +48,7 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def text_of(record: Record) -> str:
-    """Compact JSON with sorted keys, so that equal records are equal texts; errors are cut."""
+    """Compact JSON with sorted keys: equal records are equal texts; errors are shortened."""
     return ENCODER.encode({"v": type(record).VERSION, **_plain_fields(record.bounded())})
 
 
@@ -113,8 +113,7 @@ def _plain_fields(record: Record) -> dict[str, Any]:
 def _layout(
     kind: Any,
 ) -> tuple[tuple[str, ...], Callable[[Any], Iterable[Any]], tuple[str, ...], tuple[str, ...]]:
-    """Field names, a getter of values, names of values that are not plain JSON, and of optional
-    ones."""
+    """Field names, a getter of values, and the names of composite and of optional fields."""
     names = tuple(f.name for f in fields(kind) if f.name != "extra")
     composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
     optional = tuple(f.name for f in fields(kind) if f.default is None)

@@ -1,7 +1,4 @@
-"""``dataclass`` for records: slots, and frozen only for the type checker.
-
-Frozen at run time, each of very many records would cost three times as much to create.
-"""
+"""``dataclass`` for records: slots, and frozen only for the type checker, to create them fast."""
 
 from __future__ import annotations
 

@@ -26,8 +26,6 @@ class Set:
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove a znode without children."""
-
     path: str
 
 
@@ -36,8 +34,6 @@ Change = Set | Delete
 
 @dataclass(frozen=True)
 class Migration:
-    """From version ``before`` to the next."""
-
     before: int
     doc: str
     changes: Callable[[Tree], Sequence[Change]]
@@ -48,7 +44,7 @@ MIGRATIONS: tuple[Migration, ...] = ()
 
 
 def path_to(version: int, target: int) -> list[Migration]:
-    """The migrations from ``version`` to ``target``. LookupError when one is missing."""
+    """The migrations from ``version`` to ``target``. Raises LookupError when one is missing."""
     known = {migration.before: migration for migration in MIGRATIONS}
     missing = [number for number in range(version, target) if number not in known]
     if missing or version > target:

@@ -1,7 +1,8 @@
-"""What the znodes hold: one immutable dataclass a record.
+"""The records of the znodes: one immutable dataclass each.
 
 Fields of a newer writer are kept in ``extra`` and written back. Times are seconds since the epoch
-in UTC, for people: nothing is decided by them. Offsets are half-open: everything below the number.
+in UTC, for people: nothing is decided by them. Offsets are half-open: everything below the
+number.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class Schema(Record):
     """The version of the tree, and the features in use. ``cluster`` is a unique id; every import
-    raises ``generation``: only what the export had is known since. A cluster with the feature
+    raises ``generation``: only the content of the export is known since. A cluster with the feature
     ``acl`` is secured: ``certificates`` is its name there, ``members`` are its operators
     (``operator:NAME``, or ``operator:NAME@FLOW,FLOW`` of some flows), ``groups`` the identities of
     groups in access lists, ``expelled`` the last members expelled; ``admissions`` counts changes of
@@ -229,9 +230,9 @@ class Scaling(Record):
 @dataclass(frozen=True, kw_only=True)
 class Partitions(Record):
     """Discovered partitions, in so many ``buckets``. ``epoch`` is the last writer's: a lower one
-    writes no more. ``scope``: what was looked for last, in the sources' words. ``held``: partitions
-    that wait for an operator, unique id -> why; ``accepted``: id -> where they begin (``earliest``,
-    ``latest``, a time)."""
+    writes no more. ``scope``: the objects of the last search, in the sources' words. ``held``:
+    partitions that wait for an operator, unique id -> why; ``accepted``: id -> where they begin
+    (``earliest``, ``latest``, a time)."""
 
     partitions: Mapping[str, Partition] = field(default_factory=lambda: NOTHING)
     buckets: int = 0
@@ -245,7 +246,7 @@ class Partitions(Record):
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask(Record):
     """``kind`` is INGEST, COLLECT or DISCOVER. ``state`` is ``assigned``, ``draining`` (its owner
-    is to let go, towards ``target`` if decided; ``mark`` differs each time) or ``waiting`` (nobody
+    is to let go, towards ``target`` if decided; ``mark`` differs each time) or ``waiting`` (no node
     can run it). ``revision`` 0 is the flow's current one. ``standbys`` are ready to take over, in
     order, never on its own node."""
 
@@ -276,8 +277,8 @@ class EndedTask(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """Who runs what of a flow. ``epoch`` is the highest ever given, ``revision`` the last that
-    every task has run. ``sharing``: partitions change tasks in several transactions. With
+    """The tasks of a flow and their nodes. ``epoch`` is the highest ever given, ``revision`` the
+    last that every task has run. ``sharing``: partitions change tasks in several transactions. With
     ``buckets`` the tasks lie in so many. ``ended``: past tasks, bounded, newest last."""
 
     epoch: int = 0
@@ -320,8 +321,9 @@ class Ack(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Lease(Record):
-    """Journals keep what a cursor has not read until ``keep_seconds`` after this was written, by
-    ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are for people."""
+    """Journals keep events that a cursor has not read until ``keep_seconds`` after this was
+    written, by ZooKeeper's clock. Only ``holder`` moves its acks; ``reader`` and ``renewed`` are
+    for people."""
 
     holder: str
     reader: str
@@ -408,7 +410,7 @@ class TaskStatus(Record):
 class NodeStatus(Record):
     """A node's report. ``assignment_version`` is applied. Tasks (``flow/task``) that are missing do
     not run. ``journals_told``: all journals on its disk are registered. ``problems``: path or part
-    -> what is wrong, some of them. ``spark_ui``: URL, or ""."""
+    -> problem, some of them. ``spark_ui``: URL, or ""."""
 
     assignment_version: int
     journals_told: bool = True
@@ -433,7 +435,7 @@ class NodeStatus(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StoryLine(Record):
-    """What changed of ``who`` (the node, a child process, a task), and why; for people to read."""
+    """A change of the node, a child process or a task, and its cause; for people to read."""
 
     time: float
     who: str
@@ -475,9 +477,9 @@ class LiveNode(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveMaster(Record):
-    """``plans``: it takes its share of flows. ``troubles``: what it cannot do (``flow F``, ``node
-    N``, ``cluster``) -> why; others take over such flows. ``schema``: the newest tree version that
-    it can use. It rewrites the record every ``renew_seconds``; 0: never."""
+    """``plans``: it takes its share of flows. ``troubles``: failing work (``flow F``, ``node N``,
+    ``cluster``) -> why; others take over such flows. ``schema``: the newest tree version that it
+    can use. It rewrites the record every ``renew_seconds``; 0: never."""
 
     host: str
     pid: int
@@ -493,9 +495,9 @@ class LiveMaster(Record):
 @dataclass(frozen=True, kw_only=True)
 class Journal(Record):
     """``end``: the journal is closed and holds nothing at or above it. ``gone``: no disk has it and
-    masters remove this. Of a replicated journal ``copies`` are the nodes that should hold it, with
-    its primary, ``in_sync`` replicas as ``NODE/ID``, and ``leaving`` those that stay until others
-    are in sync; ``lineage`` changes where an operator gave events up."""
+    masters remove this. Of a replicated journal ``replicas`` are the nodes that should hold it,
+    with its primary, ``in_sync`` replicas as ``NODE/ID``, and ``leaving`` those that stay until
+    others are in sync; ``lineage`` changes where an operator gave events up."""
 
     flow: str
     node: str
@@ -575,7 +577,7 @@ class Polls(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSeen(Record):
-    """A share of what was listed, as Base64 ``data`` or in a ``file``."""
+    """A share of the listed items, as Base64 ``data`` or in a ``file``."""
 
     data: str = ""
     file: str = ""
@@ -604,9 +606,9 @@ class Intent(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class PushSource(Record):
-    """What a push brings: the ``digest`` of the ``inventory``, its ``revision`` under version
-    control, who and why. ``sites`` are all its sites. A rollback says which push it ``undoes`` or
-    ``returns_to``."""
+    """The content of a push: the ``digest`` of the ``inventory``, its ``revision`` under version
+    control, author and reason. ``sites`` are all its sites. A rollback says which push it
+    ``undoes`` or ``returns_to``."""
 
     push: str
     inventory: str
@@ -633,10 +635,10 @@ class PushClaim(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Record):
-    """The last push of this cluster, and what pushes own in it. ``resources``: key -> digest of the
-    value pushed or adopted. ``state``: ``applying`` until the cluster is no worse than the
-    ``baseline`` of problems; then ``applied``, or ``failed`` with ``why``. ``next_entry`` numbers
-    the consecutive entries below."""
+    """The last push of this cluster, and the resources that pushes own in it. ``resources``: key ->
+    digest of the value pushed or adopted. ``state``: ``applying`` until the cluster is no worse
+    than the ``baseline`` of problems; then ``applied``, or ``failed`` with ``why``. ``next_entry``
+    numbers the consecutive entries below."""
 
     source: PushSource | None = None
     state: str = "applied"

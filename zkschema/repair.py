@@ -1,8 +1,9 @@
 """Automatic repairs of a tree. Pure: ``tree -> repairs``.
 
 An *orphan* belongs to something that is gone and is removed. A *dangling* reference names something
-that should be there. Reset is what its writers derive again, or what has a safe value. Identities,
-journal registrations and acks need a person; masters repair plans and assignments themselves.
+that should be there. Records that their writers derive again, or that have a safe value, are reset.
+Identities, journal registrations and acks need a person; masters repair plans and assignments
+themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Tree = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Repair:
-    """``remedy`` says what ``changes`` do; their paths may differ from ``path``."""
+    """``remedy`` describes ``changes``; their paths may differ from ``path``."""
 
     path: str
     what: str
@@ -128,8 +129,8 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
 
 
 def _new_plan(problem: Problem, tree: Tree) -> Repair:
-    """An empty plan with an epoch above every one that it may have given. With only a bucket
-    damaged, the plan's own record tells the epoch and revision."""
+    """An empty plan with an epoch above every one that it may have given. If only a bucket is
+    damaged, epoch and revision come from the plan's own record."""
     row = table.find(problem.path)
     assert row is not None
     names = row.matches(problem.path)
@@ -153,7 +154,6 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
 
 
 def _highest_epoch(flow: str, tree: Tree) -> int:
-    """The highest epoch in the flow's acks and in assignments."""
     epochs = [0]
     for path, data in tree.items():
         try:
@@ -168,7 +168,6 @@ def _highest_epoch(flow: str, tree: Tree) -> int:
 
 
 def _without_revision(problem: Problem, flow: str, tree: Tree) -> Repair | None:
-    """Removes an unreadable text; a current one is replaced."""
     current = _readable(tree, table.flow(flow))
     number = problem.path.rpartition("/")[2]
     if current is not None and number != str(current.revision):
@@ -243,7 +242,7 @@ def _document(record: Record | None) -> Document | None:
 
 def orphans(tree: Tree) -> list[Problem]:
     """Znodes of gone flows and journals, and buckets that no plan counts. An ack stays while
-    anything names its partition. A folder stands for all below it."""
+    anything names its partition."""
     gone = [
         Problem(str(row(flow)), f"orphan: flow {flow} is gone")
         for row in (table.acks, table.commits, table.intents, table.queue)
@@ -327,7 +326,6 @@ def _names(tree: Tree, row: Row[Record]) -> list[str]:
 
 
 def _records(tree: Tree, row: Row[R]) -> Iterator[tuple[tuple[str, ...], R]]:
-    """Names and record of each decodable znode of ``row``."""
     assert row.record is not None
     for path, data in tree.items():
         names = row.matches(path)

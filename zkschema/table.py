@@ -30,7 +30,7 @@ NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+~-]{1,200}")
 
 EVERYONE = "master node discovery collector executor any-operator viewer subscriber"
 NOT_NODES = "master discovery collector executor any-operator viewer subscriber own-node"
-"""Of what a node never reads: nodes are many, and each is an entry of its own in a list."""
+"""Readers of znodes that a node never reads: nodes are many, each with its own list entry."""
 
 ROWS: list[Row[Record]] = []
 
@@ -40,7 +40,7 @@ class Access:
     """Roles of a secured cluster that read and write a znode, and create and delete its children,
     separated by blanks. ``own-ROLE`` is the member that the path names, ``own-operator`` an
     operator of the named flow. ``operator`` is one of all flows, ``any-operator`` also one of some.
-    ``primary-node`` leads the named journal, ``replica-node`` is to hold a replica, ``own-member``
+    ``primary-node`` leads the named journal, ``replica-node`` should hold a replica, ``own-member``
     is in the record. Administrators may do everything, every role here may read, and ``admin`` may
     change the list itself."""
 
@@ -52,7 +52,7 @@ class Access:
 
 
 ROOT = Access(create="operator")
-"""Of the chroot: ``/push`` is created by the first who pushes."""
+"""Access to the chroot: the first push creates ``/push``."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Row(Generic[R_co]):
     access: Access = Access()
 
     def __call__(self, *names: str) -> ZPath[R_co]:
-        """The path for ``names``; ValueError for one that cannot be part of a path."""
+        """The path for ``names``. Raises ValueError for a name that cannot be part of a path."""
         wanted = self._template.count("%s")
         assert len(names) == wanted, f"{self.pattern} takes {wanted} names, got {names}"
         for name in names:

@@ -10,7 +10,7 @@ from zkschema import bootstrap, codec, records, table
 
 @dataclass(frozen=True)
 class Problem:
-    """``remedy`` is what a repair would do; empty when only a person can."""
+    """``remedy`` describes the automatic repair; empty when only a person can repair it."""
 
     path: str
     what: str
@@ -18,8 +18,8 @@ class Problem:
 
 
 def verify(tree: Mapping[str, bytes]) -> list[Problem]:
-    """Everything wrong with ``tree`` (path relative to the chroot -> data), in path order: missing
-    or unknown znodes, data that does not decode or is too large, and an unusable schema version."""
+    """Problems of ``tree`` (path relative to the chroot -> data), in path order: missing or unknown
+    znodes, data that does not decode or is too large, and an unusable schema version."""
     version = tree_version(tree)
     problems = [
         Problem(str(path), "missing: run `flumeng schema init`")

@@ -1,4 +1,4 @@
-"""Entries of ``attrs``: of a whole column at once."""
+"""Reads and changes entries of ``attrs``, for a whole column at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHOWN = 100
 
 
 def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.MapArray:
-    """``attrs`` with the reason added where there is one; an earlier reason of a row is kept."""
+    """Adds ``reasons`` under ``key``, except null ones; an earlier reason of a row is kept."""
     wanted = reasons.is_valid().to_numpy(False)
     if not wanted.any():
         return attrs
@@ -37,7 +37,6 @@ def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.Ma
 
 
 def has_reasons(schema: pa.Schema) -> bool:
-    """Whether events of ``schema`` have attributes, which hold reasons."""
     if ATTRS not in schema.names:
         return False
     kind = schema.field(ATTRS).type
@@ -54,7 +53,6 @@ def parse_errors(events: pa.RecordBatch) -> int:
 
 
 def because(why: str, where: Mask) -> pa.Array:
-    """The reason ``why`` where the mask is true."""
     return pa.array([why]).take(pa.array(np.zeros(len(where), np.int8), mask=~where))
 
 
@@ -68,17 +66,16 @@ def misfit(why: str, values: pa.Array, where: Mask) -> pa.Array:
 
 
 def value(attrs: pa.MapArray, key: str) -> pa.Array:
-    """The entry of each row; null without one."""
     return pc.map_lookup(attrs, key, "first")
 
 
 def put(attrs: pa.MapArray, key: str, values: pa.Array) -> pa.MapArray:
-    """``attrs`` with ``values`` under ``key``; rows with a null value stay as they are."""
+    """Sets ``values`` under ``key``; rows with a null value stay unchanged."""
     return note(without(attrs, [key], values.is_valid().to_numpy(False)), values, key)
 
 
 def without(attrs: pa.MapArray, keys: Sequence[str], rows: Mask | None = None) -> pa.MapArray:
-    """``attrs`` without the entries of ``keys``, in all rows or some."""
+    """Removes the entries of ``keys``, in all rows or some."""
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     entries = attrs.keys.slice(first, last - first)

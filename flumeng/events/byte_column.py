@@ -1,8 +1,5 @@
-"""Text work on a whole column at once: positions in one flat byte array, never a Python row loop.
-
-Positions are absolute in a binary column's run of bytes: "the next space after" is one
-``searchsorted`` for all rows, and a field of every row is copied by one Arrow ``take``.
-"""
+"""Text work on a whole column at once, without a loop over rows: positions in one flat byte array.
+The next space of every row is one ``searchsorted``, and a field of every row one Arrow ``take``."""
 
 from __future__ import annotations
 
@@ -65,8 +62,7 @@ class ByteColumn:
         return found
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
-        """A binary column of ``data[starts[i]:ends[i]]``, null where not ``present``: there the
-        bounds may hold anything."""
+        """A binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""
         bounds = np.empty(2 * len(starts) + 1, np.int32)
         bounds[0:-1:2] = np.where(present, starts, 0)
         bounds[1::2] = np.where(present, ends, 0)
@@ -89,7 +85,7 @@ def following(sorted_positions: Positions, origins: Positions, ends: Positions) 
 
 
 def contains(sorted_positions: Positions, wanted: Positions) -> Mask:
-    """Which of ``wanted`` are among ``sorted_positions``."""
+    """Whether each of ``wanted`` is among ``sorted_positions``."""
     if not len(sorted_positions):
         return np.zeros(len(wanted), np.bool_)
     at = np.searchsorted(sorted_positions, wanted).clip(max=len(sorted_positions) - 1)
@@ -106,8 +102,8 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def _repaired(column: pa.Array) -> pa.Array:
-    """Decode all rows in one go, each closed by a newline so that no two rows can join: newlines
-    survive, and their known number finds a row's end again."""
+    """Decodes all rows in one go. A newline behind each keeps rows apart: newlines survive
+    decoding, and their known number locates a row's end."""
     closed = pc.binary_join_element_wise(pc.fill_null(column, b""), b"", b"\n")
     before = ByteColumn(closed)
     newlines = before.find("\n")

@@ -1,4 +1,4 @@
-"""Columns of a batch: changed, added, or as text. The others keep their places."""
+"""Changes or adds columns of a batch, or casts them to text. The others keep their places."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from flumeng.platform.errors import UserError
 
 
 def replaced(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    """``schema`` with ``fields`` in the places of those of their names, or behind all others."""
+    """Replaces the fields of the same names in ``schema``, and appends the others."""
     given = {field.name: field for field in fields}
     kept = [given.pop(field.name, field) for field in schema]
     return pa.schema([*kept, *given.values()])
 
 
 def changed(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """``batch`` with ``columns`` in the places of those of their names, or behind all others."""
+    """Replaces the columns of the same names in ``batch``, and appends the others."""
     found = {**{name: batch[name] for name in batch.schema.names}, **columns}
     new = [pa.field(name, column.type) for name, column in columns.items()]
     return pa.RecordBatch.from_arrays(list(found.values()), schema=replaced(batch.schema, *new))
 
 
 def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """The columns of events of which some go ``through`` a filter: all columns of both, perhaps
-    null. Raises UserError when no type holds both."""
+    """All columns of both schemas, perhaps null, since only some events go ``through`` a filter.
+    Raises UserError when no type holds both."""
     try:
         found = pa.unify_schemas([passing, through], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -50,7 +50,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """All events in tables of at least ``rows`` rows, but for the last."""
+    """Joins events to tables of at least ``rows`` rows, but for the last."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -74,8 +74,8 @@ def check_plain(events: pa.Schema, names: Iterable[str], place: str) -> None:
 
 
 def texts(column: pa.Array) -> pa.BinaryArray:
-    """For keys, headers and names: binary as it is, times as RFC 3339 in UTC, others as Arrow
-    writes them."""
+    """Texts for keys and names: binary unchanged, times as RFC 3339 in UTC, others as Arrow writes
+    them."""
     if pa.types.is_timestamp(column.type):
         shown = pc.strftime(column, "%Y-%m-%dT%H:%M:%S")
         return pc.binary_join_element_wise(shown, "Z", "").cast(pa.binary())

@@ -1,5 +1,4 @@
-"""The identity of an event: columns that stay with each row, for sinks that need the event's id,
-whatever a filter does with ``journal`` and ``seq``. They are there only when a sink needs them."""
+"""The identity of an event: columns that filters never change, present if a sink needs ids."""
 
 from __future__ import annotations
 
@@ -24,14 +23,13 @@ def with_identity(events: pa.Schema) -> pa.Schema:
 
 
 def identify(events: pa.RecordBatch, split: int) -> pa.RecordBatch:
-    """``events``, with columns ``journal`` and ``seq``, with their identity."""
+    """Adds the identity to ``events`` with columns ``journal`` and ``seq``."""
     number = pa.repeat(pa.scalar(split, pa.int32()), events.num_rows)
     columns = [*events.columns, events.column("journal"), events.column("seq"), number]
     return pa.RecordBatch.from_arrays(columns, schema=with_identity(events.schema))
 
 
 def present(events: pa.Schema) -> tuple[str, ...]:
-    """The columns that are there: all or none."""
     return tuple(name for name in COLUMNS if name in events.names)
 
 

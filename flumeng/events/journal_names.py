@@ -1,5 +1,5 @@
-"""The parts of a journal's id: ``flow.node.worker.suffix``. Light to import. Flow names have no
-dots; ``worker``: the number of the ingest worker that made it."""
+"""The parts of a journal's id: ``flow.node.worker.suffix``, with the number of the ingest worker
+that made it. Flow names have no dots. Light to import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def is_node(text: str) -> bool:
 
 
 def new_id(flow: str, node: str, worker: int) -> str:
-    """A unique id."""
     return f"{flow}.{node}.{worker}.{uuid.uuid4().hex[:8]}"
 
 
@@ -45,7 +44,6 @@ def maker_of(journal: str) -> int:
 
 
 def worker_of(journal: str, workers: int) -> int:
-    """Which of a node's ``workers`` serves the journal: its maker, or the first one when the node
-    has fewer workers now."""
+    """The number of the worker that serves the journal: its maker, or 0 with fewer workers now."""
     maker = maker_of(journal)
     return maker if maker < workers else 0

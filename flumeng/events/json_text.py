@@ -1,4 +1,4 @@
-"""Rows as JSON texts, made column by column in Arrow, without a Python object for each event.
+"""Formats rows as JSON column by column in Arrow, without a Python object for each event.
 
 Times are RFC 3339 in UTC with microseconds (years beyond 9999 and before 0 with a sign, as in ISO
 8601), maps are objects, decimals keep their digits, binary other than the body is base64, and a
@@ -50,12 +50,9 @@ class _Texts:
 
 
 def rows(events: pa.RecordBatch, *, nulls: bool = False, end: bytes = b"") -> pa.BinaryArray:
-    """Each row of ``events`` as one JSON object, in UTF-8. Fields that are null are left out, at
-    every depth, unless ``nulls``; in lists and maps they are null. Behind each object is ``end``.
-
-    ``events`` are at most some 300 MB: a byte takes up to six. Raises UserError when a column has
-    a type that JSON cannot show.
-    """
+    """Formats each row of ``events`` as one JSON object in UTF-8, with ``end`` behind it. Null
+    fields are left out at every depth, unless ``nulls``. ``events`` are at most some 300 MB: a byte
+    takes up to six. Raises UserError for a column of a type that JSON cannot show."""
     fields = []
     for field, column in zip(events.schema, events.columns, strict=True):
         if field.name == BODY and pa.types.is_binary(field.type):
@@ -87,15 +84,13 @@ def parts(name: str, column: pa.Array) -> tuple[bytes, pa.BinaryArray, bytes]:
 
 
 def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Each body as JSON text without quotes."""
     return _as_utf8(escaped(column))
 
 
 def _objects(
     fields: list[tuple[str, _Texts]], count: int, nulls: bool, end: bytes = b""
 ) -> pa.Array:
-    """Commas stand behind the fields before the first one without nulls, and before those after
-    it."""
+    """Joins fields with commas around the first one without nulls."""
     always = (n for n, (_, texts) in enumerate(fields) if nulls or not texts.values.null_count)
     pivot = next(always, None)
     parts: list[bytes | pa.Array] = [b"{"]
@@ -119,7 +114,6 @@ def _objects(
 
 
 def merged(parts: Iterable[bytes | pa.Array]) -> Iterator[bytes | pa.Array]:
-    """The same with neighbouring constants as one."""
     constant = b""
     for part in parts:
         if isinstance(part, bytes):
@@ -217,7 +211,7 @@ def _lists(column: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """With a point or an exponent, so that no reader takes them for integers."""
+    """Writes a point or an exponent, so that no reader takes the numbers for integers."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _cast(column)
@@ -242,7 +236,7 @@ def _dates(column: pa.Array) -> pa.Array:
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, unit: Literal["us", "D"]) -> pa.Array:
-    """``texts``, corrected where Arrow does not write the year in ISO 8601."""
+    """Corrects ``texts`` where Arrow does not write the year in ISO 8601."""
     first, last = YEARS[unit]
     far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if not pc.any(far).as_py():
@@ -263,7 +257,7 @@ def _base64(column: pa.Array) -> pa.Array:
 
 
 def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
-    """With quotes, backslashes and control characters as JSON writes them."""
+    """Escapes quotes, backslashes and control characters."""
     for byte in _to_escape(content_of(column)):
         short = SHORT.get(byte, b"\\u%04x" % byte)
         column = pc.replace_substring(column, bytes([byte]), short)
@@ -288,7 +282,7 @@ def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _as_utf8(quoted: pa.BinaryArray) -> pa.BinaryArray:
-    """Unchanged when it is UTF-8; else with U+FFFD. ``quoted`` has no line end in it."""
+    """Replaces invalid UTF-8 by U+FFFD. ``quoted`` contains no line end."""
     try:
         quoted.cast(pa.string())
         return quoted

@@ -1,8 +1,8 @@
-"""A batch's events on their way through filters and sinks, before anything has run.
+"""A lazy batch: its events on their way through filters and sinks, before anything has run.
 
 A batch is the numbers of its splits, or a Spark DataFrame, followed by pending Arrow stages.
 Adjacent ones are fused into one Python stage, so events cross to the JVM only around Spark SQL.
-Batches are immutable: several sinks can go on from the same one.
+Batches are immutable: several sinks can continue from the same one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Action: TypeAlias = "Callable[[DataFrame], None]"
 """Uses a DataFrame in the driver, in the thread and the Spark job of the batch."""
 Session: TypeAlias = "SparkSession | Callable[[], SparkSession]"
-"""A session, or a function that gives one and may have to start it."""
+"""A session, or a function that returns one and may have to start it."""
 
 
 @dataclass(frozen=True)
 class LazyBatch:
     """``pending`` are the stages after ``source``, None when they begin with the numbers of the
     splits; ``schema`` is the last one's. Unless ``shuffled``, each partition has the rows of one
-    split, in a repeat too. ``bound``: the value of its ``Parameter``. ``large_rows``: its session
-    takes any."""
+    split, also when repeated. ``bound``: the value of its ``Parameter``. ``large_rows``: its
+    session accepts rows of any size."""
 
     session: Session
     splits: int
@@ -51,12 +51,12 @@ class LazyBatch:
 
     @classmethod
     def of_splits(cls, session: Session, splits: int, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """``stage`` over the numbers 0 to ``splits - 1``, each in a Spark task."""
+        """Begins with ``stage`` over the numbers 0 to ``splits - 1``, each in a Spark task."""
         return cls(session, splits, None, (stage,), schema)
 
     @property
     def spark(self) -> SparkSession:
-        """Only for what needs Spark: it may take seconds to start."""
+        """The session; use it only where Spark is needed, since its start may take seconds."""
         return self.session() if callable(self.session) else self.session
 
     @property
@@ -65,7 +65,7 @@ class LazyBatch:
         return self.source is None or bool(self.pending)
 
     def beginning(self, schema: pa.Schema) -> LazyBatch:
-        """A batch of ``schema`` without stages, to see what others would add."""
+        """A batch of ``schema`` without stages, to find the stages that others would add."""
         return replace(self, source=None, pending=(), schema=schema)
 
     def without_identity(self) -> LazyBatch:
@@ -74,32 +74,32 @@ class LazyBatch:
         return self.arrow(_strip, identity.without(self.schema))
 
     def arrow(self, stage: Stage, schema: pa.Schema) -> LazyBatch:
-        """Then ``stage``, which yields batches of exactly ``schema``."""
+        """Appends ``stage``, which yields batches of exactly ``schema``."""
         return replace(self, pending=(*self.pending, stage), schema=schema)
 
     def sql(self, transform: Callable[[DataFrame], DataFrame]) -> LazyBatch:
         return self.in_spark(transform(self.sql_input()), shuffled=False)
 
     def sql_input(self) -> DataFrame:
-        """The batch as Spark SQL takes it, row by row. Raises LargeRowsError when it runs."""
+        """The batch as Spark SQL reads it, row by row. Raises LargeRowsError when it runs."""
         if self.large_rows or not self.in_arrow:
             return self.rows()
         return self.arrow(require_small_rows, self.schema).rows()
 
     def in_spark(self, rows: DataFrame, *, shuffled: bool) -> LazyBatch:
-        """``rows``, made by Spark of this batch, perhaps ``shuffled`` out of their splits."""
+        """Continues with ``rows``, made by Spark of this batch, perhaps ``shuffled``."""
         schema = _arrow_schema_of(rows)
         shuffled |= self.shuffled
         return replace(self, source=rows, pending=(), schema=schema, shuffled=shuffled)
 
     def acted(self, action: Action) -> LazyBatch:
-        """Then ``action``, which yields no rows; nothing can follow it."""
+        """Ends with ``action``, which yields no rows; nothing can follow it."""
         return replace(self, action=action)
 
     def prepared(self) -> LazyBatch:
-        """The same, to be run repeatedly with other values bound to its ``Parameter``. A plan that
-        leaves each row in its split is kept whole, with its broadcast tables. Any other would keep
-        results of the first run (shuffled rows, subqueries): only its analysis is kept."""
+        """Prepares it for runs with other values bound to its ``Parameter``. A plan that leaves
+        each row in its split is kept whole. Any other would keep results of the first run (shuffled
+        rows, subqueries): only its analysis is kept."""
         if self.source is None or self.shuffled:
             return self
         execution = self.source._jdf.queryExecution()
@@ -111,8 +111,8 @@ class LazyBatch:
         return replace(self, source=type(self.source)(rows, self.spark))
 
     def bind(self, *given: Any) -> LazyBatch:
-        """Bind the value of its ``Parameter``. No secrets: it is a property of the Spark job, which
-        Spark's pages and event logs show."""
+        """Binds the value of its ``Parameter``; no secrets, since Spark's pages and event logs show
+        it."""
         return replace(self, bound=given)
 
     def cached(self) -> LazyBatch:
@@ -148,7 +148,7 @@ class LazyBatch:
         return source.mapInArrow(Fused(self.pending), wanted)
 
     def collect(self) -> list[Row]:
-        """Run it. Only for frames with an action, or with few rows a split."""
+        """Runs it; only for batches with an action, or with few rows a split."""
         context = self.spark.sparkContext
         if self.bound is not None:
             text = base64.b64encode(pickle.dumps(self.bound)).decode("ascii")
@@ -177,11 +177,10 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 64 * 1024 * 1024
 
 
 class LargeRowsError(FlumengError):
-    """Rows are so large that their number does not bound what comes back from Spark SQL."""
+    """Rows from Spark SQL are so large that a bound on their number does not bound their bytes."""
 
 
 def require_small_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A stage; raises LargeRowsError."""
     rows = size = 0
     for batch in batches:
         rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -197,8 +196,7 @@ PARAMETER = "flumeng.parameter"
 
 @dataclass(frozen=True)
 class Parameter:
-    """The stage that ``make`` makes of a local property of each job: one plan serves many batches,
-    as a prepared statement does."""
+    """Makes a stage from a job's local property: one plan serves many batches."""
 
     make: Callable[..., Stage]
 
@@ -224,9 +222,9 @@ BRANCH_SCHEMA = pa.schema([pa.field("branch", pa.int32()), pa.field("rows", pa.b
 
 @dataclass(frozen=True)
 class Branches:
-    """Each of ``stages`` over the same batches, which are computed once. With a number, its output
-    is one row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself.
-    Batches over HELD_BYTES wait on disk."""
+    """Runs each of ``stages`` over the same batches, computed once. With a number, its output is
+    one row of BRANCH_SCHEMA, as an Arrow stream; without one, it yields such rows itself. Batches
+    over HELD_BYTES wait on disk."""
 
     stages: tuple[tuple[int | None, Stage], ...]
 
@@ -250,7 +248,7 @@ class Branches:
 
 
 def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
-    """Write an Arrow stream; False, and nothing written, without batches."""
+    """Writes an Arrow stream; returns False, with nothing written, without batches."""
     writer = None
     for batch in batches:
         if writer is None:
@@ -263,7 +261,7 @@ def write_stream(batches: Iterable[pa.RecordBatch], sink: Any) -> bool:
 
 @dataclass(frozen=True)
 class Fused:
-    """``stages`` one after the other, whose errors tell no secrets."""
+    """Runs ``stages`` one after the other; their errors contain no secrets."""
 
     stages: tuple[Stage, ...]
 

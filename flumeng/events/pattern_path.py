@@ -1,5 +1,5 @@
-"""Directories that depend on events: ``/lake/dt=%Y-%m-%d/app={app}``, with times in UTC and values
-as Hive writes them. The fixed part before the first pattern is the root."""
+"""Directories that depend on events, such as ``/lake/dt=%Y-%m-%d/app={app}``, with times in UTC and
+values as Hive writes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class PatternPath:
-    """``root``: the directory before the first pattern, without a slash at its end."""
+    """``root``: the directory before the first pattern, without a trailing slash."""
 
     def __init__(self, path: str) -> None:
         path, self._query = split_query(path)
@@ -41,8 +41,8 @@ class PatternPath:
         self._known: dict[int, str] = {}
 
     def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Directories and the rows of ``batch`` that go there, in order; without a time, where 1970
-        is. Raises UserError when the batch lacks a column of the path."""
+        """Yields directories and the rows of ``batch`` for each, in order; without a time, those of
+        1970. Raises UserError when the batch lacks a column of the path."""
         if not batch.num_rows:
             return
         periods = self._periods(batch) if self._timed else np.zeros(batch.num_rows, np.int64)
@@ -111,8 +111,8 @@ _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]|^[._]""")
 
 
 def hive_name(value: str) -> str:
-    """A value in a path; NOTHING for an empty one. A first dot or underscore is escaped too, since
-    readers skip such names. A long value ends with its hash."""
+    """Escapes a value for a path, also a first dot or underscore, since readers skip such names. An
+    empty value is NOTHING; a long one ends with its hash."""
     if not value:
         return NOTHING
     name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)

@@ -1,5 +1,4 @@
-"""The columns of an event, as journals store and send them. Its number is not stored: it is the
-frame's first number plus the row."""
+"""The columns of an event in journals; its seq is the frame's first seq plus the row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The filter ``aggregate``: sums up the events of each key and window in a split.
-
-Nothing is kept between splits; all values are such that several rows can be merged.
-"""
+"""The filter ``aggregate``: sums up the events of each key and window in a split, mergeably."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class AggregateFilter(Filter):
 
 @dataclass(frozen=True)
 class AggregateStage:
-    """``values`` for each key ``by`` and window of ``window_micros``, once a split."""
+    """Computes ``values`` for each key ``by`` and window of ``window_micros``, once a split."""
 
     by: tuple[str, ...]
     values: tuple[tuple[str, Value], ...]
@@ -95,7 +92,6 @@ class AggregateStage:
         return _Part(found, tuple(counted))
 
     def _rows(self, part: _Part) -> pa.Table:
-        """Columns of the key, then ``values``."""
         plain = iter(part.found.columns)
         counted = iter(part.counted)
         columns = [
@@ -109,8 +105,6 @@ class AggregateStage:
 
 @dataclass(frozen=True)
 class _Groups:
-    """A row for each key; ``functions`` made the columns behind those of the key."""
-
     table: pa.Table
     functions: tuple[str, ...]
 
@@ -146,7 +140,7 @@ class _Groups:
         return cls(again.table, functions)
 
     def histograms(self, keys: pa.Table) -> pa.StructArray:
-        """A histogram for each of ``keys``, from counts of keys and buckets."""
+        """Builds a histogram for each of ``keys``, from counts of keys and buckets."""
         both = pa.concat_tables([keys, self.table.select(keys.column_names)]).combine_chunks()
         first, group = groups([column.combine_chunks() for column in both.columns])
         row_of = np.empty(len(first), np.int64)
@@ -157,8 +151,7 @@ class _Groups:
 
 @dataclass(frozen=True)
 class _Part:
-    """Aggregates of some rows of a split: ``found``, and for each histogram counts of keys and
-    buckets."""
+    """Aggregates of some rows; ``counted``: for each histogram counts of keys and buckets."""
 
     found: _Groups
     counted: tuple[_Groups, ...]

@@ -1,8 +1,8 @@
-"""Spark SQL that Arrow computes exactly alike, read from Spark's analysed plan.
+"""Translates Spark's analysed plan to Arrow, for expressions that Arrow computes exactly alike.
 
-An event that goes through Spark SQL is copied into the JVM and back, which costs several times what
-parsing and writing it do. What is listed here means exactly what Spark means, with nulls and types;
-any other expression is left to Spark.
+Spark SQL copies each event into the JVM and back, which costs several times its parsing and
+writing. The expressions listed here mean the same in Arrow, with nulls and types; any other is left
+to Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES: Mapping[str, pa.DataType] = {**ORDERED, "boolean": pa.bool_()}
 
 
 class LeftToSparkError(Exception):
-    """The expression has something that is not listed here."""
+    """The expression is not listed here."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,6 @@ class Constant:
 
 @dataclass(frozen=True)
 class Entry:
-    """The value of a key in a map column."""
-
     column: str
     key: str
     reads: ClassVar[bool] = True
@@ -87,8 +85,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Cast:
-    """Spark's CAST from text to a whole number, to a larger whole number, or from a whole number or
-    boolean to text."""
+    """Spark's CAST: text to a whole number, int to bigint, or a whole number or boolean to text."""
 
     argument: Expression
     source: pa.DataType
@@ -113,14 +110,11 @@ CASTS = {
     (pa.int64(), pa.string()),
     (pa.bool_(), pa.string()),
 }
-"""Supported source and target types."""
 Expression = Column | Constant | Entry | Call | Cast
 
 
 @dataclass(frozen=True)
 class FilterStage(EachBatch):
-    """The rows for which ``condition`` is true."""
-
     condition: Call
 
     def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -129,8 +123,6 @@ class FilterStage(EachBatch):
 
 @dataclass(frozen=True)
 class ProjectStage(EachBatch):
-    """The columns that ``sources`` give, under the names of ``schema``."""
-
     sources: tuple[Expression, ...]
     schema: pa.Schema
 
@@ -180,8 +172,7 @@ def field_of(source: Column | Cast, schema: pa.Schema, name: str) -> pa.Field:
 
 
 class _Reader:
-    """Reads Spark's analysed expressions. Columns are identified by Spark's ids, since names may
-    repeat."""
+    """Reads Spark's analysed expressions; columns by Spark's ids, since names may repeat."""
 
     def __init__(self, rows: DataFrame, schema: pa.Schema) -> None:
         ids = (column.exprId().id() for column in items(_analysed(rows).output()))
@@ -253,17 +244,14 @@ def _analysed(rows: DataFrame) -> Any:
 
 
 def _is_directly(kind: str, plan: Any) -> bool:
-    """Whether ``plan`` is of that kind, directly over the rows."""
     return class_name(plan) == kind and bool(plan.child().children().isEmpty())
 
 
 def class_name(node: Any) -> str:
-    """The class of a node of one of Spark's plans."""
     return str(node.getClass().getSimpleName())
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala sequence."""
     for place in range(sequence.size()):
         yield sequence.apply(place)
 
@@ -277,9 +265,9 @@ _MOST_DIGITS = 19
 
 
 def whole_numbers(texts: Any, kind: pa.DataType) -> Any:
-    """Strings as int32 or int64 ``kind``, null where Spark has null: as ``UTF8String.toInt`` and
-    ``toLong`` without ANSI mode. Spaces and control characters around the number are ignored,
-    digits behind a point cut off."""
+    """Casts strings to int32 or int64 as ``UTF8String.toInt`` and ``toLong`` without ANSI mode:
+    ignores spaces and control characters around the number, truncates decimals, null where Spark
+    has null."""
     parts = pc.extract_regex(texts, pattern=_NUMBER)
     sign, zeros, digits, point = (
         pc.struct_field(parts, [name]) for name in ("sign", "zeros", "digits", "point")

@@ -1,9 +1,5 @@
-"""Spark SQL that Arrow computes exactly alike, read from its text, without a JVM.
-
-Finds the same stages as ``arrow_sql`` where the text leaves no doubt of how Spark reads it and with
-which types: comparisons of columns and map entries with constants, AND, OR, NOT, IN and IS NULL,
-casts between texts and whole numbers, and columns by name.
-"""
+"""Translates the text of Spark SQL to Arrow without a JVM: the same stages as ``arrow_sql``, where
+the text alone determines Spark's reading and types."""
 
 from __future__ import annotations
 
@@ -111,7 +107,6 @@ class _Reader:
         return Cast(value, source, target), target
 
     def logic(self, node: Any) -> Expression:
-        """A boolean expression."""
         if isinstance(node, exp.Paren):
             return self.logic(node.this)
         if isinstance(node, exp.And | exp.Or):
@@ -138,7 +133,7 @@ class _Reader:
         return Call(LOGIC["Not"], (self.logic(node),))
 
     def _operand(self, node: Any) -> Expression:
-        """Of IS NULL: a value, or what is in parentheses."""
+        """The operand of IS NULL: a value, or a condition in parentheses."""
         return self.logic(node) if _is_compound(node) else self._value(node)[0]
 
     def _among(self, node: exp.In) -> Expression:
@@ -158,7 +153,6 @@ class _Reader:
         return _compared(kind, self._value(left), self._value(right))
 
     def _value(self, node: Any) -> Typed:
-        """A column, an entry of a map, or a constant."""
         if isinstance(node, exp.Paren):
             return self._value(node.this)
         if isinstance(node, exp.Column) and not node.args.get("db"):
@@ -181,7 +175,6 @@ class _Reader:
         return _whole_number(node.this if negative else node, -1 if negative else 1)
 
     def _column(self, node: Any) -> str:
-        """The column of that name, case-insensitive."""
         known = self._names.get(node.name.lower(), []) if isinstance(node, exp.Identifier) else []
         if len(known) != 1:
             raise LeftToSparkError(type(node).__name__)
@@ -209,7 +202,7 @@ def _compared(kind: str, left: Typed, right: Typed) -> Call:
 
 
 def _widened(value: Expression) -> Constant:
-    """A constant as a bigint; Spark would cast each value of a column."""
+    """A constant as a bigint; for a column Spark would cast each value."""
     if not isinstance(value, Constant):
         raise LeftToSparkError("Cast")
     return Constant(value.value.cast(pa.int64()))
@@ -233,14 +226,12 @@ def _text(node: exp.Literal) -> str:
 
 
 def _is_compound(node: Any) -> bool:
-    """Whether it is a condition in parentheses."""
     return isinstance(node, exp.Paren) and (
         isinstance(node.this, exp.Predicate | exp.Connector | exp.Not) or _is_compound(node.this)
     )
 
 
 def _chain(node: Any) -> list[Any]:
-    """The operands of a chain of AND or OR."""
     kind, found = type(node), []
     while type(node) is kind:
         found.append(node.expression)
@@ -249,7 +240,7 @@ def _chain(node: Any) -> list[Any]:
 
 
 def _balanced(function: str, parts: Sequence[Expression]) -> Expression:
-    """Chains are long, not deep: nested by halves, as Spark's parser does."""
+    """Nests a long chain by halves, as Spark's parser does, so that it is not deep."""
     if len(parts) == 1:
         return parts[0]
     middle = (len(parts) - 1) // 2 + 1

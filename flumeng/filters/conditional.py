@@ -1,8 +1,5 @@
-"""Runs a filter for the events for which a condition is true; the others pass it by.
-
-Columns that it adds are null for the others, unless an earlier filter made them too. Rows keep
-their order.
-"""
+"""Runs a filter on the events for which a condition is true; the others bypass it. Columns that it
+adds are null for the others, unless an earlier filter made them too. Rows keep their order."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ ROW = "_flumeng_row"
 
 
 class ConditionalFilter(Wrapping):
-    """``inner``, in Arrow, for the events for which ``condition`` is true. It must keep unknown
-    columns; it is not given the columns ``again``, which it makes."""
+    """Runs ``inner``, in Arrow, on the events that meet ``condition``. It must keep unknown
+    columns, and does not get the columns ``again``, which it makes."""
 
     def __init__(self, inner: Filter, condition: str, again: frozenset[str] = frozenset()) -> None:
         super().__init__(inner)
@@ -46,14 +43,13 @@ class ConditionalFilter(Wrapping):
 
 @dataclass(frozen=True)
 class ConditionalStage:
-    """Sends the events that the column WHEN marks through ``inner``, with the column ROW. Drops
-    WHEN."""
+    """Sends the events marked by WHEN through ``inner``, with the column ROW; drops WHEN."""
 
     inner: Stage
     before: pa.Schema
     behind: pa.Schema
     again: frozenset[str] = frozenset()
-    """Columns of ``before`` that ``inner`` makes, so that it is not given them."""
+    """Columns of ``before`` that ``inner`` makes itself, so it does not get them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

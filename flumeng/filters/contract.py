@@ -24,20 +24,15 @@ class Filter(Protocol):
 
     @property
     def tables(self) -> Sequence[RefreshedTable]:
-        """Its lookup tables; they are refreshed when a batch begins."""
+        """Its lookup tables, refreshed at the start of each batch."""
         return ()
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """Called once a batch, on the driver; plans and computes nothing. Called when the task
-        starts too, perhaps before its lookup tables are there.
-
-        Raises UserError when the options do not fit the batch's columns.
-        """
+        """Called once a batch, on the driver; plans and computes nothing. Also called when the task
+        starts, perhaps before its lookup tables are loaded. Raises UserError for unfit columns."""
 
 
 class EachBatch(ABC):
-    """A stage that makes one batch of each."""
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(self.each, batches)
 
@@ -46,8 +41,6 @@ class EachBatch(ABC):
 
 
 class Wrapping:
-    """A filter around ``inner``."""
-
     def __init__(self, inner: Filter) -> None:
         self._inner = inner
 

@@ -1,7 +1,4 @@
-"""A scanner for a whole column: a position in each of many rows.
-
-Each step looks at one byte of every row.
-"""
+"""A scanner for a whole column: one position in each row; each step reads one byte of every row."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class Cursor:
         self.places = self.places + where * steps
 
     def skip(self, characters: str) -> Mask:
-        """Skip one of ``characters``; returns where it was."""
+        """Skips one of ``characters``; returns the rows that had one."""
         byte = self.byte()
         found: Mask = byte == ord(characters[0])
         for character in characters[1:]:
@@ -38,7 +35,7 @@ class Cursor:
         return found
 
     def skip_spaces(self) -> Mask:
-        """Skip up to MOST_SPACES spaces; returns where there was one."""
+        """Skips up to MOST_SPACES spaces; returns the rows that had one."""
         found = going = self.skip(" ")
         for _ in range(MOST_SPACES - 1):
             if not going.any():
@@ -48,7 +45,7 @@ class Cursor:
         return found
 
     def number(self, most: int) -> tuple[Positions, Positions]:
-        """Skip up to ``most`` digits; returns their value and count."""
+        """Skips up to ``most`` digits; returns their value and count."""
         value = np.zeros(len(self.places), np.int64)
         width = np.zeros(len(self.places), np.int64)
         going = np.ones(len(self.places), np.bool_)
@@ -66,7 +63,6 @@ class Cursor:
         self.places = np.where(where, places, self.places)
 
     def at_break(self) -> Mask:
-        """Where a space or the end is."""
         byte = self.byte()
         found: Mask = (byte == ord(" ")) | (byte == 0)
         return found

@@ -36,7 +36,6 @@ def columns_of(ddl: str) -> pa.Schema:
 
 
 def type_of(text: str) -> pa.DataType:
-    """Raises UserError."""
     return columns_of(f"it {text}").field(0).type
 
 

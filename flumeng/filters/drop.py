@@ -1,4 +1,4 @@
-"""Takes columns away, and entries of ``attrs``."""
+"""The filter ``drop``: removes columns, and entries of ``attrs``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DropFilter(Filter):
 
 @dataclass(frozen=True)
 class DropStage(EachBatch):
-    """Without the entries ``keys`` of ``attrs``; ``kept`` are the columns that stay."""
+    """Removes the entries ``keys`` of ``attrs``; ``kept`` are the columns that stay."""
 
     keys: tuple[str, ...]
     kept: tuple[str, ...]

@@ -39,8 +39,6 @@ class ExplodeFilter(Filter):
 
 @dataclass(frozen=True)
 class ExplodeStage:
-    """The last column of ``schema`` is for the entries of ``column``."""
-
     column: str
     schema: pa.Schema
 
@@ -70,7 +68,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _of_json(texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """Arrays of texts from JSON, and which are none."""
+    """Parses JSON arrays of texts; also returns which inputs are no arrays."""
     if pa.types.is_string(texts.type):
         texts = pc.ascii_trim_whitespace(texts)
     raws = texts.cast(pa.binary())
@@ -91,7 +89,6 @@ def _padded(arrays: pa.Array, lengths: Positions) -> pa.Array:
 
 
 def _bytes_of(batch: pa.RecordBatch) -> Positions:
-    """About how many bytes each row has."""
     found = np.full(len(batch), 64, np.int64)
     for column in batch.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):

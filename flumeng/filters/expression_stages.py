@@ -1,8 +1,5 @@
 """Arrow stages for the Spark SQL of filters, where Arrow computes it exactly as Spark does.
-
-A text that leaves no doubt is read without Spark, which may not even run; else Spark's parser and
-analysis say what it means.
-"""
+Unambiguous texts are read without Spark; Spark parses and analyses others."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ class Condition:
         self._stages: dict[pa.Schema, FilterStage | None] = {}
 
     def stage(self, batch: LazyBatch) -> FilterStage | None:
-        """The stage for the events of ``batch``; None when Spark has to run it.
-
-        Raises UserError for what is not allowed.
-        """
+        """The stage; None when Spark has to run it. Raises UserError if it is forbidden."""
         schema = batch.schema
         if schema not in self._stages:
             found = arrow_text.condition(schema, self.text)

@@ -1,8 +1,6 @@
 """The filter ``geoip``: columns from a MaxMind database; each distinct address is looked up once.
-
-The database is a file on each host, memory-mapped, and reopened when the file was replaced; an
-unreadable one leaves the one before.
-"""
+The database is a file on each host, reopened when replaced; an unreadable one leaves the old one in
+use."""
 
 from __future__ import annotations
 
@@ -56,8 +54,6 @@ class GeoipFilter(Filter):
 
 @dataclass(frozen=True)
 class GeoipStage:
-    """Adds the columns ``added``, each from its path in ``paths``."""
-
     column: str
     database: str
     paths: tuple[Names, ...]
@@ -116,14 +112,12 @@ def _inside(record: Any, path: Names) -> Any:
 
 
 class _Databases:
-    """The open readers of this process by path, each with the version of its file."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[tuple[int, ...], maxminddb.Reader]] = {}
 
     def reader(self, path: str) -> maxminddb.Reader:
-        """Of the current file, else of the one before. Raises UnavailableError."""
+        """A reader of the current file, else of the earlier one. Raises UnavailableError."""
         with self._lock:
             before = self._open.get(path)
             try:

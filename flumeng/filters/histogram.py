@@ -1,4 +1,4 @@
-"""Histograms that can be merged, for quantiles within 1 % of the values.
+"""Mergeable histograms, for quantiles within 1 % of the values.
 
 The buckets are those of DDSketch (Masson, Rim, Lee: "DDSketch", PVLDB 12, 2019): bucket i holds the
 numbers in (GAMMA^(i-1), GAMMA^i], whose relative distance from the value of the bucket is at most
@@ -19,8 +19,8 @@ GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
 TYPE = pa.struct(
     [pa.field("values", pa.list_(pa.float64())), pa.field("counts", pa.list_(pa.int64()))]
 )
-"""``values`` ascend; ``counts`` are how many numbers each stands for, as in the field type
-histogram of Elasticsearch."""
+"""``values`` ascend; ``counts``: how many numbers each represents, as in Elasticsearch's
+histograms."""
 _LOG_GAMMA = math.log(GAMMA)
 _ZERO = 1 << 20
 """Greater than the number of any bucket, so that bucket and sign are one number."""
@@ -40,7 +40,6 @@ def buckets(numbers: pa.ChunkedArray) -> pa.Array:
 
 
 def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The value that stands for each bucket."""
     size = np.exp((np.abs(of) - _ZERO) * _LOG_GAMMA - math.log((1 + GAMMA) / 2))
     size = np.minimum(size, np.finfo(np.float64).max)
     return np.where(of == 0, 0.0, np.copysign(size, of))
@@ -49,8 +48,8 @@ def values(of: Positions) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def histograms(
     rows: Positions, of: pa.Array, counts: pa.ChunkedArray, length: int
 ) -> pa.StructArray:
-    """``length`` histograms: row ``rows[i]`` has ``counts[i]`` in the bucket ``of[i]``, unless that
-    is null. Null where there is no bucket."""
+    """Builds ``length`` histograms: row ``rows[i]`` has ``counts[i]`` in the bucket ``of[i]``,
+    unless that is null. Null for rows without buckets."""
     there = of.is_valid().to_numpy(False)
     numbers, rows = of.drop_null().to_numpy().astype(np.int64), rows[there]
     order = np.lexsort((numbers, rows))

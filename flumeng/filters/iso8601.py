@@ -30,16 +30,13 @@ from flumeng.filters.timestamps import (
 
 _ZONES = (b"UTC", b"GMT")
 _FIRST_DASH = 4
-"""Where times in extended form have one."""
 
 
 @dataclass(frozen=True)
 class IsoTimes:
-    """``micros`` since the epoch, in UTC except where ``local``: without a zone.
-
-    ``behind``: the end of the time. ``shaped``: where date and time stand in extended form, valid
-    or not. ``valid``: where there is a valid time in any form.
-    """
+    """``micros`` since the epoch, in UTC except where ``local``: without a zone. ``behind``: the
+    end of the time. ``shaped``: rows with date and time in extended form; ``valid``: rows with a
+    valid time."""
 
     micros: Positions
     local: Mask
@@ -51,7 +48,7 @@ class IsoTimes:
 def read(
     flat: ByteColumn, starts: Positions, ends: Positions, window: Bytes | None = None
 ) -> IsoTimes:
-    """The times at ``starts``. Dates alone, and zones behind a space, are not read. ``window``: the
+    """Reads the times at ``starts``, except dates alone and zones behind a space. ``window``: the
     ISO_WIDTH bytes from there, if known."""
     rows = np.flatnonzero(flat.at(starts + _FIRST_DASH, ends) == ord("-"))
     if len(rows) == len(starts):
@@ -72,8 +69,8 @@ def _none(starts: Positions) -> IsoTimes:
 
 
 def read_texts(texts: pa.Array) -> IsoTimes:
-    """Texts that are a time and nothing else, but spaces; a date alone is its midnight. A zone may
-    follow a space, and be ``UTC`` or ``GMT``."""
+    """Reads texts that hold only a time and spaces; a date alone is its midnight. A zone may follow
+    a space, and be ``UTC`` or ``GMT``."""
     flat = ByteColumn(texts.cast(pa.binary()))
     starts, ends = flat.starts, flat.ends
     spaced = (flat.at(starts, ends) <= ord(" ")) | (flat.at(ends - 1, ends) <= ord(" "))
@@ -139,8 +136,7 @@ def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask, Mask]:
-    """``09:15[:07]`` or ``0915[07]``: the parts, where they stand, and where with seconds and
-    colons."""
+    """Reads ``09:15[:07]`` or ``0915[07]``: parts, presence, presence with seconds and colons."""
     hour, width = cursor.number(2)
     clocked = width == 2
     colon = cursor.skip(":")
@@ -170,7 +166,7 @@ def _fraction(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask, Mask]:
-    """Seconds east of UTC, where a zone stands, and where it is valid."""
+    """Seconds east of UTC, presence of a zone, and its validity."""
     origin = cursor.places
     if whole:
         cursor.skip(" ")

@@ -1,7 +1,4 @@
-"""Checks whether bodies are JSON.
-
-All bodies are decoded at once; only if one is not JSON each is decoded alone.
-"""
+"""Checks whether bodies are JSON: all at once, and one by one only if one is not."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def are_json(bodies: pa.Array) -> pa.Array:
 
 def _are_values(joined: bytes, lengths: npt.NDArray[np.int32]) -> bool:
     """Whether an array of all bodies has as many values, each as long as its body: then only commas
-    are between them. False too when white space surrounds a body."""
+    are between them. Also False when white space surrounds a body."""
     try:
         values = _decode_array(b"[" + joined + b"]")
     except (msgspec.DecodeError, RecursionError):

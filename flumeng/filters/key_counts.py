@@ -17,7 +17,7 @@ from flumeng.filters.options.dedupe import Dedupe
 from flumeng.filters.options.limit import Limit
 
 ROWS_AT_ONCE = 65_536
-"""Batches are gathered to so many rows: each count looks at all known keys."""
+"""Batches are gathered to so many rows: each count compares with all known keys."""
 SECOND = 1_000_000
 
 
@@ -34,8 +34,8 @@ class FirstOfKeyFilter(Filter):
 
 @dataclass(frozen=True)
 class FirstOfKey:
-    """A stage: the first ``events`` rows of each key in ``by`` and, with ``window_seconds``, of
-    each window of ``ts``. Rows with a null in them all pass."""
+    """Keeps the first ``events`` rows of each key in ``by`` and, with ``window_seconds``, of each
+    window of ``ts``. Rows with a null in them all pass."""
 
     by: tuple[str, ...]
     events: int
@@ -75,7 +75,7 @@ class KeyCounts:
         self._counts: Positions = np.zeros(0, np.int64)
 
     def before(self, keys: Sequence[pa.Array]) -> Positions:
-        """For each row how many had its key before, in earlier calls too. No nulls."""
+        """Counts the earlier rows with each row's key, also of earlier calls. No nulls."""
         if self._keys:
             known = zip(self._keys, keys, strict=True)
             keys = [pa.concat_arrays(both) for both in known]
@@ -90,7 +90,7 @@ class KeyCounts:
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
-    """A row of each distinct key, and the number of the key of each row. Nulls are alike."""
+    """A row of each distinct key, and the number of the key of each row. Nulls are equal."""
     first = group = np.zeros(0, np.int64)
     for place, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")
@@ -102,7 +102,7 @@ def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
 
 
 def _rank(groups: Positions) -> Positions:
-    """How many rows of the same group are before each row."""
+    """The number of earlier rows of the same group."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     rank = np.empty(len(groups), np.int64)

@@ -1,8 +1,4 @@
-"""The filter ``lookup``: a hash join in Arrow with a small table.
-
-Each executor has the table once. A join in Spark SQL would copy the events into the JVM and back,
-at a higher cost.
-"""
+"""The filter ``lookup``: a hash join in Arrow, since Spark SQL copies events into the JVM."""
 
 from __future__ import annotations
 
@@ -81,7 +77,7 @@ def _handed_over(spark: SparkSession, on: tuple[str, ...], table: pa.Table) -> B
 
 
 def _taken_back(directory: Broadcast[Directory]) -> None:
-    """Spark keeps broadcast variables on disk until told."""
+    """Deletes a broadcast variable: Spark keeps it on disk until then."""
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
@@ -90,14 +86,12 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
 
 @dataclass(frozen=True)
 class Directory:
-    """A table by its unique keys. Several columns form one key: the numbers of their values,
-    combined."""
+    """A table by its unique keys; several columns form one key by combined numbers."""
 
     on: tuple[str, ...]
     table: pa.Table
 
     def rows_of(self, events: pa.Table) -> pa.ChunkedArray:
-        """The row of each event; null without one."""
         numbers = None
         for name, values in zip(self.on, self._values, strict=True):
             keys = events[name]

@@ -1,8 +1,4 @@
-"""Marks: boolean columns that say for which events a condition is true.
-
-A condition is looked at once, and each event keeps the answer until ``TakeStage`` takes the events
-of a mark and leaves the columns out.
-"""
+"""Boolean columns that mark the events for which a condition is true, until ``TakeStage``."""
 
 from __future__ import annotations
 
@@ -19,18 +15,15 @@ from flumeng.filters.contract import EachBatch
 from flumeng.filters.expression_stages import Condition
 
 WHEN = "_flumeng_when"
-"""Whether a filter is for the event."""
+"""Whether a filter applies to the event."""
 
 
 class Marks:
-    """Adds a boolean column for each of ``conditions``: for which events it is true."""
-
     def __init__(self, conditions: Mapping[str, str]) -> None:
         self.conditions = {column: Condition(text) for column, text in conditions.items()}
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` with the columns. Those that are Arrow come first, so that events go through
-        Spark SQL at most once."""
+        """Adds the columns, those in Arrow first: events go through Spark SQL at most once."""
         stages = {column: of.stage(batch) for column, of in self.conditions.items()}
         for column, stage in stages.items():
             if stage is not None:
@@ -51,7 +44,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class MarkStage(EachBatch):
-    """Adds a boolean ``column``: for which events ``condition`` is true, not null and not false."""
+    """Adds a boolean ``column``: whether ``condition`` is true, not null and not false."""
 
     condition: arrow_sql.Call
     column: str
@@ -70,21 +63,18 @@ class Marked:
 
 @dataclass(frozen=True)
 class Unmarked:
-    """The events that none of ``columns`` marks."""
-
     columns: tuple[str, ...]
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
         return pc.invert(reduce(pc.or_, (Marked(column).of(batch) for column in self.columns)))
 
     def __call__(self, batch: pa.RecordBatch) -> int:
-        """How many they are."""
         return int(pc.sum(self.of(batch)).as_py() or 0)
 
 
 @dataclass(frozen=True)
 class TakeStage:
-    """The events of ``which``, without marks; all when it is None."""
+    """Selects the events of ``which``, or all if it is None; drops the marks."""
 
     which: Marked | Unmarked | None
     columns: tuple[str, ...]

@@ -1,8 +1,5 @@
-"""Tells events that a filter could not process from the others.
-
-The filter reports in ``attrs.parse_error``, where an earlier filter may have reported already. So
-earlier errors are set aside, and restored behind it if it has none of its own.
-"""
+"""Separates events that a filter could not process, by its report in ``attrs.parse_error``. Earlier
+errors are set aside, and restored behind the filter if it has none of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ EARLIER, FAILED = "_flumeng_earlier_error", "_flumeng_failed"
 
 
 class MarkFailures(Wrapping):
-    """``inner``, which keeps unknown columns, and then the column FAILED."""
+    """Runs ``inner``, which keeps unknown columns, and adds the column FAILED."""
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         earlier = batch.schema.append(pa.field(EARLIER, pa.string()))
@@ -54,7 +51,6 @@ def processed(marked: LazyBatch) -> LazyBatch:
 
 
 def failures(batch: pa.RecordBatch) -> int:
-    """How many events of a batch have failed."""
     return int(batch[FAILED].true_count)
 
 

@@ -1,8 +1,7 @@
 """The filter ``parse``: adds columns from the body, in a format of ``flumeng.filters.formats``.
 
-An event that does not parse is kept, with the reason in ``attrs.parse_error``. A value of another
-type is null, and the other columns stay. Text that is not UTF-8 gets U+FFFD; the body never
-changes.
+A malformed event is kept, with the reason in ``attrs.parse_error``. A value of another type is
+null, and the other columns stay. Text that is not UTF-8 gets U+FFFD; the body never changes.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ class ParseFilter(Filter):
 
 @dataclass(frozen=True)
 class ParseStage(EachBatch):
-    """Adds the columns of ``reader``."""
-
     reader: formats.Reader
 
     def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
 """Finds personal data in texts: e-mail addresses, IP addresses, numbers of credit cards.
 
-A pattern of RE2 finds candidates in whole columns, and a check looks at each candidate for what a
-pattern cannot tell. The patterns mean the same over texts and bytes. Where it is unclear where
-something begins or ends, more is taken.
+A pattern of RE2 finds candidates in whole columns, and a check verifies each one where a pattern
+cannot. The patterns match the same in texts and bytes. At an unclear beginning or end the longer
+part is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Check = Callable[[str], Iterator[tuple[int, int]]]
 
 _OF_NAME = r"[^\x00-\x22\x24\x26\x28-\x2a\x2c\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7d\x7f]"
 _OF_DOMAIN = r"[^\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]"
-"""ASCII letters, digits and a few others; and all that is not ASCII."""
+"""ASCII letters, digits and a few others; and all characters outside ASCII."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"(?<![0-9]){_OCTET}(?:\.{_OCTET}){{3}}(?![0-9])")
 _IPV6 = re.compile(r"(?<![0-9A-Za-z_])[0-9A-Fa-f:]{2,45}(?:(?:\.[0-9]{1,3}){3})?")
@@ -30,7 +30,7 @@ _CARD = re.compile(
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds what ``pattern`` matches, or what ``check`` finds in that."""
+    """Finds the matches of ``pattern``, or the spans of ``check`` in them."""
 
     pattern: str
     check: Check | None = None
@@ -52,7 +52,7 @@ def _ipv6(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _trimmed(found: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Without colons of the text around it, and without a possible port behind a point."""
+    """Yields bounds without surrounding colons, and without a possible port behind a point."""
     begin, end = found.span()
     text = found[0]
     before, behind = begin + text.startswith(":"), end - text.endswith(":")
@@ -92,4 +92,3 @@ FINDERS: Mapping[str, Finder] = {
     "ipv6": Finder(r"[0-9A-Za-z_.:]*(?:::|(?::[0-9A-Fa-f]{1,4}){6})[0-9A-Za-z_.:]*", _ipv6),
     "card": Finder(r"[0-9](?:[ -]?[0-9]){12,}", _cards),
 }
-"""The kinds of the filter ``redact``, by their names in its options."""

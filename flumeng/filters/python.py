@@ -1,7 +1,4 @@
-"""The filter ``python``: calls a function of the user with each Arrow batch.
-
-The function hands on every column that it is given, also unknown ones.
-"""
+"""The filter ``python``: calls a function of the user, which returns all columns it gets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Refuses times too far from the receipt of an event: senders may send anything.
-
-Such an event keeps the time of receipt as ``ts``; the other is in ``attrs.ts_refused``.
-"""
+"""Rejects event times too far from the receipt of an event, since senders are not trusted. Such an
+event keeps the time of receipt as ``ts``; the rejected one is in ``attrs.ts_refused``."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Bounded:
-    """Bounds how far ``stage``, which makes one batch of each with the same rows, changes
-    ``ts``."""
+    """Bounds the change of ``ts`` by ``stage``, which keeps batches and rows."""
 
     stage: Stage
     within_seconds: float
@@ -51,7 +48,7 @@ class Bounded:
 
 
 def refused(events: pa.Table) -> int:
-    """How many of ``events`` have a refused time; 0 without ``attrs``."""
+    """Counts ``events`` with a refused time; 0 without ``attrs``."""
     if "attrs" not in events.schema.names or not pa.types.is_map(events.schema.field("attrs").type):
         return 0
     return sum(_count(attrs) for attrs in events["attrs"].chunks)

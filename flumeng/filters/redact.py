@@ -1,8 +1,5 @@
-"""The filter ``redact``: masks, hashes or removes personal data in texts.
-
-A column is cut into pieces at what is found, each distinct match is replaced once, and the pieces
-are joined. Replacements are not searched again, since a hash may look like anything.
-"""
+"""The filter ``redact``: masks, hashes or removes personal data in texts. Replacements are not
+searched again, since a hash may look like a match."""
 
 from __future__ import annotations
 
@@ -59,8 +56,7 @@ class RedactFilter(Filter):
 
 @dataclass(frozen=True)
 class RedactStage(EachBatch):
-    """Replaces what ``finders`` find in ``columns``; without finders, whole values. ``key``: of
-    mode hash."""
+    """Replaces the matches of ``finders`` in ``columns``, or whole values without finders."""
 
     columns: tuple[str, ...]
     finders: tuple[Finder, ...]
@@ -96,7 +92,7 @@ class RedactStage(EachBatch):
 
 
 def redacted(values: pa.Array, finders: tuple[Finder, ...], replace: Replace) -> pa.Array:
-    """``values``, texts or bytes, with matches replaced. Nulls stay."""
+    """Replaces matches in ``values``, texts or bytes. Nulls stay."""
     matching = np.zeros(len(values), np.bool_)
     for finder in finders:
         matching |= _matches(values, finder.pattern)
@@ -146,8 +142,7 @@ class _Pieces:
         return pc.binary_join(rows, pa.scalar("", self._type))
 
     def _cut(self, which: Mask, marked: pa.Array) -> Mask:
-        """Replace the pieces ``which`` by the parts of ``marked``; returns those between two
-        marks."""
+        """Replaces the pieces ``which`` by parts of ``marked``; returns those between two marks."""
         parts = pc.split_pattern(marked, self._mark)
         counts = np.ones(len(which), np.int64)
         counts[which] = pc.list_value_length(parts).to_numpy(False)
@@ -166,8 +161,6 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _Marking:
-    """A candidate with ``mark`` around what ``check`` finds in it."""
-
     check: Check
     mark: bytes
 
@@ -180,7 +173,7 @@ class _Marking:
 
 
 def _each(values: pa.Array, function: Replace) -> pa.Array:
-    """``function`` of each value, called once for each distinct one."""
+    """Applies ``function`` to each value, once for each distinct one."""
     encoded = values.dictionary_encode()
     found = [function(value) for value in encoded.dictionary.to_pylist()]
     return pa.array(found, pa.binary()).take(encoded.indices)
@@ -192,8 +185,7 @@ def _matches(values: pa.Array, pattern: str) -> Mask:
 
 
 def _mark(values: pa.Array) -> str:
-    """A text that is in none of ``values`` and does not overlap itself; random, so that no sender
-    can guess it."""
+    """A random text in none of ``values`` that does not overlap itself; senders cannot guess it."""
     mark = "\x02"
     while pc.any(pc.match_substring(values, mark)).as_py():
         mark = f"\x02{uuid4().hex}"

@@ -1,8 +1,8 @@
-"""A lookup table in the memory of the driver that is read again by age.
+"""A lookup table in the memory of the driver, refreshed by age.
 
-A thread reads it, since its source may hang. A batch waits for the thread: long for a table that is
-missing, shortly for one that is only old, and not for a read that others have waited for. A table
-that cannot be read again is used until it is too old, and reports trouble.
+A thread reads it, since its source may hang. A batch waits longer for a missing table than for an
+old one, and not for a read that others have waited for. If refreshing fails, the table is used
+until it is too old, and reports trouble.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ MOMENT_SECONDS = 2.0
 AGAIN_SECONDS = 5.0
 """After a failed read."""
 GIVEN_UP_SECONDS = 120.0
-"""A longer read is given up: another one begins."""
+"""A longer read is abandoned, and another one begins."""
 MOST_READS = 4
-"""Threads that read a table, with given up reads."""
+"""Threads that read a table, including abandoned reads."""
 
 
 @dataclass(eq=False)
 class Version:
-    """A table as it was read, and its copy in Spark once needed."""
-
     table: pa.Table
     _in_spark: Any = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -51,8 +49,7 @@ class Version:
     def in_spark(
         self, hand_over: Callable[[pa.Table], T], take_back: Callable[[T], None] | None = None
     ) -> T:
-        """The result of ``hand_over``, which is called once and shared. ``take_back`` is called
-        with it when this version is no longer used."""
+        """Calls ``hand_over`` once and shares the result, which ``take_back`` gets after use."""
         with self._lock:
             if self._in_spark is None:
                 self._in_spark = hand_over(self.table)
@@ -82,7 +79,6 @@ class RefreshedTable:
         self._failed_at = -math.inf
         self._error: FlumengError | None = None
         self._reading: threading.Event | None = None
-        """Set at the end of the current read."""
         self._began_at = -math.inf
         self._reads = 0
 
@@ -95,8 +91,8 @@ class RefreshedTable:
         return f"{self._name} cannot be read again, and what was read before is used: {error}"
 
     def refresh(self) -> None:
-        """Called at the start of a batch. Raises UnavailableError, or the table's error, when there
-        is no usable version."""
+        """Called at the start of a batch. Raises UnavailableError, or the table's error, without a
+        usable version."""
         with self._lock:
             now = self._clock()
             age = now - self._read_at
@@ -164,8 +160,7 @@ _sharing = threading.Lock()
 def shared(
     spark: SparkSession, options: LookupTable, schema: pa.Schema, keys: tuple[str, ...] = ()
 ) -> RefreshedTable:
-    """The table of this process with these options, shared by all flows. ``keys`` are checked to be
-    unique."""
+    """This process's table with these options, shared by all flows; ``keys`` must be unique."""
 
     def read() -> pa.Table:
         table = table_reader.read(options, schema, spark)

@@ -1,4 +1,4 @@
-"""Gives columns other names."""
+"""The filter ``rename``: gives columns other names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The filter ``sample``: keeps a part of the events or keys by a hash, so that a repeat keeps the
-same."""
+"""The filter ``sample``: keeps a part of the events or keys by a hash, the same when repeated."""
 
 from __future__ import annotations
 
@@ -41,12 +40,11 @@ _KEY = "flumeng of rows!"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _BITS = 53
-"""Of a hash, as many as a fraction holds."""
 
 
 def of_rows(columns: Sequence[pa.Array]) -> Hashes:
     """A 64-bit hash for each row (SipHash of each value, mixed as in SplitMix64), the same in every
-    process and version. Nulls are alike."""
+    process and version. Nulls are equal."""
     found = np.full(len(columns[0]), _ODD)
     for column in columns:
         found = _mixed(found * _ODD + _of_values(column))
@@ -54,7 +52,6 @@ def of_rows(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def as_fractions(hashes: Hashes) -> npt.NDArray[np.float64]:
-    """In [0, 1)."""
     fractions: npt.NDArray[np.float64] = (hashes >> np.uint64(64 - _BITS)) / 2.0**_BITS
     return fractions
 

@@ -1,5 +1,4 @@
-"""Chooses and computes columns with expressions in Spark SQL; all others are dropped, but for the
-identity of the events."""
+"""The filter ``select``: chooses and computes columns in Spark SQL; keeps the events' identity."""
 
 from __future__ import annotations
 
@@ -42,7 +41,6 @@ class SelectFilter(Filter):
         return self._stages[batch.schema]
 
     def expressions(self, columns: pa.Schema) -> tuple[str, ...]:
-        """One for each column behind the filter."""
         hidden = [name for name in columns.names if name in HIDDEN]
         given = [f"`{name}`" for name in columns.names if name not in hidden]
         chosen = (given if text.strip() == "*" else [text] for text in self._options.expressions)
@@ -50,7 +48,7 @@ class SelectFilter(Filter):
 
 
 class ConditionalSelect:
-    """``select`` for the events for which ``condition`` is true; the others keep their columns."""
+    """Applies ``select`` to the events that meet ``condition``; the others keep their columns."""
 
     tables = ()
     identified = False
@@ -69,8 +67,7 @@ class ConditionalSelect:
 
 
 def _either(marked: DataFrame, expressions: tuple[str, ...]) -> DataFrame:
-    """The columns of ``expressions`` where the column WHEN is true, and those that there are, of
-    other events; null where there is none."""
+    """The columns of ``expressions`` where WHEN is true, else the old ones; null if missing."""
     names = marked.selectExpr(*expressions).columns
     chosen = F.struct(*(F.expr(text).alias(f"c{n}") for n, text in enumerate(expressions)))
     rows = marked.withColumn(CHOSEN, F.when(F.col(WHEN), chosen))

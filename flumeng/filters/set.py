@@ -1,7 +1,4 @@
-"""The filter ``set``: sets columns and attributes to constants, columns, or texts of both.
-
-All are computed from the columns before the filter.
-"""
+"""The filter ``set``: computes columns and attributes, all from the columns before the filter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checks what Spark's own parser reads, before anything is looked up or computed.
+"""Allowlist for expressions and statements as Spark's own parser reads them.
 
-``flumeng.config`` checks expressions and statements with another parser. Should the two ever read a
-text differently, only what is listed here gets through: kinds of nodes, functions, and tables that
-the filter has. Commands, files, catalogs and functions that make tables are refused.
+``flumeng.config`` checks them with another parser. Where the two read a text differently, this list
+decides before anything is looked up or computed: it allows kinds of nodes, functions, and the
+tables of the filter. Commands, files, catalogs and functions that make tables are refused.
 """
 
 from __future__ import annotations

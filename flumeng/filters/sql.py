@@ -1,9 +1,9 @@
-"""A whole statement in Spark SQL over the events of a batch and further tables.
+"""The filter ``sql``: a whole statement in Spark SQL over the events of a batch and further tables.
 
 The statement sees one batch as the table ``events``. Only columns that it uses cross into the JVM.
-Its tables have their names in a session apart, while Spark reads the statement and no other: so a
-thousand flows with tables of the same names never meet, and nothing is left behind. Spark does not
-know how large a batch is, so nothing but these tables is broadcast, and these always.
+While Spark reads a statement, its tables have their names in a separate session, which no other
+statement uses: so tables of the same names in a thousand flows never meet, and none remains. Spark
+does not know the size of a batch, so only these tables are broadcast, and these always.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REFERRING = (
     "Aggregate Filter GlobalLimit Join LocalLimit LocalRelation LogicalRDD MapInArrow Offset "
     "Project PythonMapInArrow Range ResolvedHint Sort Window WindowGroupLimit"
 )
-"""Logical steps that refer to the columns they use, and hand on others as they are."""
+"""Logical steps that refer to the columns they use, and pass others through unchanged."""
 IN_PLACE = (
     "BroadcastHashJoin BroadcastNestedLoopJoin Filter InputAdapter MapInArrow Project "
     "PythonMapInArrow Range WholeStageCodegen"
@@ -47,8 +47,7 @@ IN_PLACE = (
 
 @dataclass(frozen=True)
 class _Shape:
-    """What is known of the statement over events with certain columns: which of them it uses, and
-    whether it takes rows out of the splits of their events."""
+    """The used columns, and whether the statement moves rows out of their events' splits."""
 
     used: tuple[str, ...]
     shuffled: bool
@@ -90,7 +89,7 @@ class SqlFilter:
         return batch.in_spark(self._result(batch.spark, events, tables), shuffled=shape.shuffled)
 
     def _shape(self, batch: LazyBatch) -> _Shape:
-        """Asks Spark what it would do, and runs nothing."""
+        """Reads Spark's plan for the statement, and runs nothing."""
         spark = batch.spark
         readable = [EVENTS, *(name.lower() for name in self._columns)]
         spark_syntax.require_statement(spark, self._query, readable)
@@ -108,7 +107,7 @@ class SqlFilter:
         return _Shape(tuple(kept), not _in_place(execution.executedPlan()))
 
     def _nothing(self, spark: SparkSession, name: str) -> DataFrame:
-        """The table as if it had rows, of which nothing is known."""
+        """The table with an unknown number of rows."""
         schema = from_arrow_schema(self._columns[name], prefer_timestamp_ntz=False)
         return broadcast(spark.createDataFrame(spark.sparkContext.emptyRDD(), schema))
 
@@ -124,10 +123,8 @@ class SqlFilter:
 
 
 class ConditionalSql(Wrapping):
-    """``statement`` for the events for which ``condition`` is true.
-
-    Its rows and the other events are one batch again, in no order. Spark reads the events twice.
-    """
+    """Applies ``statement`` to the events that meet ``condition``. Its rows and the other events
+    are one batch again, in no order. Spark reads the events twice."""
 
     def __init__(self, statement: Filter, condition: str) -> None:
         super().__init__(statement)
@@ -145,13 +142,12 @@ class ConditionalSql(Wrapping):
 
 
 def _without_lost(both: pa.Schema, through: pa.Schema) -> pa.Schema:
-    """Rows of the statement have no identity that it leaves out."""
+    """Drops identity columns that the statement leaves out."""
     lost = {*identity.COLUMNS} - {*through.names}
     return pa.schema([field for field in both if field.name not in lost])
 
 
 def _fitted(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """The columns of ``schema``, null where there are none."""
     wanted = from_arrow_schema(schema, prefer_timestamp_ntz=False)
     return rows.select(
         *(
@@ -168,7 +164,7 @@ _one_at_a_time = threading.Lock()
 
 @cache
 def _room(spark: SparkSession) -> SparkSession:
-    """A session in which the names of tables are those of one statement after the other."""
+    """A session for the tables of one statement at a time."""
     return spark.newSession()
 
 
@@ -204,7 +200,7 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
 
 
 def _used(plan: Any) -> set[str] | None:
-    """The columns of the events of which an optimised plan makes use; None: perhaps all of them."""
+    """The columns of the events that an optimised plan uses; None: perhaps all of them."""
     nodes = list(_nodes(plan))
     if not plan.subqueriesAll().isEmpty() or any(
         class_name(it) not in REFERRING.split() for it in nodes

@@ -1,7 +1,5 @@
-"""The filters of a flow made from its stages, and the ways that events take behind them.
-
-Where events part, each is marked once for all ways; the first step of a way drops the marks.
-"""
+"""Builds the filters of a flow from its stages, and routes events behind them. Each event is marked
+once for all routes; the first step of a route drops the marks."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ BRANCH_MARK = "_flumeng_branch_"
 
 @dataclass(frozen=True)
 class Step:
-    """A filter with all that its flow says of it: for which events it is, and what becomes of those
-    that it cannot process. ``place``: where it stands in the flow."""
+    """A filter with its condition and its handling of failed events. ``place``: in the flow."""
 
     filter: Filter
     place: str = ""
@@ -41,7 +38,6 @@ class Step:
 
     @classmethod
     def of(cls, part: Component[FilterOptions], place: str = "") -> Step:
-        """Raises UserError, ImportError."""
         options = part.options
         return cls(
             _made(part),
@@ -61,11 +57,11 @@ class Step:
         return self.filter.tables
 
     def mark(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the filter; if it ``marks_failures``, with the column ``FAILED``."""
+        """Applies the filter; if it ``marks_failures``, adds the column ``FAILED``."""
         return self.filter.apply(batch)
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the filter, without what that could not process unless it is kept."""
+        """Applies the filter, and drops failed events unless they are kept."""
         marked = self.mark(batch)
         return on_error.processed(marked) if self.marks_failures else marked
 
@@ -84,8 +80,8 @@ def _made(part: Component[FilterOptions]) -> Filter:
 
 @dataclass(frozen=True)
 class Way:
-    """Where the events that ``which`` takes go, all when it is None: into ``sinks``, as dead
-    letters of the filter at ``letters``, or through a further ``segment``."""
+    """The route of the events that ``which`` takes, or of all if it is None: into ``sinks``, as
+    dead letters of the filter at ``letters``, or through a further ``segment``."""
 
     which: Marked | Unmarked | None
     sinks: tuple[SinkStage, ...] = ()
@@ -96,8 +92,8 @@ class Way:
 @dataclass(frozen=True, eq=False)
 class Segment:
     """``steps`` in a row, and behind them all ``ways``. ``marks`` makes the marks of those ways,
-    which are in ``columns``. ``entry``: the number of the stage behind which it begins; ``branch``:
-    the name of the branch that begins here."""
+    which are in ``columns``. ``entry``: the number of the stage before it; ``branch``: the name of
+    the branch that begins here."""
 
     entry: int | None
     branch: str
@@ -112,27 +108,25 @@ class Segment:
         return bool(self.ways) and all(isinstance(way.which, Marked) for way in self.ways)
 
     def walk(self) -> Iterator[Segment]:
-        """Itself, and all below it."""
         yield self
         for way in self.ways:
             if way.segment is not None:
                 yield from way.segment.walk()
 
     def through(self, batch: LazyBatch) -> LazyBatch:
-        """``batch`` through the steps. What goes another way as dead letters is still there."""
+        """Applies the steps; events that leave as dead letters are still included."""
         for step in self.steps:
             batch = step.apply(batch) if step.drops else step.mark(batch)
         return batch
 
     def behind(self, batch: LazyBatch) -> LazyBatch:
-        """What all filters leave of ``batch`` before the flow parts into sinks and branches."""
+        """Applies all filters before the flow parts into sinks and branches."""
         for step in self.steps:
             batch = step.apply(batch)
         rest = self.ways[-1].segment if self.ways and self.ways[0].letters else None
         return batch if rest is None else rest.behind(batch)
 
     def take(self, marked: LazyBatch, way: Way) -> LazyBatch:
-        """The events that take a way, without marks."""
         if not self.columns:
             return marked
         schema = pa.schema([f for f in marked.schema if f.name not in self.columns])
@@ -142,7 +136,7 @@ class Segment:
 def segments_of(
     stages: tuple[FlowStage, ...], make: Callable[[Component[FilterOptions], str], Step] = Step.of
 ) -> Segment:
-    """The segments of a flow as a tree, with its filters made. Raises what ``make`` raises."""
+    """The segments of a flow as a tree, with its filters made. Raises the errors of ``make``."""
     return _segment(stages, None, "", make)
 
 
@@ -177,7 +171,6 @@ def _segment(
 
 
 def _branch_marks(entries: Sequence[BranchStage]) -> Marks:
-    """The marks of branches beside each other."""
     conditions = {
         f"{BRANCH_MARK}{number}": stage.part.when
         for number, stage in enumerate(entries)
@@ -187,7 +180,6 @@ def _branch_marks(entries: Sequence[BranchStage]) -> Marks:
 
 
 def _which(entry: BranchStage, number: int, marks: Marks) -> Marked | Unmarked | None:
-    """The events that the branch of that number takes."""
     if entry.part.otherwise:
         return Unmarked(tuple(marks.conditions)) if marks.conditions else None
     return None if entry.part.when is None else Marked(f"{BRANCH_MARK}{number}")

@@ -1,7 +1,4 @@
-"""Reads a lookup table into the memory of the driver.
-
-Its source may be large, slow, away, or something else: size and column types are checked.
-"""
+"""Reads a lookup table into the memory of the driver, and checks its size and column types."""
 
 from __future__ import annotations
 
@@ -108,7 +105,7 @@ def _of_database(jdbc: Jdbc, schema: pa.Schema, spark: SparkSession) -> Iterator
 
 
 def until_too_many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Up to the batch that exceeds the bounds: no more reaches the driver."""
+    """Ends with the batch that exceeds the bounds: no more reaches the driver."""
     rows = size = 0
     for batch in batches:
         yield batch

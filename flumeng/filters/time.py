@@ -1,7 +1,5 @@
-"""The filter ``time``: reads times from a column of texts or numbers.
-
-A row of no format keeps its time, and has an error in ``attrs.parse_error``; null is no error.
-"""
+"""The filter ``time``: reads times from a column of texts or numbers. A row of no format keeps its
+time, and has an error in ``attrs.parse_error``; null is no error."""
 
 from __future__ import annotations
 
@@ -47,8 +45,6 @@ class TimeFilter(Filter):
 
 @dataclass(frozen=True)
 class TimeStage(EachBatch):
-    """Sets ``to`` to the time in ``column``, by the first of ``formats`` that fits."""
-
     column: str
     to: str
     formats: tuple[str, ...]

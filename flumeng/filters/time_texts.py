@@ -1,7 +1,4 @@
-"""Reads texts and numbers of a column as times, by ``options.time_formats``.
-
-Results are microseconds since the epoch in UTC, and a mask of valid rows.
-"""
+"""Reads a column as times, by ``options.time_formats``: microseconds and validity."""
 
 from __future__ import annotations
 
@@ -134,7 +131,6 @@ class _Groups:
         return _whole(pc.if_else(pc.equal(texts, ""), str(absent), texts).cast(pa.int64()))
 
     def micros(self) -> Positions:
-        """Microseconds of the fraction ``f``."""
         if "f" not in self:
             return np.zeros(len(self.matched), np.int64)
         padded = pc.utf8_slice_codeunits(pc.utf8_rpad(self.text("f"), 6, "0"), 0, 6)

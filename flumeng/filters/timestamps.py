@@ -34,8 +34,8 @@ LAST_MOMENT = int(_FIRST_DAYS[12 * 10_000]) * 86_400 * SECOND - 1
 
 
 def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """``2003-08-24T05:14:15.000003-07:00`` before a space or 0, and its width. A second 60 is
-    refused."""
+    """Reads ``2003-08-24T05:14:15.000003-07:00`` before a space or 0, and its width; rejects a
+    second 60."""
     digits, valid = _digits(window, (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18))
     for place, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
         valid &= window[place] == ord(mark)
@@ -50,8 +50,8 @@ def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
 
 
 def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
-    """``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Times that may go on
-    are left to ``device_times``."""
+    """Reads ``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Leaves times that
+    may continue to ``device_times``."""
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
     for place, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
         valid &= window[place] == ord(mark)
@@ -68,7 +68,7 @@ def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
 
 
 def _goes_on(window: Bytes) -> Mask:
-    """Where a year, AM or PM, or a zone may follow, so that the time is longer than BSD_WIDTH."""
+    """Whether a year, AM or PM, or a zone may follow, so that the time is longer than BSD_WIDTH."""
     century = (window[16] == ord("1")) | (window[16] == ord("2"))
     found: Mask = century & _is_break(window[20])
     capitals = (window[16] - np.uint8(ord("A")) < _LETTERS) & (
@@ -84,7 +84,7 @@ def _goes_on(window: Bytes) -> Mask:
 
 
 def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
-    """Every byte as a digit (over 9 if none), and where all ``places`` are digits."""
+    """Every byte as a digit (over 9 if none), and whether all ``places`` are digits."""
     digits = window - np.uint8(ord("0"))
     return digits, digits[list(places)].max(axis=0) <= 9
 
@@ -95,7 +95,6 @@ def _pair(digits: Bytes, place: int) -> Positions:
 
 
 def days_since_epoch(year: Positions, month: Positions, day: Positions) -> tuple[Positions, Mask]:
-    """Days since the epoch, and where the day exists."""
     months = (year * 12 + month - 1).clip(0, len(_FIRST_DAYS) - 2)
     first = _FIRST_DAYS[months]
     valid = (month >= 1) & (month <= 12) & (day >= 1) & (first + day <= _FIRST_DAYS[months + 1])
@@ -112,7 +111,7 @@ def in_calendar(micros: Positions) -> Mask:
 
 
 def month_number(letters: Positions) -> tuple[Positions, Mask]:
-    """1 to 12, and where the three letters, in any case, are a month."""
+    """1 to 12, and whether the three letters, in any case, are a month."""
     letters = letters | _UPPER_TO_LOWER
     key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
     place = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
@@ -136,7 +135,7 @@ def year_of_receipt(month: Positions, day: Positions, received: Positions) -> Po
 
 
 def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
-    """Microseconds of ``.123``, its width in bytes (0 without), and where it is valid."""
+    """Microseconds of ``.123``, its width in bytes (0 without), and its validity."""
     dotted: Mask = window[0] == ord(".")
     digits = window[1:] - np.uint8(ord("0"))
     micros = np.zeros(window.shape[1], np.int64)
@@ -179,11 +178,9 @@ def _is_break(column: npt.NDArray[np.uint8]) -> Mask:
 
 
 def to_utc(micros: Positions, timezone: str, received: Positions) -> Positions:
-    """Local microseconds since the epoch to UTC; ``timezone`` is an IANA name.
-
-    Of an hour that occurs twice, the one nearer to ``received`` is meant; a skipped time is the
-    moment of the jump. Raises ``pa.ArrowInvalid`` for a zone unknown to this host.
-    """
+    """Converts local microseconds since the epoch to UTC; ``timezone`` is an IANA name. Of an hour
+    that occurs twice it takes the one nearer to ``received``, for a skipped time the moment of the
+    jump. Raises ``pa.ArrowInvalid`` for a zone unknown to this host."""
     local = pa.array(micros, pa.timestamp("us"))
     early, late = (
         pc.assume_timezone(local, timezone, ambiguous=which, nonexistent="latest")

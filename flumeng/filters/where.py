@@ -1,4 +1,4 @@
-"""Keeps the events for which a condition in Spark SQL is true (not null, not false)."""
+"""The filter ``where``: keeps the events for which a condition is true (not null, not false)."""
 
 from __future__ import annotations
 

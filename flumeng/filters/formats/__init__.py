@@ -14,11 +14,9 @@ from flumeng.filters.options.parse import Parse
 
 @dataclass(frozen=True)
 class Found:
-    """``columns`` in the order of the reader's; ``reasons`` is null where all of a body was read.
-
+    """``columns`` in the order of the reader's; ``reasons`` is null where the whole body was read.
     An unreadable body has null columns; a wrong value is null alone. ``ts`` and ``host`` are null
-    where the body has none.
-    """
+    where the body has none."""
 
     columns: Sequence[pa.Array]
     reasons: pa.Array
@@ -54,7 +52,6 @@ _READERS: Mapping[str, str] = {
 
 
 def reader(options: Parse) -> Reader:
-    """Raises UserError."""
     module, _, name = _READERS[options.format].partition(":")
     found: Any = import_module(f"{__name__}.{module}")
     for part in name.split("."):

@@ -1,9 +1,8 @@
 """The access logs of Apache and nginx, common and combined, found by quotes and brackets.
 
 ``CLIENT IDENT USER [09/Nov/2026:10:00:15 +0100] "METHOD PATH PROTOCOL" STATUS BYTES``, perhaps
-``"REFERER" "AGENT"``, and whatever a site adds. ``-`` is null. Apache's ``vhost_combined`` has
-``VHOST:PORT`` in front, and syslog its header; a line is refused where it is not clear which word
-the client is.
+``"REFERER" "AGENT"``, and any further fields of a site. ``-`` is null. Apache's ``vhost_combined``
+has ``VHOST:PORT`` in front, and syslog its header; a line with an ambiguous client is refused.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ class AccessLogReader:
 
 
 class _Lines:
-    """The work on one column of bodies: the bounds of each part."""
-
     def __init__(self, bodies: pa.Array) -> None:
         self.bodies = bodies
         self.flat = flat = ByteColumn(bodies)
@@ -93,7 +90,7 @@ class _Lines:
         self.misfits = self._misfits(bracket, places, counted)
 
     def _set_names(self, places: Positions) -> tuple[Positions, Mask]:
-        """Client, ident and user. Returns the bracket behind them, and where the line is usual: no
+        """Sets client, ident and user. Returns the bracket behind them, and the usual lines: no
         ident, and a user of one word."""
         flat = self.flat
         for name in ("client", "ident"):
@@ -122,13 +119,12 @@ class _Lines:
         return misfits
 
     def _quoted(self, places: Positions) -> tuple[Positions, Positions]:
-        """The next quote, and its closing one."""
         opening = following(self.quotes, places, self.flat.ends)
         behind = np.minimum(opening + 1, self.flat.ends)
         return opening, following(self.quotes, behind, self.flat.ends)
 
     def _number(self, name: str, places: Positions) -> tuple[Positions, Mask]:
-        """A number or ``-``: what is behind it, and where one stands."""
+        """Reads a number or ``-``; returns the position behind it, and the rows that have one."""
         places = np.minimum(places, self.flat.ends)
         ends = following(self.spaces, places, self.flat.ends)
         window = self.flat.window(places, _MOST_DIGITS, ends)
@@ -150,7 +146,6 @@ class _Lines:
         return ends + 1, whole | nothing
 
     def _set_referer_and_agent(self, places: Positions) -> None:
-        """Two texts in quotes, or neither."""
         for name in ("referer", "agent"):
             places = np.minimum(places, self.flat.ends)
             opening, closing = self._quoted(places)
@@ -191,7 +186,7 @@ def request_parts(
 
 
 def times(window: Bytes) -> tuple[Positions, Mask]:
-    """``09/Nov/2026:10:00:15 +0100``: microseconds since the epoch in UTC, and validity."""
+    """Parses ``09/Nov/2026:10:00:15 +0100``: microseconds since the epoch in UTC, and validity."""
     digits = (window - np.uint8(ord("0"))).astype(np.int64)
     valid = digits[list(_DIGITS)].max(axis=0) <= 9
     for place, mark in _MARKS:
@@ -226,8 +221,7 @@ _SECOND_ADDRESS = rf"^\S* {_ADDRESS} "
 
 
 def _bytes_in_front(bodies: pa.Array, among: Mask) -> tuple[Positions, Mask]:
-    """Of rows of ``among``: how many bytes stand in front of the client, and where that is
-    unclear."""
+    """The number of bytes before the client for rows of ``among``, and the ambiguous rows."""
     chosen = np.flatnonzero(among)
     lines = bodies.take(pa.array(chosen))
     groups = pc.extract_regex(lines, _FRONT).flatten()

@@ -1,7 +1,4 @@
-"""Casts texts to the types of a schema, for a whole column.
-
-What is not of its type is reported, never guessed: no ``0x1F``, no white space, no overflow.
-"""
+"""Casts texts to the types of a schema, strictly: no ``0x1F``, no white space, no overflow."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _MOST_DIGITS = 18
 
 
 def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """The values, and which of ``texts`` are not of the type; those and nulls are null."""
+    """Returns the values, and which of ``texts`` are not of the type; those and nulls are null."""
     if pa.types.is_string(to):
         return texts, np.zeros(len(texts), np.bool_)
     if pa.types.is_binary(to):
@@ -75,7 +72,7 @@ def _fractions(texts: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _decimals(texts: pa.Array, to: pa.DataType) -> pa.Array:
-    """Rounded half away from zero, as Spark does."""
+    """Rounds half away from zero, as Spark does."""
     texts = pc.utf8_ltrim(_only(texts, _FRACTION), "+")
     try:
         return _rounded(texts, to)
@@ -104,14 +101,13 @@ _DAY_WIDTH = 10
 
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Microseconds since the epoch, and where the text is ISO 8601 and nothing else; UTC without a
-    zone."""
+    """Microseconds since the epoch (UTC without a zone), and whether the text is ISO 8601."""
     found = iso8601.read_texts(texts)
     return found.micros, found.valid
 
 
 def days(texts: pa.Array) -> tuple[Positions, Mask]:
-    """Days since the epoch, and where the text is a date and nothing else."""
+    """Days since the epoch, and whether the text is exactly a date."""
     flat = ByteColumn(texts.cast(pa.binary()))
     window = flat.window(flat.starts, _DAY_WIDTH, flat.ends)
     digits = (window - np.uint8(ord("0"))).astype(np.int64)

@@ -1,7 +1,5 @@
-"""Lines of container runtimes: containerd and CRI-O (``cri``), Docker's json-file.
-
-``logtag`` is ``P`` for a part of a line that the next event continues, else ``F``.
-"""
+"""Lines of container runtimes: containerd and CRI-O (``cri``), Docker's json-file. ``logtag`` is
+``P`` for a part of a line that the next event continues, else ``F``."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ _FIELDS = FieldsReader(
 
 
 class CriLines:
-    """Fields of CRI lines: ``2016-10-06T00:17:09.669794202Z stdout F message``; tags are separated
-    by colons. Null where a line lacks the field."""
+    """Fields of CRI lines: ``2016-10-06T00:17:09.669794202Z stdout F message``."""
 
     def __init__(self, bodies: pa.Array) -> None:
         self._flat = flat = ByteColumn(bodies)
@@ -57,11 +54,9 @@ class CriLines:
             because("cri: no stream", ~known),
             because("cri: no tag", ~self.tagged),
         )
-        """Why a line is no CRI line."""
 
     @property
     def untimed(self) -> pa.Array:
-        """The reason where there is no time."""
         if self.timed.all():
             return pa.nulls(len(self.timed), pa.string())
         said = text(self._flat.column(self._flat.starts, self._first, self._all))

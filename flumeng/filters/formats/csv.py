@@ -1,8 +1,5 @@
-"""The format ``csv``: one record in each body.
-
-Quotes around fields are found for all rows at once. The few rows with others are read by the
-standard library, and rewritten with every field in quotes.
-"""
+"""The format ``csv``: one record in each body. The standard library rewrites the few rows with
+quotes elsewhere than around fields."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ class CsvReader:
         return found_of(self.schema.names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes | None:
-        """The record with each field in quotes; None when it is malformed."""
+        """Returns the record with each field in quotes; None when it is malformed."""
         line = body.decode("utf-8", "surrogateescape").rstrip("\r\n")
         lines = io.StringIO(line, newline="")
         try:
@@ -88,8 +85,6 @@ class CsvReader:
 
 
 class _Records:
-    """The work on one column of bodies."""
-
     def __init__(self, reader: CsvReader, bodies: pa.Array) -> None:
         self.reader = reader
         self.flat = flat = without_line_ends(bodies)
@@ -102,7 +97,7 @@ class _Records:
         self.first = np.cumsum(self.counts) - self.counts
 
     def irregular(self) -> Mask:
-        """Rows with quotes elsewhere than around fields and doubled inside."""
+        """Rows with quotes other than around fields and doubled inside."""
         found = np.zeros(len(self.flat), np.bool_)
         places = self.quotes.places
         if not len(places):
@@ -116,7 +111,6 @@ class _Records:
         return found
 
     def column(self, place: int, counted: Mask) -> pa.Array:
-        """The texts of one field, where ``counted`` says that the row has it."""
         chosen = np.where(counted, self.first + place, 0)
         starts, ends = self.starts[chosen], self.ends[chosen]
         quote = ord(self.reader.quote)
@@ -138,7 +132,6 @@ class _Quotes:
     flat: ByteColumn
     places: Positions
     before_row: Positions
-    """How many stand before each row."""
 
     @classmethod
     def of(cls, flat: ByteColumn, quote: str) -> _Quotes:
@@ -156,7 +149,7 @@ class _Quotes:
         return found
 
     def outside(self, marks: Positions) -> Positions:
-        """Those of the sorted ``marks`` that are not in quotes."""
+        """The sorted ``marks`` outside quotes."""
         if not len(self.places):
             return marks
         before = np.searchsorted(self.places, marks)

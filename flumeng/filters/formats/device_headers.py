@@ -27,12 +27,9 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class DeviceHeaders:
-    """``found``: where such a header stands; the rest is undefined elsewhere.
-
-    ``behind``: the beginning of the message or its name. ``time.shaped``: where it has a time;
-    ``hosted``: a host, from ``host_starts`` to ``host_ends``; ``named``: a message's name at the
-    end; ``counted``: a counter.
-    """
+    """``found``: rows with such a header; other rows are undefined. ``behind``: the beginning of
+    the message or its name. ``hosted``, ``named``, ``counted``: rows with a host, with a message's
+    name at the end, with a counter."""
 
     time: DeviceTimes
     behind: Positions
@@ -45,8 +42,6 @@ class DeviceHeaders:
 
 
 class Marks:
-    """Sorted positions of separators."""
-
     def __init__(self, flat: ByteColumn) -> None:
         self.flat = flat
         self.spaces = flat.find(" ")
@@ -110,7 +105,7 @@ def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) 
 
 
 def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
-    """Where ``%FACILITY-5-MNEMONIC`` and a colon stand."""
+    """Rows with ``%FACILITY-5-MNEMONIC`` and a colon."""
     flat = marks.flat
     first = flat.at(places + 1, ends)
     found: Mask = (flat.at(places, ends) == ord("%")) & (first >= ord("A")) & (first <= ord("Z"))
@@ -122,7 +117,7 @@ def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
 
 
 def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, Positions]:
-    """``sw1: ``; returns where one stands and where its name ends."""
+    """Skips ``sw1: ``; returns the rows that have one and the end of its name."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     first = flat.at(places, ends)
@@ -145,7 +140,7 @@ def _is_word(first: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
 
 
 def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
-    """``*spamApTask1: ``"""
+    """Skips ``*spamApTask1: ``."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     found = (flat.at(places, ends) == ord("*")) & (space < ends) & (space > places + 2)
@@ -158,7 +153,7 @@ def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
 def _skip_location(
     cursor: Cursor, marks: Marks, ends: Positions
 ) -> tuple[Mask, Mask, Positions, Positions]:
-    """``[HOST ]RP/0/RSP0/CPU0:``: where a host stands, where a location does, and the host."""
+    """Skips ``[HOST ]RP/0/RSP0/CPU0:``; returns rows with a host, with a location, and the host."""
     places = cursor.places
     alone, behind = _location(marks, places, ends)
     space = following(marks.spaces, places, ends)
@@ -177,7 +172,7 @@ def _location(marks: Marks, places: Positions, ends: Positions) -> tuple[Mask, P
 
 
 def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
-    """``00:01:01:`` or ``1w2d:``"""
+    """Skips ``00:01:01:`` or ``1w2d:``."""
     places = cursor.places
     space = following(marks.spaces, places, ends)
     colon = np.maximum(space - 1, places)
@@ -189,7 +184,6 @@ def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> 
 
 
 def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
-    """Digits, each run of them before a colon or a unit."""
     window = marks.flat.window(starts, 12, ends)
     digit = (window - np.uint8(ord("0"))) <= 9
     unit = np.isin(window, np.frombuffer(b":ywdhm", np.uint8))
@@ -198,7 +192,7 @@ def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
 
 
 def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
-    """``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
+    """Skips ``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
     places, flat = cursor.places, marks.flat
     behind = following(marks.brackets, places, ends) + 1
     found = where & (behind < ends) & (behind <= following(marks.spaces, places, ends) + 1)
@@ -211,7 +205,7 @@ def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) ->
 
 
 def _skip_context(cursor: Cursor, marks: Marks, ends: Positions) -> None:
-    """``%$ VDC-1 %$ `` of NX-OS."""
+    """Skips ``%$ VDC-1 %$ `` of NX-OS."""
     places, flat = cursor.places, marks.flat
     found = (flat.at(places, ends) == ord("%")) & (flat.at(places + 1, ends) == ord("$"))
     if not found.any():

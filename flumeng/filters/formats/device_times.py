@@ -34,15 +34,14 @@ _ZONES = (
     b"UTC GMT WET WEST CET CEST MEZ MESZ EET EEST MSK EST EDT CST CDT MST MDT PST PDT AKST AKDT "
 )
 _ZONES += b"HST BRT ART IST SGT HKT JST KST AWST ACST ACDT AEST AEDT NZST NZDT"
-"""Names that no host has; they are passed over, since most are ambiguous."""
+"""Names that no host has; they are skipped, since most are ambiguous."""
 
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """``micros`` since the epoch, in UTC except where ``local``: without a zone.
-
-    ``behind``: the end of the time. ``shaped``: where one stands; ``valid``: where it exists.
-    """
+    """``micros`` since the epoch, in UTC except where ``local``: without a zone. ``behind``: the
+    end of the time. ``shaped``: rows with a time; ``valid``: rows whose time exists in the
+    calendar."""
 
     micros: Positions
     local: Mask
@@ -58,8 +57,8 @@ def read(
     received: Positions,
     trusted: Mask | None = None,
 ) -> DeviceTimes:
-    """The time at each of ``starts``, in the year of ``received`` if it has none. ``trusted``:
-    where other parts of a Cisco header precede."""
+    """Reads the time at each of ``starts``, in the year of ``received`` if it has none.
+    ``trusted``: rows with earlier parts of a Cisco header."""
     cursor = Cursor(flat, starts, ends)
     counted = skip_counter(cursor)
     marked = cursor.skip("*.")
@@ -86,7 +85,7 @@ def read(
 
 
 def skip_counter(cursor: Cursor) -> Mask:
-    """``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA."""
+    """Skips ``000123: `` of Cisco IOS, ``: `` of NX-OS or ``:`` of ASA."""
     cursor.skip_spaces()
     origin = cursor.places
     _, width = cursor.number(10)
@@ -98,7 +97,7 @@ def skip_counter(cursor: Cursor) -> Mask:
 
 
 def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
-    """``[2026] Nov 1[1] [2026]`` and a space: year (-1 without), month, day, validity."""
+    """Reads ``[2026] Nov 1[1] [2026]`` and a space: year (-1 without), month, day, validity."""
     first_year, width = cursor.number(4)
     valid = (width == 0) | ((width == 4) & cursor.skip_spaces())
     year = np.where(width == 4, first_year, -1)
@@ -117,8 +116,7 @@ def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
 
 
 def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
-    """``9:15:07.123`` or ``9:15:07 AM.123``: seconds of the day, microseconds, where it stands, and
-    where it is valid."""
+    """Reads ``9:15:07.123`` or ``9:15:07 AM.123``: seconds, microseconds, presence, validity."""
     hour, width = cursor.number(2)
     shaped = (width > 0) & cursor.skip(":")
     minute, width = cursor.number(2)
@@ -140,7 +138,7 @@ def _clock(cursor: Cursor) -> tuple[Positions, Positions, Mask, Mask]:
 
 
 def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
-    """`` AM`` or `` PM``: where one stands, and where it is PM."""
+    """Reads `` AM`` or `` PM``: rows with one, and rows with PM."""
     letter = cursor.byte(1)
     late = letter == ord("P")
     found = where & (late | (letter == ord("A")))
@@ -157,7 +155,7 @@ def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
 
 
 def _year_behind(cursor: Cursor, where: Mask) -> Positions:
-    """``2026`` before a space, an end or a colon; -1 without."""
+    """Reads ``2026`` before a space, an end or a colon; -1 without."""
     origin = cursor.places
     spaced = cursor.skip_spaces()
     if not (where & spaced).any():
@@ -171,8 +169,8 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
 
 
 def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
-    """`` CET`` before ``: %``; returns where it is UTC or GMT. Where ``trusted``, capitals before a
-    colon are a zone."""
+    """Skips `` CET`` before ``: %``, in ``trusted`` rows before any colon; returns rows with UTC or
+    GMT."""
     origin = cursor.places
     spaced = cursor.skip(" ")
     if not spaced.any():
@@ -210,7 +208,7 @@ def _is_one_of(letters: list[Bytes], count: Positions, names: list[bytes]) -> Ma
 
 
 def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
-    """``Z``, ``+01:00`` or `` +0100``: seconds east of UTC, and where it stands."""
+    """Reads ``Z``, ``+01:00`` or `` +0100``: seconds east of UTC, and presence."""
     origin = cursor.places
     zulu = cursor.skip("Z") & cursor.at_break()
     cursor.return_to(origin, ~zulu)

@@ -10,7 +10,7 @@ from flumeng.events.byte_column import ByteColumn, Mask, Positions
 
 
 def behind_backslash(flat: ByteColumn, places: Positions) -> Mask:
-    """Where an odd number of backslashes of the same row stands before."""
+    """Whether an odd number of backslashes of the same row precedes each place."""
     backslashes = flat.find("\\")
     if not len(backslashes) or not len(places):
         return np.zeros(len(places), np.bool_)

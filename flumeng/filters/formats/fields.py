@@ -1,4 +1,4 @@
-"""The columns that the options of a format ask for."""
+"""The columns that the options of a format request."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ class Field:
     path: tuple[str, ...]
     type: pa.DataType
     misfit: str
-    """The error for a value of another type."""
 
 
 def fields_of(options: Parse) -> tuple[Field, ...]:
-    """Raises UserError."""
     if options.schema is not None:
         ddl.columns_of(options.schema)
     try:
@@ -46,7 +44,7 @@ def fields_of(options: Parse) -> tuple[Field, ...]:
 
 
 def require_own_types(schema: pa.Schema) -> None:
-    """Of ``ts`` and ``host``, which set those of the event. Raises UserError."""
+    """Checks ``ts`` and ``host``, which set those of the event. Raises UserError."""
     for name in ("ts", "host"):
         wanted = EVENT_SCHEMA.field(name).type
         if name in schema.names and schema.field(name).type != wanted:
@@ -55,7 +53,7 @@ def require_own_types(schema: pa.Schema) -> None:
 
 
 def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
-    """Without ``ts`` and ``host``, which are the event's own."""
+    """Leaves out ``ts`` and ``host``, which are the event's own."""
     new = [pa.field(it.column, it.type) for it in fields if it.column not in ("ts", "host")]
     return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
 
@@ -66,8 +64,8 @@ def found_of(
     unread: pa.Array,
     misfits: pa.Array | None = None,
 ) -> Found:
-    """``unread``: why a body could not be read: its columns become null. ``misfits``: why a value
-    is null. ``ts`` and ``host`` are the event's own."""
+    """Builds the result; ``ts`` and ``host`` are the event's own. ``unread``: the reason for an
+    unreadable body, whose columns become null. ``misfits``: the reason for a null value."""
     failed = unread.is_valid().to_numpy(zero_copy_only=False)
     kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
@@ -76,14 +74,12 @@ def found_of(
 
 
 def without(column: pa.Array, failed: Mask) -> pa.Array:
-    """``column`` with nulls where ``failed``."""
     if not failed.any():
         return column
     return column.take(pa.array(np.arange(len(failed)), mask=failed))
 
 
 def joined(parts: Sequence[Found]) -> Found:
-    """The rows of all ``parts``, of the same reader."""
     first = parts[0]
     return Found(
         [pa.concat_arrays(columns) for columns in zip(*(it.columns for it in parts), strict=True)],

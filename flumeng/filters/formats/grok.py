@@ -1,4 +1,4 @@
-"""The format ``grok``: lines that one of several patterns matches, the first that does."""
+"""The format ``grok``: the first of several patterns that matches a line."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ _ABSENT = pa.scalar(None, pa.string())
 
 @dataclass(frozen=True)
 class GrokReader:
-    """``patterns``, each with the columns of its groups."""
-
     patterns: tuple[tuple[str, tuple[str, ...]], ...]
     fields: tuple[Field, ...]
 
@@ -90,7 +88,7 @@ class GrokReader:
 
 
 def _from_the_beginning(regex: str) -> tuple[str, ...]:
-    """Tried anchored first: most lines match from their beginning, which is faster."""
+    """Tries a pattern anchored first: most lines match from their beginning, which is faster."""
     return (regex,) if regex.startswith("^") else (f"^(?:{regex})", regex)
 
 
@@ -99,7 +97,7 @@ def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
 
 
 def _by_column(names: Sequence[str], groups: Sequence[pa.Array]) -> dict[str, pa.Array]:
-    """Empty is null; of several groups of a column the first that is not."""
+    """Empty is null; the first non-null group of a column counts."""
     found: dict[str, pa.Array] = {}
     for name, values in zip(names, groups, strict=True):
         given = values

@@ -137,7 +137,7 @@ def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Arr
 
 
 def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Found:
-    """Bodies that are JSON, but nested too deeply for the rest of the stack, are malformed."""
+    """Treats JSON bodies nested too deeply for the rest of the stack as malformed."""
     try:
         return read(bodies)
     except (msgspec.DecodeError, RecursionError):
@@ -152,7 +152,7 @@ def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Foun
 def each_object(
     bodies: pa.Array, decode: Callable[[pa.Array], list[T]]
 ) -> tuple[list[T], pa.Array]:
-    """The result of ``decode`` for each body, ``{}`` for those that are no object, and why."""
+    """Decodes each body, ``{}`` for one that is no object; also returns the reasons."""
     texts = text(bodies)
     braced = _braced(texts)
     if not braced.all():
@@ -181,7 +181,7 @@ def _braced(texts: pa.Array) -> Mask:
 
 
 def _without_halves(texts: pa.Array) -> pa.Array:
-    """Each lone half of a surrogate pair becomes U+FFFD."""
+    """Replaces each lone half of a surrogate pair by U+FFFD."""
     halved = pc.match_substring_regex(texts, r"\\u[dD][89a-fA-F]")
     if not pc.any(halved).as_py():
         return texts

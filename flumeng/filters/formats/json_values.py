@@ -1,11 +1,12 @@
-"""JSON texts as Arrow columns, level by level: msgspec finds where the values of an object are,
-and each column is then read from its values' texts at once.
+"""JSON texts as Arrow columns, level by level.
 
-Texts come as a column and leave as one, so no Python code runs for each of them. Many objects are
-decoded in one go, one a line. That no line is taken for a part of another is known from three
-things: each begins with ``{`` and ends with ``}``, no comma stands between two, and there are as
-many objects as lines. An object that went on in the next line would need a comma before its brace,
-and a string cannot hold the line's end. The same goes for arrays.
+msgspec finds the values of an object, and each column is then read from its values' texts at once.
+Texts come as a column and leave as one, so no Python code runs for each of them.
+
+Many objects are decoded in one go, one a line. Three facts ensure that no line is part of another:
+each begins with ``{`` and ends with ``}``, no comma stands between two, and there are as many
+objects as lines. An object that continued in the next line would need a comma before its brace, and
+a string cannot hold the line's end. The same goes for arrays.
 """
 
 from __future__ import annotations
@@ -35,14 +36,13 @@ _decode_maps = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode_lines
 
 
 def objects(texts: pa.Array, names: Sequence[str]) -> list[Any]:
-    """For each of ``texts``, JSON objects, an object with the values of ``names`` as attributes
-    ``_0``, ``_1``, ... Raises ``msgspec.DecodeError``, RecursionError."""
+    """Decodes JSON objects to objects with the values of ``names`` as attributes ``_0``, ``_1``,
+    ... Raises ``msgspec.DecodeError``, RecursionError."""
     return _decoded(_decoder(tuple(names)), texts)
 
 
 def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
-    """All names and values of each of ``texts``, JSON objects; of a repeated name the last. Raises
-    as above."""
+    """All names and values of each JSON object; the last of a repeated name. Raises as above."""
     return _decoded(_decode_maps, texts)
 
 
@@ -77,7 +77,7 @@ def as_map(found: list[dict[str, msgspec.Raw]]) -> pa.Array:
 
 
 def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    """JSON values as that type, null where they are ``null``, and which do not fit."""
+    """Casts JSON values to a type; ``null`` is null. Also returns which values do not fit."""
     flat = ByteColumn(raws)
     first = flat.at(flat.starts, flat.ends)
     if pa.types.is_string(to):
@@ -159,7 +159,7 @@ def _nested(
     to: pa.DataType,
     read: Callable[[pa.Array, pa.DataType], tuple[pa.Array, Mask]],
 ) -> tuple[pa.Array, Mask]:
-    """``read`` for values of the right shape; the others do not fit, or are null."""
+    """Calls ``read`` for values of the right shape; the others do not fit, or are null."""
     found, inner_failed = read(raws.filter(pa.array(shaped)), to)
     failed = given & ~shaped
     failed[shaped] = inner_failed
@@ -195,13 +195,11 @@ def _maps(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def flattened(found: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
-    """All names, and the texts of all values."""
     keys = pa.array(list(chain.from_iterable(found)), pa.string())
     return keys, raw_column(list(chain.from_iterable(map(dict.values, found))))
 
 
 def _offsets(found: list[Any]) -> tuple[pa.Array, Positions]:
-    """The offsets of each row in the chained values, and the row of each value."""
     counts = np.fromiter(map(len, found), np.int64, len(found))
     ends = np.cumsum(counts)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))

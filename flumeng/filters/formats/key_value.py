@@ -1,6 +1,6 @@
 """The formats ``key_value``, pairs such as ``a=1 b="x y"``, and ``logfmt``, with names alone.
 
-A quote opens a value, a name or a word where that begins, and closes it where it ends. The few rows
+A quote opens a value, a name or a word at its beginning, and closes it at its end. The few rows
 with other quotes, and records of auditd (pairs in single quotes, and a GROUP), are read one by one
 and rewritten with all values in quotes.
 """
@@ -47,7 +47,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def unescape_as_json(texts: pa.Array) -> pa.Array:
-    """All escapes of JSON and Go; a value with another one keeps its backslashes."""
+    """Decodes all escapes of JSON and Go; a value with another one keeps its backslashes."""
     written = pc.binary_join_element_wise('"', texts, '"', "")
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
@@ -144,7 +144,6 @@ class PairsReader:
         return between.join(parts)
 
     def scanned(self, body: bytes) -> list[tuple[bytes, bytes | None]]:
-        """The pairs of one body, without their quotes."""
         found: list[tuple[bytes, bytes | None]] = []
         for match in self._scanner.finditer(body):
             name, word = match["name"], match["quoted"] or match["word"]
@@ -164,7 +163,7 @@ class PairsReader:
 
     @cached_property
     def _scanner(self) -> re.Pattern[bytes]:
-        """Linear: matches wherever it is tried, with the spaces behind names and values."""
+        """Linear: matches at every position, with the spaces behind names and values."""
         space = b"" if self.separators == WHITE_SPACE else b"[" + SPACES + b"]*"
         first = space + b"+" if space else b""
         grouped = not self.bare and self.separators == WHITE_SPACE
@@ -186,7 +185,7 @@ class PairsReader:
 
 
 def _bare(text: bytes) -> bytes:
-    """Without quotes, with backslashes as in quotes."""
+    """Removes quotes, and escapes a text without quotes."""
     if _IN_QUOTES.fullmatch(text):
         return text[1:-1]
     return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
@@ -197,8 +196,7 @@ def _in_quotes(text: bytes) -> bytes:
 
 
 class _Lines:
-    """The work on one column of bodies. A token lies between two separators; each mark knows its
-    token."""
+    """The tokens between separators in one column of bodies; each mark knows its token."""
 
     def __init__(self, reader: PairsReader, flat: ByteColumn) -> None:
         self.reader = reader
@@ -226,7 +224,6 @@ class _Lines:
 
     @staticmethod
     def _are_outside(is_quote: Mask, first_of_row: Positions, rows: npt.NDArray[np.int32]) -> Mask:
-        """Marks with an even number of quotes before them in their row."""
         odd = np.append(np.uint8(0), np.cumsum(is_quote, dtype=np.uint8) & np.uint8(1))
         odd_of_row = odd[first_of_row]
         inside = odd[:-1]
@@ -258,8 +255,7 @@ class _Lines:
         return starts, np.maximum(last + 1, starts)
 
     def irregular(self) -> Mask:
-        """Rows with a quote that neither begins nor ends a token or is alone, and those of
-        auditd."""
+        """Rows of auditd, and rows with a lone quote or one inside a token."""
         found = np.zeros(len(self.flat), np.bool_)
         if not self.reader.bare:
             found[self._rows_of_auditd()] = True
@@ -281,7 +277,6 @@ class _Lines:
         return found
 
     def _rows_of_auditd(self) -> Positions:
-        """With a value in single quotes, or a GROUP."""
         flat = self.flat
         places = flat.find("'", GROUP)
         before = flat.data[places - 1]
@@ -313,7 +308,6 @@ class _Lines:
         )  # fmt: skip
 
     def _may_be_wanted(self) -> Mask:
-        """Tokens whose names are as long as a wanted one, or in quotes."""
         lengths = self._name_ends(self.starts, self.marks) - self.starts
         found: Mask = self.flat.at(self.starts, self.ends) == ord('"')
         for length in {len(field.path[0].encode()) for field in self.reader.fields}:
@@ -329,7 +323,7 @@ class _Lines:
         return self._trimmed(np.minimum(marks + 1, ends), ends)[0], ends
 
     def _within(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions, Mask]:
-        """The bounds inside quotes, and where a backslash is in them."""
+        """The bounds inside quotes, and whether a backslash is in them."""
         escaped = np.zeros(len(starts), np.bool_)
         if not len(self.quotes):
             return starts, ends, escaped

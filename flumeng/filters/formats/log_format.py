@@ -33,7 +33,7 @@ _MOST_LISTED = 64
 
 
 def reader(options: Parse) -> Reader:
-    """Of the flow's own format, or of the usual ones. Raises UserError."""
+    """A reader of the flow's own format, or of the usual ones. Raises UserError."""
     if options.log_format is None:
         return AccessLogReader()
     try:
@@ -72,7 +72,7 @@ class LogFormatReader:
 
 
 class _Lines:
-    """The work on one column of bodies; ``places``: where the next part of each line begins."""
+    """The lines of one column; ``places``: the beginning of the next part of each line."""
 
     def __init__(self, flat: ByteColumn, received: pa.Array) -> None:
         self.flat = flat
@@ -84,17 +84,17 @@ class _Lines:
         self.unread = self.misfits = pa.nulls(len(flat), pa.string())
 
     def fail(self, why: str, where: Mask) -> None:
-        """The line is not of the format. The first reason stays."""
+        """Marks lines that are not of the format. The first reason stays."""
         if where.any():
             self.unread = pc.coalesce(self.unread, because(why, where))
 
     def misfit(self, why: str, values: pa.Array, where: Mask) -> None:
-        """A value is not of its type. The first reason stays."""
+        """Marks values that are not of their type. The first reason stays."""
         if where.any():
             self.misfits = pc.coalesce(self.misfits, misfit(f"access_log: {why}", values, where))
 
     def value(self, of: Variable, behind: str) -> None:
-        """The value before the text ``behind``, or before the end of the line."""
+        """Reads the value before the text ``behind``, or before the end of the line."""
         starts, ends = self.places, self._next(behind.encode())
         if of.listed and behind.startswith(" "):
             ends = self._list_end(starts, ends, behind.encode())
@@ -125,7 +125,6 @@ class _Lines:
         self.ts = pa.array(micros, pa.int64(), mask=~valid).cast(self.ts.type)
 
     def _next(self, wanted: bytes) -> Positions:
-        """The next place of ``wanted`` in each line, else its end."""
         if not wanted:
             return self.flat.ends
         return following(self._finds(wanted), self.places, self.flat.ends)
@@ -145,7 +144,6 @@ class _Lines:
         return ends
 
     def _finds(self, wanted: bytes) -> Positions:
-        """All places where ``wanted`` stands in a line, sorted."""
         if wanted not in self._found:
             places = self._begins(wanted[:1])
             for ahead, byte in enumerate(wanted[1:], 1):

@@ -1,4 +1,4 @@
-"""Names and values in bodies, to columns and maps. Of a repeated name the last value counts."""
+"""Converts names and values in bodies to columns and maps; the last of repeated names counts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Unescape = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pair i is of row ``rows[i]``, ascending. Its value is ``true`` where ``bare``. ``escaped``
-    values and ``escaped_keys`` go through ``unescape``."""
+    """Pair i is of row ``rows[i]``, ascending. Its value is ``true`` where ``bare``. ``unescape``
+    converts ``escaped`` values and ``escaped_keys``."""
 
     flat: ByteColumn
     rows: Positions
@@ -36,7 +36,6 @@ class Pairs:
     def columns(
         self, form: str, fields: Sequence[Field], into: str | None
     ) -> tuple[list[pa.Array], pa.Array]:
-        """The columns of ``fields`` and ``into``, and misfits."""
         keys = self._keys()
         codes = keys.indices.to_numpy()
         columns = []

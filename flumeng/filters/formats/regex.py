@@ -30,7 +30,6 @@ class RegexReader:
 
     @property
     def columns(self) -> pa.Schema:
-        """The named groups, as RE2 sees them."""
         return pa.schema(list(pc.extract_regex(pa.array([""]), self.pattern).type))
 
     def read(self, bodies: pa.Array, _received: pa.Array) -> Found:

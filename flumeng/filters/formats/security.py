@@ -4,8 +4,8 @@
 which is the word before an ``=`` without a backslash before it. A word that is no name, as in
 ``url=http://a/?b=c``, is a part of the value.
 
-``LEEF:2.0|vendor|product|version|event|^|a=1^b=two words``: tabs part the attributes; version 2.0
-may name another character, as such or as ``x5E``.
+``LEEF:2.0|vendor|product|version|event|^|a=1^b=two words``: tabs separate the attributes; version
+2.0 may name another character, as such or as ``x5E``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Reader(ABC):
 
     @abstractmethod
     def pairs(self, header: _Header, pipes: Positions) -> Pairs:
-        """What follows the header."""
+        """The attributes behind the header."""
 
 
 class CefReader(_Reader):
@@ -91,11 +91,8 @@ class LeefReader(_Reader):
 
 @dataclass(frozen=True)
 class _Header:
-    """The header ``CEF:0|vendor|product|...``, bare or behind anything: ``starts`` and ``ends`` of
-    its fields, and ``behind`` it.
-
-    ``named``: where the format's name stands; ``whole``: all fields too.
-    """
+    """The header ``CEF:0|vendor|product|...``, bare or behind anything. ``named``: rows with the
+    format's name; ``whole``: rows with all fields too."""
 
     flat: ByteColumn
     starts: list[Positions]
@@ -108,7 +105,7 @@ class _Header:
     def of(
         cls, bodies: pa.Array, flat: ByteColumn, name: bytes, count: int, pipes: Positions
     ) -> _Header:
-        """``count`` fields, of which the last may go to the end of the row."""
+        """Finds ``count`` fields, of which the last may go to the end of the row."""
         place = pc.find_substring(bodies, name).to_numpy(zero_copy_only=False)
         named = place >= 0
         begin = np.where(named, flat.starts + place + len(name), flat.ends)
@@ -133,8 +130,8 @@ class _Header:
 
 
 def _unescape_cef(texts: pa.Array) -> pa.Array:
-    r"""``\n`` and ``\r``, and of any of ``\ = |`` behind a backslash that alone. Of two line ends
-    side by side a pattern finds but one, so each is looked for twice."""
+    r"""Decodes ``\n``, ``\r`` and ``\``, ``=`` or ``|`` behind a backslash. A pattern finds only
+    one of two adjacent line ends, so each pattern runs twice."""
     for pattern, end in _LINE_ENDS * 2:
         texts = pc.replace_substring_regex(texts, pattern, end)
     return pc.replace_substring_regex(texts, r"\\([\\=|])", r"\1")
@@ -178,7 +175,6 @@ def _without_spaces(flat: ByteColumn, starts: Positions, ends: Positions) -> Pos
 
 
 def _delimiters(header: _Header, pipes: Positions) -> tuple[Positions, Positions]:
-    """The byte between attributes in each row, and where they begin."""
     flat = header.flat
     end = following(pipes, header.behind, flat.ends)
     window = flat.window(header.behind, 4, end).astype(np.int64)
@@ -214,7 +210,6 @@ def _attributes(header: _Header, pipes: Positions) -> Pairs:
 
 
 def _tokens(flat: ByteColumn, rows: Positions, begins: Positions, byte: int) -> Positions:
-    """Row, start and end of what is between the delimiters of these rows."""
     breaks = flat.find(chr(byte))
     first = np.searchsorted(breaks, begins[rows])
     counts = np.searchsorted(breaks, flat.ends[rows]) - first

@@ -1,10 +1,9 @@
 """Syslog lines, RFC 5424 and RFC 3164, a whole record batch at a time.
 
-A line that begins with ``<PRI>1 `` is RFC 5424, else RFC 3164: that needs a priority, or a time as
-in the files of syslog daemons. Without a time the line keeps the receiver's ``ts`` and ``host``. A
-wrong part has a reason, and the others are kept. Each step works on all rows of a form, with
-positions in the batch's flat bytes; headers that are not as the RFCs say take a second round of
-steps.
+A line that begins with ``<PRI>1 `` is RFC 5424, else RFC 3164, with a priority or a time as in the
+files of syslog daemons. Without a time the line keeps the receiver's ``ts`` and ``host``. A wrong
+part gets a reason, and the others are kept. Each step works on all rows of a form, with positions
+in the batch's flat bytes; headers that deviate from the RFCs take a second round of steps.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class SyslogReader:
 
 def parse(body: pa.Array, received: pa.Array, timezone: str | None = None) -> Found:
     """``received``: the times of lines without one, as timestamp[us]. ``timezone``: the IANA name
-    of the zone of times that name none, else UTC."""
+    of the zone of times without one, else UTC."""
     known = received.cast(pa.int64()).fill_null(0).to_numpy().copy()
     lines = _Lines(ByteColumn(body), known, timezone)
     lines.read()
@@ -92,7 +91,6 @@ class _Lines(Rfc5424, Rfc3164):
         return text(self.flat.column(self.starts[name], self.ends[name], self.present[name]))
 
     def _read_priority(self) -> tuple[Positions, Mask]:
-        """Where the header begins behind ``<PRI>``, and which rows are RFC 5424."""
         flat = self.flat
         starts = self.skip_byte_order_mark(flat.starts, flat.ends)
         opening = flat.window(starts, 4, flat.ends)

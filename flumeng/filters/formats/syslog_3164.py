@@ -17,8 +17,8 @@ _LONGEST_HEADER = 150
 
 
 class _Header:
-    """The time, its end, and where one stands; ``valid`` where it exists. No host follows where
-    ``nameless``; no ``=`` or ``,`` stands before ``plain``."""
+    """The time and its end in ``timed`` rows; ``valid`` if it exists in the calendar. No host
+    follows in ``nameless`` rows; no ``=`` or ``,`` precedes ``plain``."""
 
     def __init__(self, rows: int, micros: Positions, behind: Positions, timed: Mask) -> None:
         self.micros, self.behind, self.timed = micros, behind, timed
@@ -33,7 +33,7 @@ class _Header:
 
 class Rfc3164(SyslogFields):
     def read_3164(self, rows: Positions, header: Positions, ends: Positions) -> None:
-        """``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
+        """Reads ``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
         found = self._read_time(rows, header, ends)
         cursor = Cursor(self.flat, found.behind, ends)
         cursor.skip_spaces()
@@ -66,7 +66,6 @@ class Rfc3164(SyslogFields):
         self._read_tag(rows, content, ends, found.timed, marks)
 
     def _read_time(self, rows: Positions, header: Positions, ends: Positions) -> _Header:
-        """The time and what stands before it."""
         received = self.ts[rows]
         window = self.flat.window(header, timestamps.ISO_WIDTH, ends)
         micros, timed = timestamps.read_bsd(window, received)
@@ -110,8 +109,7 @@ class Rfc3164(SyslogFields):
         found.valid[chosen] = times.valid[where]
 
     def _skip_inner_header(self, rows: Positions, places: Positions, ends: Positions) -> Positions:
-        """Behind a relay's header: skip the device's own up to the message's name, and take its
-        host."""
+        """Behind a relay's header, skips the device's own, and takes its host."""
         percents = self.flat.find("%")
         if not len(percents):
             return places
@@ -140,7 +138,7 @@ class Rfc3164(SyslogFields):
         self.set("host", chosen, found.host_starts[where], found.host_ends[where], everything)
 
     def _skip_lone_colon(self, cursor: Cursor) -> Mask:
-        """A colon as a word, as Cisco ASA writes it behind a host or for none."""
+        """Skips a colon as a word, as Cisco ASA writes it behind a host or for none."""
         alone: Mask = cursor.byte() == ord(":")
         if alone.any():
             alone &= (cursor.byte(1) == ord(" ")) | (cursor.byte(1) == 0)
@@ -149,7 +147,7 @@ class Rfc3164(SyslogFields):
         return alone
 
     def _is_cisco(self, places: Positions, ends: Positions) -> Mask:
-        """Where `` %ASA`` or the like follows, so that the word before is a host."""
+        """Whether `` %ASA`` or the like follows, so that the word before is a host."""
         window = self.flat.window(places, 3, ends)
         capital = (window[2] >= ord("A")) & (window[2] <= ord("Z"))
         found: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
@@ -158,7 +156,7 @@ class Rfc3164(SyslogFields):
     def _read_tag(
         self, rows: Positions, content: Positions, ends: Positions, timed: Mask, marks: Positions
     ) -> None:
-        """``TAG:`` or ``TAG[PID]:`` at ``content``; else all is message."""
+        """Reads ``TAG:`` or ``TAG[PID]:`` at ``content``; else all is message."""
         mark = following(marks, content, ends)
         kind = self.flat.at(mark, ends)
         tagged = mark > content
@@ -192,8 +190,7 @@ class Rfc3164(SyslogFields):
         return found
 
     def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
-        """A tag without a time: a letter, ``%``, ``/`` or ``_`` first, and a colon before a space
-        or the end."""
+        """A tag without a time: a letter, ``%``, ``/`` or ``_`` first, and a closing colon."""
         first = self.flat.at(content, ends)
         letter = ((first | np.uint8(0x20)) >= ord("a")) & ((first | np.uint8(0x20)) <= ord("z"))
         letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))
@@ -204,7 +201,6 @@ class Rfc3164(SyslogFields):
 
 
 def _has_pairs(window: Bytes) -> Mask:
-    """Where a ``=`` or ``,`` stands behind the time."""
     behind = window[timestamps.BSD_WIDTH :]
     found: Mask = ((behind == ord("=")) | (behind == ord(","))).any(axis=0)
     return found
@@ -223,7 +219,7 @@ _SENTENCE[[word[0] for word in (*FORWARDED, *_REPEATED)]] = True
 
 
 def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tuple[Positions, Mask]:
-    """Where the host begins behind ``Message forwarded from ``, and where that stands."""
+    """The beginning of the host behind ``Message forwarded from ``, and the rows that have it."""
     rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
     behind = places.copy()
     found = np.zeros(len(places), np.bool_)
@@ -237,9 +233,9 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
 def are_hosts(
     flat: ByteColumn, starts: Positions, word_ends: Positions, ends: Positions, plain: Positions
 ) -> Mask:
-    """Which words may be hosts, and not sentences such as ``last message repeated 3 times``,
-    ``---`` or pairs. One with ``=`` or ``,`` may only in parentheses (UniFi); before ``plain``
-    neither stands."""
+    """Whether words may be hosts, unlike sentences such as ``last message repeated 3 times``,
+    ``---`` or pairs. A host has ``=`` or ``,`` only in parentheses (UniFi); neither occurs before
+    ``plain``."""
     first = flat.at(starts, ends)
     found: Mask = _FIRST[first]
     rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))

@@ -15,7 +15,7 @@ _BYTE_ORDER_MARK = (0xEF, 0xBB, 0xBF)
 
 
 class SyslogFields:
-    """The work on one batch. ``reasons``: why a part of a line was not read."""
+    """Fields of one batch. ``reasons``: why a part of a line was not read."""
 
     def __init__(self, flat: ByteColumn, received: Positions, timezone: str | None) -> None:
         rows = len(flat)
@@ -33,7 +33,6 @@ class SyslogFields:
     def fail(
         self, why: str, rows: Positions, where: Mask, starts: Positions, ends: Positions
     ) -> None:
-        """A part of some ``rows``, from ``starts`` to ``ends``, is wrong."""
         if not where.any():
             return
         failed = np.zeros(len(self.flat), np.bool_)
@@ -52,7 +51,6 @@ class SyslogFields:
         self.present[name][rows] = present
 
     def set_local(self, rows: Positions, micros: Positions, local: Mask) -> None:
-        """Convert local times to UTC."""
         zoneless = np.flatnonzero(local)
         if self.timezone and len(zoneless):
             received = self.ts[rows[zoneless]]

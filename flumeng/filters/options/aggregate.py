@@ -54,7 +54,6 @@ class Value:
 
 
 def value(text: str) -> Value:
-    """Raises ValueError."""
     match = _CALL.fullmatch(text.strip())
     function = match["function"] if match else ""
     argument = (match["argument"] or "").strip() if match else ""
@@ -78,7 +77,7 @@ class Aggregate(FilterOptions):
     """Makes counts, sums, extremes and histograms of each key and window of event time, as far as
     one split of a batch has its events.
 
-    A key and window has several rows, which whoever reads puts together: a late event is in one
+    A key and window has several rows, which the reader puts together: a late event is in one
     more row of its window. A row is of the first of its events.
     """
 

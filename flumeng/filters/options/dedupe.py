@@ -15,7 +15,7 @@ from flumeng.platform.options.option import option
 class Dedupe(FilterOptions):
     """Keeps the first of events that have the same values in some columns.
 
-    It sees one split of a batch: what comes again in another one stays.
+    It sees one split of a batch: a repetition in another one stays.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"

@@ -1,7 +1,5 @@
 """The options ``fields`` and ``schema``: ``{ms: "took.ms BIGINT"}``, or a schema in Spark DDL.
-
-Paths are names with points between them; other names stand in backticks.
-"""
+Paths are names with points between them; other names stand in backticks."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ _TYPE = re.compile(
     r"(STRING|BINARY|BOOLEAN|TINYINT|SMALLINT|INT|INTEGER|BIGINT|FLOAT|DOUBLE|DECIMAL|DATE|"
     r"TIMESTAMP|STRUCT|ARRAY|MAP)\b"
 )
-"""Spark's own names."""
 _NAMES = re.compile(_NAME)
 
 
@@ -57,7 +54,6 @@ def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Nam
 
 
 def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool) -> Columns:
-    """Raises ValueError."""
     from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
     found: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}

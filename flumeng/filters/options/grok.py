@@ -42,8 +42,8 @@ _FIELD = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Grok:
-    """``regex`` has a group ``f0`` for the first of ``fields``, column names, and so on; ``types``
-    are in Spark DDL."""
+    """``regex`` has groups ``f0``, ``f1``, ... for ``fields``, the columns; ``types`` are in Spark
+    DDL."""
 
     regex: str
     fields: tuple[str, ...]
@@ -63,7 +63,7 @@ def check_name(text: str) -> None:
 
 
 def written_out(pattern: str, more: Mapping[str, str]) -> Grok:
-    """``more``: patterns beside the library. Raises ValueError."""
+    """Expands a pattern; ``more``: patterns beside the library. Raises ValueError."""
     writer = _Writer({**library(), **more})
     regex = "".join(writer.parts(pattern, ()))
     if not writer.fields:

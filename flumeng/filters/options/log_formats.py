@@ -129,7 +129,7 @@ def columns(log_format: str) -> dict[str, str]:
 
 
 def _distinct(part: Variable, taken: set[str]) -> Variable:
-    """Columns have different names, and one time sets ``ts``."""
+    """Ensures that columns have different names, and one time sets ``ts``."""
     own = re.sub(r"\W", "", part.said.lstrip("$%"), flags=re.ASCII).lower()
     if part.time is not None:
         if "ts" not in taken:
@@ -179,7 +179,6 @@ def _of_apache(log_format: str) -> Iterator[Part]:
 
 
 def _directive(said: str, letter: str, argument: str | None) -> Variable:
-    """Raises ValueError."""
     if letter == "r":
         return Variable(said, "")
     if letter in _NAMED and argument:

@@ -95,7 +95,7 @@ class Parse(FilterOptions):
     """Reads the body of each event and adds a column for each thing found in it.
 
     An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
-    [Parsing](../parsing.md) tells what each format takes.
+    [Parsing](../parsing.md) describes each format.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.parse:ParseFilter"
@@ -274,7 +274,7 @@ def columns_of(types: Mapping[str, str]) -> Columns:
 
 
 def _without_own(columns: Columns) -> dict[str, Kind]:
-    """``ts`` and ``host`` set the event's own. Raises ValueError."""
+    """Removes ``ts`` and ``host``, which set the event's own. Raises ValueError."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
             raise ValueError(f"{name} sets the event's own: it has to be a {RECEIVED[name].name}")

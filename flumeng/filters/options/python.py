@@ -14,7 +14,7 @@ from flumeng.platform.options.texts import check_argument, check_function
 
 @dataclass(frozen=True)
 class Python(FilterOptions):
-    """Calls a function with each Arrow batch of events; what it returns goes on.
+    """Calls a function with each Arrow batch of events; the batch that it returns goes on.
 
     The module is one that is installed where the node collects, and that the node's policy names.
     """

@@ -26,7 +26,8 @@ def check_kind(text: str) -> None:
 
 @dataclass(frozen=True)
 class Redact(FilterOptions):
-    """Masks, hashes or removes what is private in columns: what it finds there, or all of them."""
+    """Masks, hashes or removes private texts in columns: the parts that it finds there, or whole
+    values."""
 
     implementation: ClassVar[str] = "flumeng.filters.redact:RedactFilter"
 

@@ -14,7 +14,7 @@ from flumeng.platform.options.option import option
 class Sample(FilterOptions):
     """Keeps a part of the events, or all events of a part of the keys.
 
-    What is kept is chosen by a hash: the same events and keys in every batch, task and flow.
+    A hash chooses the kept ones: the same events and keys in every batch, task and flow.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.sample:SampleFilter"

@@ -74,7 +74,6 @@ class Set(FilterOptions):
 
 
 def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
-    """Raises ValueError."""
     kinds = [_kind_of(part, columns) for part in parts if isinstance(part, templates.Field)]
     if len(parts) == 1 and kinds:
         return kinds[0]

@@ -23,8 +23,6 @@ def is_attribute(name: str, columns: Columns) -> bool:
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or the entry ``key`` of ``attrs``."""
-
     name: str
     key: str | None = None
 
@@ -33,7 +31,6 @@ Part = str | Field
 
 
 def parse(text: str) -> tuple[Part, ...]:
-    """Raises ValueError."""
     parts: list[Part] = []
     for token in _TOKENS.finditer(text):
         if token["brace"]:

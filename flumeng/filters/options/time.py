@@ -17,8 +17,8 @@ from flumeng.platform.options.patterns import check_timezone
 class Time(FilterOptions):
     """Reads a time out of a column of texts or numbers, into `ts` or another column.
 
-    An event whose time is of no format keeps what it has, with the reason in the attribute
-    `parse_error`; one whose column is null keeps what it has.
+    An event whose time is of no format keeps its earlier value, with the reason in the attribute
+    `parse_error`; one whose column is null keeps it too.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.time:TimeFilter"

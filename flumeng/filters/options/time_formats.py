@@ -65,7 +65,7 @@ NAMED: Mapping[str, str] = {
 ISO = ("iso8601", "rfc3339")
 """Read by ``iso8601``; their patterns only restrict the texts."""
 UNITS: Mapping[str, int] = {"unix": 1, "unix_ms": 10**3, "unix_us": 10**6, "unix_ns": 10**9}
-"""How many are a second; these formats are of numbers too."""
+"""Units per second of the formats that also read numbers."""
 
 
 def check(text: str) -> None:

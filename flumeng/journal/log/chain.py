@@ -1,7 +1,5 @@
-"""The segments of one journal, oldest first; the last one is active, the others are sealed.
-
-One thread changes the chain, any thread reads it: it is replaced, never changed in place.
-"""
+"""The segments of one journal, oldest first: the last is active, the others are sealed. One thread
+changes the chain, any thread reads it: the tuple is replaced, never changed in place."""
 
 from __future__ import annotations
 
@@ -32,17 +30,15 @@ class Chain:
         return self._sealed_bytes + self.active.length
 
     def add(self, fresh: Segment) -> None:
-        """Seals the active segment and adds the next one."""
         self._sealed_bytes += self.active.length
         self._segments = (*self._segments, fresh)
 
     def acked(self, ack: int) -> int:
-        """The number of oldest segments with all events below ``ack``, without the active one."""
+        """Counts the oldest sealed segments with all events below ``ack``."""
         ends = (after.base for after in self._segments[1:])
         return sum(1 for _ in itertools.takewhile(lambda end: end <= ack, ends))
 
     def expired(self, ack: int, limits: Limits) -> int:
-        """The number of acked segments to drop now."""
         parts = self._segments[: self.acked(ack)]
         now = time.time()
         return limits.expired(
@@ -57,14 +53,12 @@ class Chain:
         return self._segments[number]
 
     def drop(self, count: int) -> tuple[Segment, ...]:
-        """Removes the oldest ones."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         self._sealed_bytes -= sum(part.length for part in gone)
         return gone
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """The frames of [start, end), in order; ``end`` must be safe. Raises BelowFloorError and
-        CorruptError."""
+        """Yields frames of [start, end); ``end`` is safe. Raises BelowFloorError, CorruptError."""
         segments = self._segments
         if start < segments[0].base:
             raise BelowFloorError(
@@ -76,7 +70,7 @@ class Chain:
                 yield from part.windows(max(start, part.base), min(end, part_end))
 
     def check(self, *, sound: bool) -> None:
-        """Asserts the invariants; in a ``sound`` journal files have their lengths."""
+        """Asserts the invariants; in a ``sound`` journal also the lengths of the files."""
         bases = [part.base for part in self._segments]
         assert bases == sorted(set(bases))
         assert self._sealed_bytes == sum(part.length for part in self._segments[:-1])

@@ -1,8 +1,8 @@
-"""The checkpoint: one block of 512 bytes that says how far a journal is on disk.
+"""The checkpoint: one block of 512 bytes that records how far a journal is on disk.
 
-It is written in place after each sync of the data, so it may be behind the data but never ahead.
-What lies below its offset was acknowledged and is never cut away. It needs no new disk space, so a
-full disk cannot stop it.
+It is written in place after each sync of the data, so it may lag the data but never leads it.
+Recovery never truncates below its offset: those events were acknowledged. It needs no new disk
+space, so a full disk cannot stop it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ FIELDS = struct.Struct("<4sBBBBQQQQQ16s16sQQ")
 _CRC = struct.Struct("<I")
 
 Durability = Literal["disk", "spill", "memory", "replicated"]
-"""What must have happened to an event before it is acknowledged: synced, written, taken, or synced
-on every replica in sync."""
+"""The condition for an ack: synced, written, received, or synced on every in-sync replica."""
 
 NO_BOOT = bytes(16)
 NO_BARRIER = 2**64 - 1
@@ -41,12 +40,9 @@ _DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All events below ``safe`` are on disk: those below ``offset`` in the segment ``segment``, and
-    all segments before it.
-
-    ``boot`` is set while some may be in the kernel of that boot only. Readers stop at ``barrier``,
-    where a loss is not accepted yet. ``lost`` counts lost events.
-    """
+    """All events below ``safe`` are on disk: up to ``offset`` in ``segment``, and all earlier
+    segments. ``boot`` is set while some events may be only in the kernel of that boot. Readers stop
+    at ``barrier``, an unaccepted loss."""
 
     journal: bytes
     term: int
@@ -82,7 +78,6 @@ class Checkpoint:
 
     @classmethod
     def unpack(cls, block: bytes, journal: bytes, path: Path) -> Checkpoint:
-        """Raises CorruptError, which names ``path``."""
         if len(block) != BLOCK_BYTES:
             raise CorruptError(f"{path}: {len(block)} bytes, a checkpoint has {BLOCK_BYTES}")
         body = block[: -_CRC.size]
@@ -114,8 +109,6 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The open checkpoint file, for one writer."""
-
     def __init__(self, path: Path, disk: Disk, clock: Callable[[], float] = time.monotonic) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._disk = disk
@@ -123,12 +116,12 @@ class CheckpointFile:
         self._synced_at = clock()
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Overwrites the block, in the page cache: it survives the process."""
+        """Overwrites the block in the page cache: it survives the process."""
         self._disk.write(self._fd, [checkpoint.pack()], 0)
 
     def sync(self, *, now: bool) -> None:
-        """Syncs the block ``now``, or when the last sync is 100 ms ago. After a power cut an older
-        block only widens the possibly torn tail."""
+        """Syncs ``now``, or 100 ms after the last sync: an older block only widens a possibly torn
+        tail."""
         if now or self._clock() - self._synced_at >= SYNC_INTERVAL_SECONDS:
             self._disk.sync(self._fd)
             self._synced_at = self._clock()
@@ -138,7 +131,7 @@ class CheckpointFile:
 
 
 def read(path: Path, journal: bytes) -> Checkpoint:
-    """Raises CorruptError when it is missing, cut short or damaged."""
+    """Raises CorruptError for a missing, truncated or damaged checkpoint."""
     try:
         block = path.read_bytes()
     except FileNotFoundError as error:

@@ -1,5 +1,4 @@
-"""Protocols of journals: for group commit, and for those that write, serve and keep them.
-``Journal`` documents each method."""
+"""Protocols of journals, for group commit and for readers; ``Journal`` documents each method."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Encoded = TypeVar("Encoded")
 
 
 class Appendable(Protocol[Encoded]):
-    """Takes events. ``encode`` is thread-safe, and raises as ``Payload.encode``. An append that
-    raised HeldError is repeated with the same events."""
+    """A journal that group commit writes. ``encode`` is thread-safe and raises as
+    ``Payload.encode``; after HeldError an append is repeated with the same events."""
 
     id: str
 
@@ -36,11 +35,11 @@ class Appendable(Protocol[Encoded]):
     def append_encoded(self, payload: Encoded) -> int: ...
     def sync(self) -> int: ...
     def confirms(self, end: int) -> bool:
-        """After a sync: whether events below ``end`` may be acknowledged. If not yet, the callback
-        of ``on_confirmed`` follows."""
+        """Whether events below ``end`` may be acknowledged, asked after a sync. If not yet, the
+        callback of ``on_confirmed`` follows."""
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """``wake`` is called when ``confirms`` may differ. Set once, before the first append."""
+        """Sets the callback for changes of ``confirms``; called once, before the first append."""
 
     def tend(self) -> None: ...
     def trim(self, ack: int) -> None: ...
@@ -105,7 +104,7 @@ class Log(Protocol):
 @dataclass(frozen=True, slots=True)
 class Position:
     """Events of [floor, safe) can be read; ``held`` more lie behind an unaccepted loss. A ``full``
-    journal takes no events until some are acked."""
+    journal accepts no events until some are acked."""
 
     term: int
     floor: int

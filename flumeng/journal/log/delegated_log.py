@@ -1,4 +1,4 @@
-"""The part of a ``Log`` that is delegated to a journal."""
+"""Delegates the attributes of a ``Log`` to a journal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 
 class _Delegated(Generic[T]):
-    """An attribute of the ``_journal`` of its owner."""
-
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
@@ -30,7 +28,7 @@ class _Delegated(Generic[T]):
 
 
 class DelegatedLog:
-    """``_journal`` may be replaced; all of them have these ``listeners``."""
+    """Delegates to ``_journal``, which may be replaced; ``listeners`` stay the same."""
 
     _journal: Journal
     listeners: Listeners

@@ -1,4 +1,4 @@
-"""The directory of a journal: created whole or not at all, and open in one process at a time."""
+"""The directory of a journal: created atomically, and locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def create(
     replica: Replica | None = None,
     base: int = 0,
 ) -> None:
-    """Makes a journal without events, whose first seq will be ``base``: under a hidden name,
-    synced, then renamed. Leaves nothing behind when it raises UserError or OSError."""
+    """Creates a journal without events, with first seq ``base``: under a hidden name, synced, then
+    renamed. Nothing remains after UserError or OSError."""
     if path.exists():
         raise UserError(f"{path} exists already")
     _make_parents(path.parent, disk)
@@ -87,7 +87,6 @@ def _fill(
 
 
 def _make_parents(directory: Path, disk: Disk) -> None:
-    """Makes missing directories, with their names synced."""
     if not directory.exists():
         _make_parents(directory.parent, disk)
         directory.mkdir(exist_ok=True, mode=0o700)
@@ -95,7 +94,7 @@ def _make_parents(directory: Path, disk: Disk) -> None:
 
 
 def hidden(path: Path) -> Path:
-    """The free name of a journal that is being made or removed."""
+    """Clears and returns the hidden name of a journal that is being created or removed."""
     name = path.with_name(f".{path.name}{_HIDDEN}")
     if name.exists():
         shutil.rmtree(name)
@@ -103,7 +102,7 @@ def hidden(path: Path) -> Path:
 
 
 def find(parent: Path) -> list[Path]:
-    """The journals in a directory; deletes the rest of interrupted creations and removals."""
+    """Lists the journals in a directory; deletes remains of interrupted creations and removals."""
     if not parent.exists():
         return []
     for left_over in parent.glob(f".*{_HIDDEN}"):
@@ -112,7 +111,7 @@ def find(parent: Path) -> list[Path]:
 
 
 def lock(path: Path, *, make: bool = True) -> int:
-    """Locks the journal until the descriptor is closed. Raises UserError."""
+    """Locks the journal until the descriptor is closed. Raises UserError if it is in use."""
     how = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
     fd = os.open(path / _LOCK, how | os.O_CLOEXEC, 0o600)
     try:
@@ -124,7 +123,6 @@ def lock(path: Path, *, make: bool = True) -> int:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process has the journal open."""
     try:
         os.close(lock(path, make=False))
     except UserError:
@@ -135,12 +133,12 @@ def in_use(path: Path) -> bool:
 
 
 def spare(path: Path) -> Path:
-    """A file with reserved blocks, for a new segment on a full disk."""
+    """A file of reserved blocks, for a new segment on a full disk."""
     return path / _SPARE
 
 
 def make_spare(path: Path, disk: Disk) -> None:
-    """Makes the spare file, if there is room."""
+    """Reserves the spare file, if there is room."""
     file = spare(path)
     if file.exists():
         return
@@ -156,7 +154,7 @@ def make_spare(path: Path, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Translates OSError while a journal is made or opened."""
+    """Translates OSError while a journal is created or opened."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,5 @@
-"""The file system adapter for everything in a journal that must survive a crash.
-
-It decides nothing; errors leave as ``OSError``. Tests replace it to fail writes and syncs, and to
-learn what a power cut keeps.
-"""
+"""The file system adapter of journals; errors leave as ``OSError``. Tests replace it to fail writes
+and syncs and to model power cuts."""
 
 from __future__ import annotations
 
@@ -16,15 +13,13 @@ from typing import Any
 
 from flumeng.platform.metrics.histogram import Histogram
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a write says when there is no more room
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write without room
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # of this process; of the system
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Disk:
-    """A real disk. Stateless."""
-
     def write(self, fd: int, parts: Sequence[Any], offset: int) -> None:
         """Writes all parts from ``offset`` on; continues short writes."""
         left = [view for part in parts if (view := memoryview(part).cast("B")).nbytes]
@@ -43,7 +38,7 @@ class Disk:
         os.fdatasync(fd)
 
     def sync_directory(self, directory: Path, opened: int | None = None) -> None:
-        """Syncs the names in the directory; ``opened`` is its descriptor, if there is one."""
+        """Syncs the names in the directory; ``opened`` is its descriptor, if it is open already."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY) if opened is None else opened
         try:
             os.fsync(fd)
@@ -57,7 +52,7 @@ class Disk:
         return status.f_bavail * status.f_frsize
 
     def boot(self) -> bytes:
-        """16 bytes that identify this boot of the machine; random if unknown, as another boot."""
+        """Identifies this boot of the machine by 16 bytes, random if unknown."""
         try:
             return uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (OSError, ValueError):

@@ -1,16 +1,16 @@
-"""Frames whose events only those read who have a key: AES-256-GCM, frame by frame.
+"""Encryption of events, frame by frame: AES-256-GCM.
 
     message of an encrypted frame: key id (8 bytes) | salt (16) | nonce (12) | ciphertext | tag (16)
 
-The cipher's key is made from the journal's key, the salt and the journal's identity (HKDF-SHA256).
-A ``Sealer`` draws a salt when it is made, keeps it in memory only, and counts its frames in the
-nonce. Nothing of a nonce comes from a place on disk or from what an earlier process has written, so
-neither a torn tail that is written anew nor a copy of the files makes one be used twice. Half of
-the nonce is drawn as well, for a process whose memory was copied while it ran.
+HKDF-SHA256 derives the cipher's key from the journal's key, the salt and the journal's identity. A
+``Sealer`` draws a salt when it is made, keeps it in memory only, and counts its frames in the
+nonce. No part of a nonce depends on a place on disk or on data of an earlier process, so neither a
+rewritten torn tail nor copied files reuse one. Half of the nonce is random as well, in case the
+memory of a running process is copied.
 
-The frame's header (its checksums aside), its source state, key id, salt and nonce are authenticated
-with the events: none of it can be changed, and no frame passes at another place. The frame's own
-checksum is over what lies on disk, so whoever scans, recovers and repairs needs no key.
+The frame's header (except its checksums), source state, key id, salt and nonce are authenticated
+with the events: no frame passes changed or at another place. The frame's own checksum covers the
+bytes on disk, so scans, recovery and repair need no key.
 """
 
 from __future__ import annotations
@@ -54,15 +54,14 @@ assert _ENVELOPE.size + TAG_BYTES == ENCRYPTION_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``id`` names it in frames and messages, without revealing it."""
+    """``id`` names the key in frames and messages without revealing it."""
 
     id: str
     material: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, text: str, reference: str) -> Key:
-        """A secret's 32 bytes in hexadecimal digits or base64. Raises UserError without the
-        text."""
+        """Parses 32 bytes as hexadecimal digits or base64. The UserError omits the text."""
         material = b""
         with suppress(ValueError):  # whose trace would show the text
             material = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else _from_base64(text)
@@ -82,13 +81,12 @@ def _from_base64(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Keyring:
-    """Keys by their secrets' references; the first is for new frames."""
+    """Keys by the references of their secrets; the first encrypts new frames."""
 
     keys: Mapping[str, Key]
 
     @classmethod
     def resolve(cls, references: Iterable[str]) -> Keyring:
-        """Raises UserError for a secret that is missing or no key."""
         return cls({name: Key.parse(secrets.resolve(name), name) for name in references})
 
     @property
@@ -106,8 +104,8 @@ class Keyring:
         )
 
     def opened(self, frame: pa.Buffer, header: FrameHeader) -> tuple[pa.Buffer, FrameHeader]:
-        """The decrypted frame; a plain one as it is. Raises KeyMissingError, and BadFrameError for
-        a changed frame."""
+        """Decrypts a frame; returns a plain one unchanged. Raises KeyMissingError,
+        BadFrameError."""
         if not header.encrypted:
             return frame, header
         key_id, salt, nonce = _ENVELOPE.unpack_from(frame, header.message_offset)
@@ -134,13 +132,11 @@ NO_KEYS = Keyring({})
 
 
 def key_of(frame: pa.Buffer, header: FrameHeader) -> str:
-    """The id of a frame's key."""
     key_id, _, _ = _ENVELOPE.unpack_from(frame, header.message_offset)
     return bytes(key_id).hex()
 
 
 def aligned(parts: Iterable[Any], size: int) -> pa.Buffer:
-    """Joins parts in a buffer with Arrow's alignment."""
     buffer = pa.allocate_buffer(size)
     view, at = memoryview(buffer).cast("B"), 0
     for part in parts:
@@ -151,7 +147,6 @@ def aligned(parts: Iterable[Any], size: int) -> pa.Buffer:
 
 
 def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) -> bytes | None:
-    """None when authentication fails."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415  loads OpenSSL
 
     try:
@@ -162,7 +157,7 @@ def _decrypted(cipher: Any, nonce: bytes, sealed: pa.Buffer, associated: bytes) 
 
 
 class Sealer:
-    """Encrypts frames of one journal, for the one thread that appends."""
+    """Encrypts frames of one journal, for its appending thread."""
 
     def __init__(
         self, key: Key, journal: bytes, chance: Callable[[int], bytes] = os.urandom
@@ -175,7 +170,7 @@ class Sealer:
     def seal(
         self, header: FrameHeader, state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """The encrypted frame's header and buffers, different at each call."""
+        """Returns the encrypted frame's header and buffers, different at each call."""
         if self._count == FRAMES_A_SALT:
             self._begin()
         nonce = _NONCE.pack(self._count, self._chance(8))
@@ -196,7 +191,6 @@ class Sealer:
 
 
 def _associated(header: FrameHeader, envelope: Any, state: Any) -> bytes:
-    """The authenticated data beside the events."""
     return b"".join((header.identity, bytes(envelope), bytes(state)))
 
 

@@ -7,13 +7,12 @@ from flumeng.platform.errors import CorruptError, NotAllowedError, UnavailableEr
 
 
 class JournalFailedError(CorruptError):
-    """After a failed write or sync the content of the disk is unknown: this journal takes nothing
-    more. Reopening recovers from the synced checkpoint."""
+    """A write or sync failed, so the content of the disk is unknown: the journal rejects appends
+    until it is reopened."""
 
 
 class HeldError(UnavailableError):
-    """The journal cannot take the frame now; nothing was written. ``cause`` says in a few words
-    what has to change."""
+    """The journal cannot append now and wrote nothing; ``cause`` is a short reason."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
@@ -21,7 +20,7 @@ class HeldError(UnavailableError):
 
 
 class DiskFullError(HeldError):
-    """No room on the disk, in the journal's limit, or in that of all journals."""
+    """The disk, the journal or all journals together have reached their limit."""
 
 
 class OutOfDescriptorsError(HeldError):
@@ -33,19 +32,19 @@ class NotServedError(UnavailableError):
 
 
 class KeyMissingError(UnavailableError):
-    """The key of encrypted events is not here; they wait for it."""
+    """The key of encrypted events is missing; they wait for it."""
 
 
 class DeniedError(NotAllowedError):
-    """The caller is not authorized, or not authenticated."""
+    """The caller is not authenticated or not authorized."""
 
 
 class TapDeniedError(NotAllowedError):
-    """The node's policy does not allow to tap that flow."""
+    """The node's policy forbids taps of that flow."""
 
 
 class TapsBusyError(UnavailableError):
-    """The taps of the server have reached their limit: try again."""
+    """The server has reached its limit of taps; retry later."""
 
 
 class DataLossError(CorruptError):
@@ -57,11 +56,11 @@ class BelowFloorError(DataLossError):
 
 
 class AboveSafeError(DataLossError):
-    """The range ends above what is on disk."""
+    """The range ends above the durable events."""
 
 
 def held(what: str, error: OSError) -> HeldError | None:
-    """A HeldError for errors that pass: a full disk, too many open files."""
+    """Returns a HeldError for temporary errors: a full disk, too many open files."""
     if error.errno in FULL:
         return DiskFullError(f"{what}: {error.strerror}", f"disk full: {error.strerror}")
     if error.errno in OUT_OF_DESCRIPTORS:

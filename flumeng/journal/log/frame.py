@@ -1,11 +1,12 @@
-"""A frame: one record batch with everything needed to know that it is the right one, unharmed.
+"""A frame: one record batch with a checksummed header that identifies its place in a journal.
 
     header (64 bytes) | source state (JSON, may be empty) | Arrow IPC record-batch message
 
-Each part begins on a multiple of 64 bytes, the padding is zeros. One CRC covers all that follows
-the header, another the header itself, which holds the first CRC and the frame's identity (journal,
-term, sequence numbers). So no bit of a frame is unguarded, a frame of another journal or place
-never passes, and a scan over headers can trust their lengths without reading the rest.
+Each part begins on a multiple of 64 bytes, padded with zeros. One CRC covers everything after the
+header. Another covers the header itself, with the first CRC and the frame's identity (journal,
+term, sequence numbers). So every bit is checked, a frame of another journal or place never passes,
+and a scan over headers can trust their lengths without reading the rest.
+
 Arrow IPC itself has no checksum: most flipped bits would read back as wrong data.
 """
 
@@ -28,7 +29,7 @@ from flumeng.platform.errors import CorruptError, UserError
 
 ALIGNMENT = 64
 MAX_ROWS = 65_536
-TARGET_BYTES = 4 << 20  # of raw events: what a builder of batches should aim at, at most
+TARGET_BYTES = 4 << 20  # of raw events: the most that a builder of batches should aim at
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_STATE_BYTES = 16 << 20
 MAX_WHOLE_STATE_BYTES = 1 << 30  # at the beginning of a segment
@@ -72,7 +73,7 @@ class BadFrameError(CorruptError):
 
 
 def identity(journal: str) -> bytes:
-    """The 16 bytes that identify a journal in its files, from its id."""
+    """Derives the 16 bytes that identify a journal in its files."""
     return uuid.uuid5(_NAMESPACE, journal).bytes
 
 
@@ -82,8 +83,7 @@ def padded(length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The first 64 bytes of a frame with seqs [first_seq, end). A frame of ``lost`` events is a
-    header alone."""
+    """The first 64 bytes of a frame with seqs [first_seq, end), and all of a ``lost`` one."""
 
     journal: bytes
     term: int
@@ -101,7 +101,6 @@ class FrameHeader:
 
     @property
     def crc(self) -> int:
-        """The header's checksum, which covers the whole frame."""
         return int(crc32c(self._fields()))
 
     @property
@@ -115,7 +114,7 @@ class FrameHeader:
 
     @property
     def identity(self) -> bytes:
-        """Its fields without checksums, which depend on the bytes on disk."""
+        """The fields without checksums, which depend on the bytes on disk."""
         return replace(self, payload_crc=0)._fields()
 
     def pack(self) -> bytes:
@@ -140,8 +139,8 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, data: Any, offset: int, journal: bytes) -> FrameHeader:
-        """Checks the header at ``offset``, where the buffer has 64 bytes or fewer. Raises
-        BadFrameError. Its lengths are bounded."""
+        """Checks the header at ``offset`` and bounds its lengths. Raises BadFrameError, and
+        UserError for an unknown format."""
         view = memoryview(data)[offset : offset + HEADER_BYTES]
         if len(view) < HEADER_BYTES:
             raise BadFrameError("the header is cut short")
@@ -171,8 +170,7 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A valid frame without its place in a journal. ``state``: changed keys of source state; None
-    deletes one."""
+    """A frame without its place. ``state``: changed keys of source state; None deletes one."""
 
     rows: int
     state: dict[str, object]
@@ -205,7 +203,6 @@ class Payload:
         return blob
 
     def at(self, journal: bytes, term: int, first_seq: int) -> tuple[FrameHeader, list[Any]]:
-        """The header for a place, and the buffers to write."""
         header = FrameHeader(
             journal, term, first_seq, self.rows, self.state_bytes, self.message.size, self.crc
         )
@@ -213,7 +210,6 @@ class Payload:
 
 
 def payload_of(state: Any, message: Sequence[Any]) -> tuple[list[Any], int]:
-    """The bytes after a header, and their checksum."""
     size = sum(memoryview(part).nbytes for part in message)
     parts = [state, _padding(len(state)), *message, _padding(size)]
     crc = 0
@@ -239,12 +235,9 @@ def decode(frame: pa.Buffer, journal: bytes) -> tuple[FrameHeader, pa.RecordBatc
 
 
 def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
-    """The events of a verified frame; uncompressed ones are not copied.
-
-    A frame at an odd address is moved first, since Arrow needs aligned columns. A checksum does not
-    prove that a writer was sound: all offsets and lengths are validated before they are followed.
-    Raises BadFrameError, also for lost or encrypted events.
-    """
+    """Reads the events of a verified frame, without copying uncompressed ones. A checksum does not
+    prove that the writer was sound: all offsets and lengths are validated before use. Raises
+    BadFrameError, also for lost or encrypted events."""
     if header.encrypted:
         raise BadFrameError(f"the events of seqs {header.first_seq} to {header.end} are encrypted")
     if header.lost:
@@ -269,7 +262,7 @@ def events(frame: pa.Buffer, header: FrameHeader) -> pa.RecordBatch:
 
 
 def _require_times(batch: pa.RecordBatch) -> None:
-    """Arrow takes any number for a time; sinks need years that exist."""
+    """Arrow accepts any number as a time; sinks need the years 1 to 9999."""
     times = batch.column(1)
     if len(times):
         micros = np.frombuffer(times.buffers()[1], np.int64, len(times), 8 * times.offset)
@@ -278,7 +271,7 @@ def _require_times(batch: pa.RecordBatch) -> None:
 
 
 def encode_state(state: Mapping[str, object]) -> bytes:
-    """Empty for no state. Raises UserError above 16 MiB."""
+    """Returns no bytes for an empty state. Raises UserError above 16 MiB."""
     blob = json.dumps(state, separators=(",", ":")).encode() if state else b""
     if len(blob) > MAX_STATE_BYTES:
         raise UserError(f"source state has {len(blob)} bytes, the limit is {MAX_STATE_BYTES}")
@@ -286,7 +279,6 @@ def encode_state(state: Mapping[str, object]) -> bytes:
 
 
 def decode_state(blob: Any) -> dict[str, object]:
-    """Raises BadFrameError."""
     if not len(blob):
         return {}
     try:
@@ -299,8 +291,8 @@ def decode_state(blob: Any) -> dict[str, object]:
 
 
 def encode_whole_state(state: Mapping[str, object]) -> bytes:
-    """As ``encode_state``, up to 1 GiB: above 16 MiB as several lines of JSON, encoded one at a
-    time so that other threads run in between."""
+    """As ``encode_state``, up to 1 GiB: above 16 MiB as several lines of JSON, each encoded alone
+    so that other threads run in between."""
     entries = iter(state.items())
     parts = []
     while part := dict(itertools.islice(entries, STATE_KEYS_AT_ONCE)):
@@ -314,7 +306,6 @@ def encode_whole_state(state: Mapping[str, object]) -> bytes:
 
 
 def decode_whole_state(blob: bytes) -> dict[str, object]:
-    """Raises BadFrameError."""
     state: dict[str, object] = {}
     for part in blob.split(b"\n"):
         state.update(decode_state(part))
@@ -350,7 +341,7 @@ def _lz4_pays(batch: pa.RecordBatch) -> bool:
 
 
 def _repeated_bytes(batch: pa.RecordBatch) -> int:
-    """Of host and attributes; of a slice, those of the whole array."""
+    """Bytes of host and attributes; for a slice, those of the whole array."""
     texts = batch.column(2), batch.column(3).keys, batch.column(3).items
     return sum(column.buffers()[2].size for column in texts)
 
@@ -368,8 +359,8 @@ _PROLOGUE_BYTES = _prologue_bytes()
 
 
 def unpacked_bytes(message: pa.Message) -> int:
-    """Memory needed to read a record batch beside its message; 0 when uncompressed. Raises
-    CorruptError for another kind of message and an invalid flatbuffer."""
+    """Memory needed to unpack a record batch; 0 when uncompressed. Raises CorruptError for another
+    kind of message and for an invalid flatbuffer."""
     if message.type != "record batch":
         raise CorruptError(f"the message is no record batch but a {message.type}")
     metadata = memoryview(message.metadata)
@@ -391,7 +382,7 @@ def unpacked_bytes(message: pa.Message) -> int:
 
 
 def _field(data: Any, table: int, number: int) -> int:
-    """Where a field of a table lies; 0 for its default."""
+    """The position of a flatbuffer table's field; 0 for its default."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
     slot = 4 + 2 * number

@@ -1,8 +1,4 @@
-"""Scans the frames of one segment file, for tools on closed journals.
-
-Every bit of a good frame is checked; after a damaged header the scan goes on at the next whole
-frame.
-"""
+"""Scans one segment file of a closed journal frame by frame, and resumes after damage."""
 
 from __future__ import annotations
 
@@ -31,8 +27,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """A valid frame. ``batch`` is None when its events are lost, or encrypted with the missing key
-    ``locked``."""
+    """A valid frame; ``batch`` is None for lost events or without their key ``locked``."""
 
     offset: int
     header: FrameHeader
@@ -43,8 +38,6 @@ class Good:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Bytes [offset, end) that are no frame."""
-
     offset: int
     end: int
     why: str
@@ -53,8 +46,8 @@ class Bad:
 def scan(
     fd: int, first: int, size: int, journal: bytes, keyring: Keyring = NO_KEYS
 ) -> Iterator[Good | Bad]:
-    """Everything from ``first`` to ``size``, in order. Without their key encrypted frames are
-    checked by checksums only. Raises UserError for an unknown format."""
+    """Yields everything from ``first`` to ``size``. Raises UserError for an unknown format. Without
+    their key, encrypted frames are checked by checksums only."""
     offset = first
     while offset < size:
         end = size
@@ -85,7 +78,7 @@ def _look_into(offset: int, header: FrameHeader, frame: pa.Buffer, keyring: Keyr
 
 
 def _next_frame(fd: int, offset: int, size: int, journal: bytes) -> int:
-    """Where the next whole frame begins; ``size`` if none does."""
+    """The offset of the next whole frame, or ``size``."""
     while offset < size:
         block = _read_what_can_be(fd, offset, min(_SEARCH_BYTES, size - offset))
         at = block.find(MAGIC)
@@ -115,7 +108,7 @@ def _read(fd: int, offset: int, size: int) -> bytearray:
 
 
 def _read_what_can_be(fd: int, offset: int, size: int) -> bytes:
-    """Zeros in place of unreadable bytes."""
+    """Reads with zeros in place of unreadable bytes."""
     try:
         return bytes(_read(fd, offset, size)).ljust(size, b"\0")
     except OSError:

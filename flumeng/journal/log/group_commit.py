@@ -1,11 +1,11 @@
 """Group commit: many small appends share one sync.
 
-What is submitted during a sync makes up the next group, so groups grow with the load. Only an idle
-journal waits a few milliseconds for more, and longer when very many journals are busy. Under load
-the next group is built during a sync. ``on_durable`` is never called before the sync.
+Items submitted during a sync form the next group, so groups grow with the load. An idle journal
+waits a few milliseconds for more items, longer when many journals are busy. Under load the next
+group is built during a sync. ``on_durable`` is never called before the sync.
 
-All journals of a process share a few threads; idle or waiting ones hold none. A group commit is its
-journal's only writer, in one thread at a time.
+All journals of a process share a few threads; an idle or waiting journal holds none. A group commit
+is its journal's only writer, in one thread at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TELL_AGAIN_SECONDS = 60.0
 CONFIRM_SECONDS = 0.25
 LONG_SECONDS = 1.0
 STOP_SECONDS = 2.0
-"""How long a stopping group waits for replicas; what they lack is not answered."""
+"""How long a stopping group waits for replicas; unconfirmed items stay unanswered."""
 REPLICAS_BEHIND = "other replicas do not have it yet"
 FEW_JOURNALS = 16
 COMMITS_PER_SECOND = 200
@@ -44,7 +44,7 @@ MOST_GATHERING_SECONDS = 2.0
 GATHERED_BYTES = 128 << 10
 """A group this large is committed at once, however many journals are busy."""
 AHEAD_FROM = 4
-"""The next group is built early from this part of a full one on."""
+"""The next group is built early once 1/AHEAD_FROM of a full one waits."""
 
 
 @functools.cache
@@ -58,16 +58,13 @@ def _builders() -> ThreadPoolExecutor:
 
 
 def gathering_seconds(busy: int) -> float:
-    """How long a group gathers with so many busy journals: beyond a few, they share a bounded
-    number of commits a second."""
+    """How long a group gathers items when ``busy`` journals share a bounded rate of commits."""
     if busy <= FEW_JOURNALS:
         return 0.0
     return min(busy / COMMITS_PER_SECOND, MOST_GATHERING_SECONDS)
 
 
 class Sized(Protocol):
-    """A submitted item."""
-
     @property
     def nbytes(self) -> int: ...
 
@@ -78,11 +75,13 @@ Item = TypeVar("Item", bound=Sized)
 class GroupCommit(Generic[Item]):
     """The writer of one journal.
 
-    ``build`` encodes the items of a group in order, and reports what it leaves out; one group at a
-    time, in another thread. ``on_durable(items, end)`` and ``on_failed(error)`` are called in the
-    writing thread; the items' events lie below ``end``. ``on_pressure(True)`` is called when more
-    than ``max_bytes`` wait or the journal takes nothing, ``on_pressure(False)`` when it does and
-    less than half waits; alternately, with the lock held: it must not block.
+    ``build`` encodes the items of a group in order and reports items that it leaves out; it runs
+    for one group at a time, in another thread. ``on_durable(items, end)`` and ``on_failed(error)``
+    are called in the writing thread; the items' events lie below ``end``.
+
+    ``on_pressure(True)`` is called when more than ``max_bytes`` wait or the journal accepts
+    nothing. ``on_pressure(False)`` follows when it accepts again and less than half waits. The
+    calls alternate, with the lock held: the callback must not block.
 
     On a full disk the group waits and is retried. Any other error is final: nothing becomes durable
     after it, and ``on_failed`` is called once.
@@ -112,7 +111,7 @@ class GroupCommit(Generic[Item]):
         self._waiting: collections.deque[Item] = collections.deque()
         self._waiting_bytes = 0
         self._not_before = -inf
-        """The group gathers until then."""
+        """The monotonic time until which the group gathers."""
         self._submitted = 0
         self._settled = 0
         self._pending_bytes = 0
@@ -146,7 +145,7 @@ class GroupCommit(Generic[Item]):
 
     @property
     def held_by(self) -> str:
-        """Why the journal takes nothing now; empty while it does."""
+        """Why the journal accepts nothing now; empty while it does."""
         return self._held_by
 
     def submit(self, item: Item) -> None:
@@ -166,7 +165,7 @@ class GroupCommit(Generic[Item]):
                 self._tell_pressure()
 
     def _gather(self) -> None:
-        """After each item, with the lock held."""
+        """Schedules the group; called after each item, with the lock held."""
         delay, enough = self._max_delay_seconds, self._group_bytes
         gathering = gathering_seconds(self._threads.busy)
         crowded = gathering > delay
@@ -180,20 +179,18 @@ class GroupCommit(Generic[Item]):
             self._job.wake(delay)
 
     def set_group(self, max_delay_seconds: float, group_bytes: int) -> None:
-        """From the next group on; bounded by what may be pending."""
+        """Changes the limits of the next groups; never above ``max_bytes``."""
         self._max_delay_seconds = max_delay_seconds
         self._group_bytes = min(group_bytes, self._max_bytes)
 
     def trim(self, ack: int) -> None:
-        """Requests a trim; never blocks."""
         with self._lock:
             if ack != self._ack:
                 self._ack = ack
                 self._job.wake()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Calls back once, in any thread, when everything submitted so far is durable, or never
-        will be."""
+        """Calls back once, in any thread, when all items submitted so far are durable or failed."""
         with self._lock:
             if not (self._ended or self._settled >= self._submitted):
                 self._on_settled.append((self._submitted, callback))
@@ -201,8 +198,8 @@ class GroupCommit(Generic[Item]):
         callback()
 
     def drain(self, timeout_seconds: float | None = None) -> None:
-        """Returns when everything submitted so far is durable. Raises JournalFailedError when it
-        never will be, UnavailableError after the timeout."""
+        """Waits until all items submitted so far are durable. Raises JournalFailedError, and
+        UnavailableError after the timeout."""
         settled = threading.Event()
         with self._lock:
             wanted = self._submitted
@@ -218,7 +215,7 @@ class GroupCommit(Generic[Item]):
         )
 
     def stop(self) -> None:
-        """Returns when what was submitted is durable; on a full disk the rest is left."""
+        """Waits until submitted items are durable; on a full disk leaves the rest."""
         ended = threading.Event()
         self.end(ended.set)
         ended.wait()
@@ -234,7 +231,6 @@ class GroupCommit(Generic[Item]):
         callback()
 
     def require_sound(self) -> None:
-        """Raises JournalFailedError after a failure."""
         if self._failure is not None:
             raise JournalFailedError(
                 f"journal {self._journal.id} takes nothing more: {self._failure}"
@@ -289,7 +285,7 @@ class GroupCommit(Generic[Item]):
                 yield 0.0
 
     def _rest_seconds(self) -> float | None:
-        """For how long nothing is due."""
+        """Seconds until work is due; None when there is none."""
         rests = [TEND_SECONDS] if self._journal.restless else []
         if self._unconfirmed:
             rests.append(CONFIRM_SECONDS)
@@ -317,7 +313,7 @@ class GroupCommit(Generic[Item]):
         return group
 
     def _settle_confirmed(self) -> None:
-        """Settles groups that all replicas have; a long wait is reported as ``held_by``."""
+        """Settles groups that all replicas have; reports a long wait as ``held_by``."""
         while self._unconfirmed and self._journal.confirms(self._unconfirmed[0][1]):
             self._settle(*self._unconfirmed.popleft())
             self._unconfirmed_since = time.monotonic()
@@ -328,7 +324,6 @@ class GroupCommit(Generic[Item]):
             self._set_held_by(REPLICAS_BEHIND)
 
     def _gives_up(self) -> bool:
-        """Whether a stopping group commit waits no longer."""
         waited = time.monotonic() - self._unconfirmed_since
         return not self._unconfirmed or waited > STOP_SECONDS
 
@@ -347,7 +342,7 @@ class GroupCommit(Generic[Item]):
             callback()
 
     def _insist(self, write: Callable[[], int]) -> Generator[float | None, None, int | None]:
-        """Retries until the journal takes it; trims meanwhile. None when stopping."""
+        """Retries until the journal accepts the write, and trims meanwhile. None when stopping."""
         while True:
             try:
                 seq = write()
@@ -357,7 +352,7 @@ class GroupCommit(Generic[Item]):
                 if self._held_by != REPLICAS_BEHIND:
                     self._set_held_by("")
                 return seq
-            # Nobody can ack, and so make room of, what is only appended of this group.
+            # Unsynced events of this group cannot be acked, and so make no room.
             with contextlib.suppress(HeldError):
                 self._journal.sync()
             yield RETRY_SECONDS

@@ -1,7 +1,5 @@
-"""Inspects a journal's directory in any condition. Reads only, and needs no lock.
-
-Of an open journal only what its checkpoint covers is inspected.
-"""
+"""Inspects a journal's directory in any condition, without a lock; of an open journal only the
+events below its checkpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +76,6 @@ class Part:
 
     @property
     def base(self) -> int:
-        """By its name."""
         return int(self.path.name.removesuffix(SUFFIX))
 
     @property
@@ -116,8 +113,7 @@ class Inspection:
 
 def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS) -> Inspection:
     """Inspects everything; encrypted events only with their key. ``locked``: the caller holds the
-    journal's lock. Raises UserError for a directory without a journal, and for an unknown
-    format."""
+    lock. Raises UserError without a journal or for an unknown format."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")
@@ -151,7 +147,6 @@ def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS
 
 
 def state_after(part: Part, journal: bytes) -> dict[str, object]:
-    """Source state after the last good frame of a part."""
     state = dict(part.state)
     for good in frames(part, journal):
         blob = good.frame.slice(64, good.header.state_bytes)
@@ -160,7 +155,6 @@ def state_after(part: Part, journal: bytes) -> dict[str, object]:
 
 
 def frames(part: Part, journal: bytes) -> Iterator[Good]:
-    """The good frames of a part, in the order of the file."""
     with part.path.open("rb") as file:
         for found in scan(file.fileno(), part.first, part.size, journal):
             if isinstance(found, Good):
@@ -168,7 +162,7 @@ def frames(part: Part, journal: bytes) -> Iterator[Good]:
 
 
 def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
-    """Fills in a part; of an open journal's active segment only what is synced."""
+    """Fills in a part; ``until`` bounds the active segment of an open journal to its checkpoint."""
     try:
         segment, part.state = open_segment(part.path, journal)
         part.header, part.first = segment.header, segment.first
@@ -313,8 +307,7 @@ def dump(
     directory: Path, start: int = 0, end: int | None = None, keyring: Keyring = NO_KEYS
 ) -> Iterator[Found]:
     """Yields the events of [start, end) in batches with their first seqs, and findings for
-    unreadable ones. Of an open journal only what its checkpoint covers is read. Raises UserError
-    for a directory without a journal."""
+    unreadable ones. Raises UserError for a directory without a journal."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
     if not paths and not (directory / checkpoints.NAME).exists():
         raise UserError(f"{directory} holds no journal")

@@ -1,12 +1,11 @@
 """The journal: a durable, single-writer, sequence-numbered log of received events.
 
-Events below ``safe`` are on disk, readers see nothing at or above it, a number never names two
-events, and nothing below ``safe`` is ever cut away. It knows nothing of sources, ZooKeeper or the
-network.
+Events below ``safe`` are on disk, readers never see others, a seq never names two events, and
+nothing below ``safe`` is ever truncated. It knows nothing of sources, ZooKeeper or the network.
 
 With durability ``spill`` events below ``safe`` are in the kernel, and on disk within about a
-second. A journal that may have lost some, after the machine restarted, takes no more events: their
-seqs may have been seen.
+second. After a reboot, a journal that may have lost some accepts no more events: readers may have
+seen their seqs.
 
 A directory holds one journal: segment files, the checkpoint and the lock. One thread writes
 (append, sync, trim, tend, close); any thread may read.
@@ -49,11 +48,9 @@ ROLL_WORTH_BYTES = 1 << 20
 
 
 class Journal:
-    """An open journal, made by ``create`` or ``open``.
-
-    ``floor <= safe <= next_seq``: events in [floor, safe) can be read, those in [safe, next_seq)
-    are not synced. ``limits`` and ``room`` may be replaced at any time.
-    """
+    """An open journal, made by ``create`` or ``open``. ``floor <= safe <= next_seq``: events in
+    [floor, safe) can be read, those in [safe, next_seq) are not synced. ``limits`` and ``room`` may
+    be replaced at any time."""
 
     id: str
     limits: Limits
@@ -61,7 +58,7 @@ class Journal:
     next_seq: int
     cipher: JournalCipher
     acked: int
-    """The last ack passed to ``trim`` since it was opened."""
+    """The last ack passed to ``trim`` since the journal was opened."""
     listeners: Listeners
     """Notified by sync, trim, tend, close_for_appends, and an append without room."""
 
@@ -81,9 +78,8 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Makes and opens ``directory/<journal>`` with that source state; with a ``keyring`` it is
-        encrypted with its first key. Raises UserError for an invalid or used id and for a directory
-        that cannot be written."""
+        """Creates and opens ``directory/<journal>``, encrypted with the first key of a ``keyring``.
+        Raises UserError for an invalid or used id and for an unwritable directory."""
         path = directories.place(directory, journal)
         with directories.plain_errors(path):
             key = KeyReference.of(keyring)
@@ -107,12 +103,9 @@ class Journal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> Journal:
-        """Recovers the journal and begins a new term. An encrypted one takes events once it has its
-        key, from ``keyring`` or ``cipher.use``.
-
-        Raises UserError when it is open in another process or cannot be read or written,
-        CorruptError when synced data is damaged (nothing is changed then).
-        """
+        """Recovers the journal and begins a new term. An encrypted one accepts events once it has
+        its key. Raises UserError when it is in use or cannot be read or written, CorruptError when
+        synced data is damaged (nothing is changed then)."""
         with directories.plain_errors(directory):
             journal = Journal(
                 directory, limits or Limits(), segment_bytes, keep_free_bytes, disk or Disk()
@@ -203,22 +196,20 @@ class Journal:
 
     @property
     def readable(self) -> int:
-        """``safe``, or where an unaccepted loss begins."""
+        """``safe``, or the beginning of an unaccepted loss."""
         return min(self.safe, self._said.barrier)
 
     @property
     def lost(self) -> int:
-        """The number of lost events: see ``memory_salvage`` and ``repair``."""
         return self._said.lost
 
     @property
     def bytes(self) -> int:
-        """The size of its segments."""
         return self._chain.bytes
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more events, for good."""
+        """Whether the journal permanently rejects appends."""
         return self._said.closed
 
     @property
@@ -228,12 +219,12 @@ class Journal:
 
     @property
     def lags(self) -> Mapping[str, int]:
-        """Events that replicas on other nodes lack: there are none."""
+        """Events that replicas on other nodes lack: none."""
         return {}
 
     @property
     def restless(self) -> bool:
-        """Whether ``tend`` has work from time to time."""
+        """Whether ``tend`` has periodic work."""
         if self.durability == "spill" and self._writer.is_behind:
             return True
         retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
@@ -248,7 +239,7 @@ class Journal:
         return self._writer.chain
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
-        """Writes one frame; returns its first seq. Not synced, not readable yet.
+        """Writes one frame, not synced and not readable yet; returns its first seq.
 
         ``state``: changed keys of source state, None deletes one; a batch without rows carries
         state alone. Raises UserError (batch over the limits, journal closed), HeldError (nothing
@@ -272,11 +263,9 @@ class Journal:
         return header.first_seq
 
     def sync(self) -> int:
-        """Makes everything appended durable, then readable; returns ``safe``.
-
-        After JournalFailedError nothing of it may be acknowledged, even after another try: the
-        kernel may have dropped what it could not write.
-        """
+        """Makes all appended events durable, then readable; returns ``safe``. After
+        JournalFailedError none may be acknowledged, even after a retry: the kernel may have dropped
+        pages."""
         self._writer.require_sound()
         if self.durability == "spill":
             self._writer.sync_lazily(self.next_seq)
@@ -291,7 +280,7 @@ class Journal:
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Nothing to wait for."""
+        """Ignored: acks wait for no replica."""
 
     def tend(self) -> None:
         """Periodic work: syncs of ``spill``, the end of retention."""
@@ -304,11 +293,8 @@ class Journal:
 
     def trim(self, ack: int) -> None:
         """Drops segments with all events below ``ack``, unless they are retained. An operator's
-        reset moves an ack back.
-
-        A fully acked active segment of at least 1 MiB is replaced. Needs no free space. Raises
-        CorruptError for an ack above ``safe``.
-        """
+        reset moves an ack back. A fully acked active segment of at least 1 MiB is replaced. Needs
+        no free space. Raises CorruptError for an ack above ``safe``."""
         self._writer.require_sound()
         if ack > self.safe:
             raise CorruptError(
@@ -322,7 +308,7 @@ class Journal:
         self._tell()
 
     def close_for_appends(self) -> int:
-        """Syncs and takes no more events, for good; returns the end."""
+        """Syncs and permanently rejects appends; returns the end."""
         self._writer.require_sound()
         if not self.closed:
             self._writer.sync(self.next_seq, closed=True, now=True)
@@ -342,7 +328,6 @@ class Journal:
             os.close(self._lock)
 
     def remove(self) -> None:
-        """Closes the journal and deletes its directory."""
         doomed = directories.hidden(self._directory)
         self._directory.rename(doomed)
         self._disk.sync_directory(doomed.parent)
@@ -350,12 +335,11 @@ class Journal:
         shutil.rmtree(doomed)
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Yields windows of whole raw frames that cover [start, end), in order, decrypted; the
-        first and last may reach beyond.
+        """Yields windows of whole frames that cover [start, end), in order, decrypted.
 
-        Raises BelowFloorError, AboveSafeError, DataLossError where events are lost,
-        KeyMissingError, and CorruptError for a damaged header or encrypted frame; the decoder
-        checks the rest.
+        The first and last may reach beyond. Raises BelowFloorError, AboveSafeError, DataLossError
+        where events are lost, KeyMissingError, and CorruptError for a damaged header or encrypted
+        frame; the decoder checks the rest.
         """
         if end > self.safe:
             raise AboveSafeError(
@@ -373,13 +357,11 @@ class Journal:
         return self._chain.windows(start, end)
 
     def read(self, start: int, end: int, *, replayed: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yields exactly the events of [start, end) in READ_SCHEMA, every bit checked. Raises as
-        ``read_frames``, and CorruptError for a damaged frame."""
+        """Yields the events of [start, end) in READ_SCHEMA, verified. Raises as ``read_frames``."""
         frames = (frame for window in self.read_frames(start, end) for frame in window)
         return reading.rows(frames, self.id, start, end, replayed=replayed)
 
     def check(self) -> None:
-        """Asserts the invariants."""
         assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
         assert self._said.safe <= self.synced
         active = self._chain.active
@@ -403,8 +385,7 @@ class Journal:
         self.next_seq = header.end
 
     def _lost_its_kernel(self) -> bool:
-        """Whether acknowledged events may be lost, since the machine restarted before they were on
-        disk."""
+        """Whether a reboot before the last sync may have lost acknowledged events."""
         boot = self._said.boot
         lost = boot not in (NO_BOOT, self._disk.boot())
         if lost and not self.closed:
@@ -417,7 +398,7 @@ class Journal:
         return lost
 
     def _require_room(self, length: int) -> None:
-        """Retained events go before anybody has to wait."""
+        """Drops retained events before it raises DiskFullError."""
         self._release(lambda: not self._lack(length))
         lack = self._lack(length)
         self.full = lack is not None
@@ -430,12 +411,11 @@ class Journal:
         self.listeners.tell(Position.of(self))
 
     def _release(self, enough: Callable[[], bool]) -> None:
-        """Drops acked segments, oldest first, until there is enough room."""
         while not enough() and (self._chain.acked(self.acked) or self._seal_acked()):
             self._writer.drop(1)
 
     def _seal_acked(self) -> bool:
-        """Replaces the active segment if it is fully acked and worth it; whether it was."""
+        """Replaces a fully acked active segment of at least 1 MiB; returns whether it did."""
         active = self._chain.active
         if self.acked < self.next_seq or active.length - active.first < ROLL_WORTH_BYTES:
             return False
@@ -446,12 +426,12 @@ class Journal:
         return True
 
     def _free_bytes(self) -> int:
-        """How much all journals here may still grow."""
+        """Bytes that all journals here may still grow."""
         return min(self.room().left, self._writer.free_bytes() - self._keep_free_bytes)
 
     def _lack(self, length: int) -> tuple[str, str] | None:
-        """Why there is no room for a frame, as a sentence and in a few words. A journal without
-        anything left to trim takes the frame, or it would wait for ever."""
+        """Why a frame has no room: a sentence and a short cause; None if it has. A journal with
+        nothing left to trim accepts the frame, or it would wait forever."""
         free = self._writer.free_bytes()
         if free < self._keep_free_bytes + length:
             kept = self._keep_free_bytes >> 20

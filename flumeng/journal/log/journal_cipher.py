@@ -1,8 +1,8 @@
 """Encryption of one journal, and access to its keys.
 
-A journal has one key all its life, or none; another key means another journal. Its directory stores
-the key's id and references to secrets that may hold it, so that it can be served without its flow.
-A replica on another node has the same file and stays encrypted, without the key.
+A journal has one key all its life, or none. Its directory stores the key's id and references to
+secrets that may hold it, so that a node can serve the journal without its flow. A replica on
+another node has the same file and stays encrypted, without the key.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _KEY_ID = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """The id of a journal's key, and the secrets that may hold it."""
-
     key_id: str
     secrets: tuple[str, ...]
 
@@ -48,7 +46,6 @@ class KeyReference:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        """The reverse of ``document``. Raises ValueError."""
         key_id, names = document.get("key"), document.get("secrets")
         if not isinstance(key_id, str) or not _KEY_ID.fullmatch(key_id):
             raise ValueError("it names no key")
@@ -63,12 +60,8 @@ class KeyReference:
 
 
 class JournalCipher:
-    """``reference``: to the key of new frames; None in plain text. ``problem``: why readers wait
-    for the key, if they do.
-
-    Raises CorruptError for a damaged file. ``opened`` and ``look`` are thread-safe; the rest is for
-    the writer.
-    """
+    """``reference`` names the key of new frames; None in plain text. ``problem`` says why readers
+    wait for the key. ``opened`` and ``look`` are thread-safe; the rest is for the writer."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -85,12 +78,10 @@ class JournalCipher:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether the key was not found yet."""
         return bool(self.problem) or not (self.reference is None or self._keyring.keys)
 
     def adopt(self, reference: KeyReference) -> None:
-        """Takes over the primary's reference. Raises CorruptError for another key than before,
-        OSError."""
+        """Takes over the primary's reference. Raises CorruptError for another key, OSError."""
         if self.key_id not in (None, reference.key_id):
             raise CorruptError(
                 f"journal {self._directory.name} is encrypted with key {self.key_id}, and is said "
@@ -101,8 +92,7 @@ class JournalCipher:
             self.reference = reference
 
     def look(self, named: tuple[str, ...] = ()) -> None:
-        """Looks for the readers' key in the ``named`` secrets, or the earlier ones; sets
-        ``problem``. Takes as long as the secrets do."""
+        """Finds the readers' key in the ``named`` or earlier secrets; sets ``problem``. Blocks."""
         self._named = named or self._named
         if self.reference is None:
             return
@@ -115,8 +105,7 @@ class JournalCipher:
             self._keyring, self.problem = keyring, ""
 
     def use(self, keyring: Keyring | None) -> None:
-        """Encrypts with the journal's key, found in ``keyring`` or the earlier secrets. Raises
-        KeyMissingError without any change, and OSError."""
+        """Encrypts with the journal's key. Raises KeyMissingError without any change, OSError."""
         if self.reference is None:
             return
         problems: list[str] = []
@@ -136,8 +125,7 @@ class JournalCipher:
     def sealed(
         self, header: FrameHeader, parts: list[Any], state: bytes, message: Any
     ) -> tuple[FrameHeader, list[Any]]:
-        """The frame to write, encrypted unless the journal is in plain text. Raises UserError
-        without the key: nothing is written in plain text."""
+        """Encrypts a frame unless the journal is plain text. Raises UserError without the key."""
         if self.reference is None:
             return header, parts
         if self._sealer is None:
@@ -148,8 +136,7 @@ class JournalCipher:
         return self._sealer.seal(header, state, message)
 
     def opened(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """The decrypted frames for readers. Raises KeyMissingError and CorruptError, after yielding
-        all frames before."""
+        """Decrypts frames. Raises KeyMissingError and CorruptError, after all frames before."""
         for window in windows:
             if window.encrypted:
                 yield from self._decrypted(window)
@@ -194,7 +181,7 @@ class JournalCipher:
         self.problem = f"readers wait, since key {key_id} is not on this node: {why}"
 
     def _found(self) -> tuple[Keyring, list[str]]:
-        """The keys that are here, and why others are not."""
+        """Returns the keys on this node, and why others are missing."""
         before = self.reference.secrets if self.reference else ()
         keys, problems = {}, []
         for name in dict.fromkeys((*self._named, *before)):

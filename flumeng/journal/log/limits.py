@@ -14,21 +14,18 @@ STATE_TIMES = 4
 
 
 class Room(NamedTuple):
-    """Shared by all journals of a process: ``left`` bytes to grow, and the number of ``flows`` that
-    take events."""
+    """``left``: bytes that all journals may still grow; ``flows``: the number of active ones."""
 
     left: int
     flows: int
 
     def allows(self, held: int) -> bool:
-        """Whether a journal may hold so much: a single one everything, others as much as they leave
-        free. So a stalled journal takes half of the disk at most, the next one half of the rest.
-        (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)"""
+        """Whether a journal may hold ``held`` bytes: as much as is left free, unless its flow is
+        alone. (Dynamic thresholds: Choudhury, Hahne, IEEE/ACM ToN 6(2), 1998.)"""
         return self.flows <= 1 or held <= self.left
 
 
 def size_text(nbytes: int) -> str:
-    """For people: ``1.5 GiB``."""
     size = float(nbytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -43,9 +40,9 @@ def no_limit() -> Room:
 
 @dataclass(frozen=True)
 class Limits:
-    """At ``max_bytes`` a journal takes nothing until something is acked. Acked events are kept for
-    ``retain_seconds`` and up to ``retain_bytes`` (0: unlimited; both 0: not kept), while there is
-    room for new ones."""
+    """At ``max_bytes`` a journal accepts nothing until events are acked. Acked events are retained
+    for ``retain_seconds`` and up to ``retain_bytes`` (0: unlimited; both 0: not at all), while
+    there is room for new ones."""
 
     max_bytes: int = MAX_BYTES
     retain_seconds: float = 0.0
@@ -56,14 +53,12 @@ class Limits:
         return bool(self.retain_seconds or self.retain_bytes)
 
     def segment_bytes(self, at_most: int, state_bytes: int = 0) -> int:
-        """Space is freed by whole segments, so a small journal has small ones; source state, which
-        begins each, must be a small part of it."""
+        """Small in a small journal, since whole segments are freed, but large beside the state."""
         size = min(at_most, self.max_bytes // SEGMENTS_AT_LEAST)
         return max(1, size, min(STATE_TIMES * state_bytes, self.max_bytes // 2))
 
     def expired(self, acked: Sequence[int], age: Callable[[int], float]) -> int:
-        """How many of the oldest acked segments are to go; ``age`` gives the seconds since the n-th
-        was written."""
+        """Counts the oldest acked segments to delete; ``age(n)`` is in seconds."""
         if not self.retain:
             return len(acked)
         left = sum(acked)

@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 
 class Listeners:
-    """Thread-safe; the journal's writer notifies.
-
-    A listener only takes a note: it never blocks and never calls the journal.
-    """
+    """Thread-safe. A listener only enqueues: it never blocks and never calls the journal."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +23,7 @@ class Listeners:
             self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
 
     def tell(self, position: object) -> None:
-        """Notifies of ``position`` unless it is the last one."""
+        """Notifies of ``position`` if it differs from the last one."""
         if position == self._last:
             return
         self._last = position

@@ -1,9 +1,6 @@
-"""A journal held in memory, for events that may be lost with the process.
-
-Its frames are those of a journal on disk. On disk are only the unsynced checkpoint with the number
-of events, and the source state as of the last ack; see ``memory_salvage`` for what comes after.
-With a keyring events are encrypted when they are written on closing.
-"""
+"""A journal held in memory, for events that may be lost with the process. The disk holds only the
+unsynced checkpoint with the number of events, and the source state as of the last ack. Closing
+writes the unacked events to disk, encrypted if there is a keyring."""
 
 from __future__ import annotations
 
@@ -45,11 +42,8 @@ Frame = tuple[FrameHeader, bytes]
 
 
 class MemoryJournal:
-    """An open journal, made by ``create`` only.
-
-    Its calls, threads and errors are those of ``Journal``. ``limits`` bounds its memory; nothing is
-    retained, and ``room``, which is of the disk, is ignored.
-    """
+    """A journal with the calls, threads and errors of ``Journal``, made by ``create`` only.
+    ``limits`` bounds its memory; nothing is retained, and the disk limit ``room`` is ignored."""
 
     durability: Durability = "memory"
     lost = 0
@@ -65,7 +59,6 @@ class MemoryJournal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> MemoryJournal:
-        """As ``Journal.create``."""
         path = directories.place(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
@@ -164,7 +157,7 @@ class MemoryJournal:
         return bool(self._frames) and self.bytes + more > self.limits.max_bytes
 
     def sync(self) -> int:
-        """Makes everything appended readable; returns ``safe``."""
+        """Makes all appended events readable; returns ``safe``."""
         self._require_sound()
         self._say(safe=self.next_seq)
         return self.safe
@@ -173,10 +166,10 @@ class MemoryJournal:
         return end <= self.safe
 
     def on_confirmed(self, wake: Callable[[], None]) -> None:
-        """Nothing to wait for."""
+        """Ignored: acks wait for no replica."""
 
     def tend(self) -> None:
-        """Nothing is due."""
+        """No periodic work."""
 
     def trim(self, ack: int) -> None:
         """Drops frames with all events below ``ack``, once their state is on disk."""
@@ -225,7 +218,6 @@ class MemoryJournal:
         shutil.rmtree(doomed)
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """As ``Journal.read_frames``."""
         if end > self.safe:
             raise AboveSafeError(
                 f"journal {self.id}: seq {end} lies above its safe end {self.safe}"
@@ -248,7 +240,6 @@ class MemoryJournal:
             yield _window(parts)
 
     def check(self) -> None:
-        """Asserts the invariants."""
         frames = self._frames
         ends = [self.next_seq if not frames else frames[0][0].first_seq]
         for header, data in frames:

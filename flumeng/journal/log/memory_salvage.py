@@ -1,8 +1,5 @@
-"""Turns a journal held in memory into a closed one on disk.
-
-After an orderly stop it holds the unacked events. Otherwise they are lost, and a frame in their
-place says so: their seqs are never reused, and acks pass over them.
-"""
+"""Turns a journal held in memory into a closed one on disk: with its unacked events after an
+orderly stop, else with frames that mark them as lost, so that their seqs are never reused."""
 
 from __future__ import annotations
 
@@ -28,13 +25,12 @@ STATE = "state.json"
 
 
 def keep_state(directory: Path, state: Mapping[str, object]) -> None:
-    """Source state as of the last acked event; durable when this returns."""
+    """Stores the source state as of the last acked event, durably."""
     write_durably(directory / STATE, json.dumps(dict(state)))
 
 
 def of_killed(directory: Path, said: Checkpoint, disk: Disk) -> Checkpoint:
-    """Makes a journal that has lost all unacked events; their number is exact, unless the machine
-    went down too. Raises CorruptError, OSError."""
+    """Makes a journal that has lost all unacked events. Raises CorruptError, OSError."""
     try:
         state = json.loads((directory / STATE).read_text())
     except FileNotFoundError:
@@ -64,8 +60,7 @@ def lay_down(
     frames: Sequence[tuple[FrameHeader, Sequence[Any]]],
     disk: Disk,
 ) -> Checkpoint:
-    """Writes the frames as a journal's only segment, then its checkpoint. If interrupted, it is
-    repeated."""
+    """Writes the frames as the only segment, then the checkpoint. Repeated if interrupted."""
     base = frames[0][0].first_seq if frames else said.safe
     for old in directory.glob(f"*{segment.SUFFIX}"):
         old.unlink()

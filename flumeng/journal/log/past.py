@@ -1,7 +1,4 @@
-"""How far a journal was a minute ago, to tell whether its lag grows. Pure.
-
-A resting journal has one note, others one for every few seconds.
-"""
+"""Keeps the progress of journals of a minute ago, to detect a growing lag. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ NOTE_SECONDS = 10.0
 
 
 class Note(NamedTuple):
-    """``acked`` and ``safe`` from ``at`` until the next note."""
-
     at: float
     acked: int
     safe: int
@@ -38,7 +33,7 @@ class Past:
             notes.popleft()
 
     def minute_ago(self, journal: str, now: float) -> Note | None:
-        """None while the journal has not been known for so long."""
+        """Returns None for a journal first seen less than a minute ago."""
         notes = self._notes.get(journal)
         if not notes or notes[0].at > now - AGO_SECONDS:
             return None

@@ -1,7 +1,4 @@
-"""Decodes raw frames into events, trusting nothing.
-
-The result is exactly the requested range, in order, or an error.
-"""
+"""Decodes and verifies raw frames into exactly the requested events, in order, or an error."""
 
 from __future__ import annotations
 
@@ -22,15 +19,13 @@ GATHERED_ROWS = 16_384
 GATHERED_BYTES = 4 << 20
 
 Part = tuple[int, pa.RecordBatch]
-"""Consecutive events, and the seq of the first."""
 
 
 def rows(
     frames: Iterable[pa.Buffer], journal: str, start: int, end: int, *, replayed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the events of [start, end) in READ_SCHEMA, without those that a frame marks as lost:
-    the server refuses these until the loss is accepted. Raises CorruptError for a damaged frame,
-    DataLossError for a missing seq, after yielding all events before."""
+    """Yields the events of [start, end) in READ_SCHEMA, without those marked as lost. Raises
+    CorruptError and, for a missing seq, DataLossError, after yielding all events before."""
     for seq, batch in _gather(cut(frames, journal, start, end)):
         yield _with_position(batch, journal, seq, replayed=replayed)
 

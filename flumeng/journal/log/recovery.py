@@ -1,7 +1,7 @@
 """Recovers a journal's directory after any crash, when it is opened.
 
 A bad frame past the checkpoint's offset is a torn tail, never acknowledged: it is copied aside and
-cut. A bad frame below it, and a missing or changed segment, is damage to acknowledged data:
+truncated. A bad frame below it, and a missing or changed segment, is damage to acknowledged data:
 CorruptError, and no file is touched.
 """
 
@@ -47,8 +47,7 @@ class Recovered:
 
 
 def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
-    """Checks, repairs what may be repaired, syncs. The caller holds the lock. Reads headers of old
-    segments and every byte of the last one. Raises CorruptError."""
+    """Checks a locked journal, truncates a torn tail and syncs. Raises CorruptError."""
     checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
     if checkpoint.durability == "memory":
         checkpoint = memory_salvage.of_killed(directory, checkpoint, disk)
@@ -65,14 +64,14 @@ def recover(directory: Path, journal: bytes, disk: Disk) -> Recovered:
         remove(path, names)
     for path in directory.glob(f"*{UNFINISHED}"):
         path.unlink()
-    # Who was killed between a rename and its sync left names that a power cut would take back.
+    # A process killed between a rename and its sync leaves names that a power cut would undo.
     disk.sync_directory(directory)
     disk.sync_directory(directory.parent)
     return Recovered(checkpoint, segments, state, next_seq)
 
 
 def _segment_paths(directory: Path, checkpoint: Checkpoint) -> tuple[list[Path], list[Path]]:
-    """Segments left over from an interrupted trim, and those from the floor on."""
+    """Returns segments left over from an interrupted trim, and those from the floor on."""
     paths = {int(path.name.removesuffix(SUFFIX)): path for path in directory.glob(f"*{SUFFIX}")}
     for name, base in (("floor", checkpoint.floor), ("synced end", checkpoint.segment)):
         if base not in paths:
@@ -104,8 +103,8 @@ def _measure_sealed(segments: tuple[Segment, ...], journal: bytes) -> None:
 def _scan(
     active: Segment, journal: bytes, checkpoint: Checkpoint, state: dict[str, object]
 ) -> tuple[int, str]:
-    """Checks every bit of the last segment; adds to ``state``. Returns the next seq, and the
-    problem of a torn tail, if any. Raises CorruptError for one below the synced offset."""
+    """Checks every bit of the last segment and merges its states into ``state``. Returns the next
+    seq and the problem of a torn tail. Raises CorruptError below the synced offset."""
     synced = _synced(active, checkpoint)
     seq, term, problem = active.base, 0, ""
     try:
@@ -139,7 +138,6 @@ def _synced(active: Segment, checkpoint: Checkpoint) -> int:
 
 
 def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.Buffer]]:
-    """Yields verified frames to the end of the file. Raises BadFrameError."""
     with active.path.open("rb") as file:
         fd = file.fileno()
         size = os.fstat(fd).st_size
@@ -157,11 +155,8 @@ def _frames(active: Segment, journal: bytes) -> Iterator[tuple[FrameHeader, pa.B
 
 
 def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -> None:
-    """Ends the last segment after its last good frame, on disk.
-
-    Frames past the checkpoint may be in the page cache only, and after a failed sync the kernel may
-    hold them for clean: they are written again, or a sync would skip them.
-    """
+    """Ends the last segment after its last good frame, on disk. Rewrites frames past the
+    checkpoint: after a failed sync the kernel may treat their pages as clean."""
     fd = os.open(active.path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -183,7 +178,7 @@ def _settle(active: Segment, checkpoint: Checkpoint, problem: str, disk: Disk) -
 
 
 def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
-    """Keeps the tail as evidence, unless the disk is full."""
+    """Keeps the torn tail as evidence, unless the disk is full."""
     path = active.path.with_name(f"{active.path.name}.{active.length}{BROKEN}")
     try:
         copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -200,7 +195,6 @@ def _copy_aside(fd: int, active: Segment, size: int, disk: Disk) -> None:
 
 
 def _copy(disk: Disk, source: int, target: int, begin: int, end: int, *, to: int) -> None:
-    """Copies bytes [begin, end) to offset ``to``."""
     for offset in range(begin, end, _COPY_BYTES):
         block = os.pread(source, min(_COPY_BYTES, end - offset), offset)
         disk.write(target, [block], to + offset - begin)

@@ -1,10 +1,10 @@
-"""Makes a damaged journal open again, without hiding a loss.
+"""Repairs a damaged journal so that it opens again, without hiding a loss.
 
-A torn tail is cut. Whole frames are kept, frames marked "lost" replace damaged or missing
-acknowledged events, and damaged files go to quarantine. The journal takes no more events, so that
-no seq is reused, and readers stop at the first loss until an operator accepts it.
+A torn tail is truncated. Whole frames are kept, frames marked "lost" replace damaged or missing
+acknowledged events, and damaged files go to quarantine. The journal permanently rejects appends, so
+that no seq is reused, and readers stop at the first loss until an operator accepts it.
 
-An interrupted repair is repeated: the checkpoint tells of the loss before any file is replaced, and
+An interrupted repair is repeated: the checkpoint records the loss before any file is replaced, and
 files are replaced by renaming.
 """
 
@@ -38,7 +38,7 @@ from flumeng.platform.errors import UserError
 
 _COPY_BYTES = 1 << 20
 _UNDER_REPAIR = 2**63 - 1
-"""An impossible length: a half-repaired journal is refused."""
+"""An impossible length: recovery rejects a half-repaired journal."""
 
 Piece = Run | tuple[int, int]
 """Good frames, or the seqs [start, end) of lost events."""
@@ -47,7 +47,7 @@ Piece = Run | tuple[int, int]
 @dataclass(frozen=True)
 class Repaired:
     """``lost``: seqs [start, end) found lost now; ``events``: all events ever lost. ``waits_at``:
-    where readers stop until the loss is accepted."""
+    the seq at which readers stop until the loss is accepted."""
 
     lost: tuple[tuple[int, int], ...]
     events: int
@@ -60,8 +60,6 @@ class Repaired:
 
 @dataclass
 class _Slot:
-    """A segment to be made, with seqs [base, end)."""
-
     base: int
     end: int
     part: Part | None
@@ -82,8 +80,8 @@ class _Slot:
 
 
 def repair(directory: Path, *, accept_loss: bool = False, disk: Disk | None = None) -> Repaired:
-    """Repairs the journal in a directory; what is whole stays as it is. Raises UserError when it is
-    open or held in memory, DiskFullError and CorruptError when it cannot be repaired."""
+    """Repairs the journal in a directory. Raises UserError when it is open or held in memory,
+    DiskFullError, and CorruptError when it cannot be repaired."""
     with directories.plain_errors(directory):
         lock = directories.lock(directory)
         try:
@@ -131,9 +129,8 @@ class _Repair:
         )
 
     def _slots(self) -> list[_Slot]:
-        """The segments to be made, from the floor to the end. A file keeps its segment unless
-        frames of another file cross its beginning; one with a damaged header must begin or end
-        where frames do."""
+        """The segments to write. A file keeps its segment unless frames of another file cross its
+        beginning; one with a damaged header must begin or end at a border of frames."""
         found = self._found
         checkpoint = found.checkpoint
         runs = [run for part in found.parts for run in part.runs]
@@ -162,7 +159,6 @@ class _Repair:
         ]
 
     def _judge(self, slots: Sequence[_Slot], lost: Sequence[tuple[int, int]]) -> Checkpoint:
-        """The checkpoint after the repair."""
         found = self._found
         known = found.checkpoint
         terms = [run.term for part in found.parts for run in part.runs]
@@ -276,7 +272,6 @@ class _Repair:
         return run
 
     def _relink(self, part: Part, header: SegmentHeader) -> None:
-        """Corrects what a header says of the segment before."""
         fd = os.open(part.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             state_bytes = os.pread(fd, part.first - SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
@@ -288,8 +283,8 @@ class _Repair:
         part.header = header
 
     def _set_aside(self, path: Path) -> None:
-        """Keeps a file in quarantine under a free name. Segments are replaced and can be linked;
-        the checkpoint is overwritten."""
+        """Keeps a file in quarantine under a free name: segments as hard links, the checkpoint
+        copied, since it is overwritten."""
         quarantine = self._directory / QUARANTINE
         quarantine.mkdir(mode=0o700, exist_ok=True)
         names = (path.name if not n else f"{path.name}.{n}" for n in itertools.count())
@@ -306,7 +301,7 @@ class _Repair:
 
 
 def _fill(base: int, end: int, runs: Sequence[Run], part: Part | None) -> list[Piece]:
-    """The good frames of [base, end), preferably of its own file, and the lost seqs."""
+    """Returns the good frames of [base, end), preferably of its own file, and the lost seqs."""
     pieces: list[Piece] = []
     seq = base
     own = part.path if part else None

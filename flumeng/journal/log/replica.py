@@ -1,7 +1,5 @@
-"""The file that marks a journal's directory as a replica of a replicated journal.
-
-It is replaced whole. The replica's term is in the journal's checkpoint.
-"""
+"""The file that marks a journal's directory as a replica; replaced atomically. The replica's term
+is in the journal's checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class Replica:
     """``id``: ``NODE/ID``, never reused. ``lineage``: the history of the journal's events.
-    ``checkpoint``: events below are on every replica in sync."""
+    ``checkpoint``: events below are on every in-sync replica."""
 
     id: str
     lineage: str
@@ -30,7 +28,7 @@ class Replica:
 
     @classmethod
     def new(cls, node: str, lineage: str = "") -> Replica:
-        """A replica without events; without a ``lineage`` of a new journal."""
+        """Returns a replica without events, of a new journal unless it has a ``lineage``."""
         return cls(f"{node}/{uuid.uuid4().hex[:8]}", lineage or uuid.uuid4().hex[:8])
 
 
@@ -39,8 +37,7 @@ def exists(directory: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path:
-    """Renames a damaged replica to a hidden name, in place of an earlier one; returns that. Raises
-    OSError."""
+    """Renames a damaged replica to a hidden name, replacing an earlier one. Raises OSError."""
     aside = directory.with_name(f".{directory.name}.damaged")
     if not directory.exists():
         return aside
@@ -49,7 +46,6 @@ def set_aside(directory: Path) -> Path:
 
 
 def read(directory: Path) -> Replica:
-    """Raises CorruptError."""
     path = directory / NAME
     try:
         with path.open("rb") as file:

@@ -1,8 +1,6 @@
-"""A journal that is one replica of several: the primary's, or one that takes its frames.
-
-Its terms come from outside, and each begins a segment, so that the history of terms is in the
-segments' headers. Readers see events up to the checkpoint, which all replicas have.
-"""
+"""A journal that is one of several replicas: the primary's, or one that appends its frames. Terms
+come from outside, and each begins a segment, so the segments' headers hold the history of terms.
+Readers see events up to the checkpoint, which all replicas have."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from flumeng.platform.errors import CorruptError
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 1.0
-"""Least seconds between two writes of the checkpoint, which may be behind."""
+"""Minimum seconds between two writes of the checkpoint, which may lag."""
 
 
 @contextmanager
@@ -50,7 +48,7 @@ def _uncached(path: Path) -> Iterator[None]:
 
 
 class ReplicaJournal(Journal):
-    """See ``Journal``. Made by ``make`` or ``load``."""
+    """A ``Journal``, made by ``make`` or ``load``."""
 
     replica: Replica
 
@@ -67,9 +65,8 @@ class ReplicaJournal(Journal):
         limits: Limits | None = None,
         disk: Disk | None = None,
     ) -> ReplicaJournal:
-        """Makes one without events, whose first seq will be ``base``, with the source ``state``
-        there. With a ``key`` a primary needs ``cipher.use``, and a replica takes encrypted frames.
-        Raises as ``Journal.create``."""
+        """Makes a replica without events, with first seq ``base`` and source ``state``. With a
+        ``key`` a primary needs ``cipher.use``. Raises as ``Journal.create``."""
         path = directories.place(parent, journal)
         with directories.plain_errors(path):
             directories.create(
@@ -121,35 +118,35 @@ class ReplicaJournal(Journal):
 
     @property
     def held(self) -> Log:
-        """Its log, as the protocol sees it."""
+        """The log in the terms of the replication protocol."""
         return Log(self.floor, self.next_seq, min(self.synced, self.next_seq), self._history)
 
     @property
     def source_state_at_floor(self) -> Mapping[str, object]:
-        """The state at the beginning of its first segment. Raises CorruptError."""
+        """The state at the beginning of the first segment. Raises CorruptError."""
         first: Segment = self._chain.at(0)
         return open_segment(first.path, self._identity)[1]
 
     def fence(self, term: int) -> None:
-        """Takes nothing of a lower term any more, on disk."""
+        """Rejects lower terms from now on, durably."""
         assert term >= self.term
         self._keep_checkpoint()
         self._writer.say(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
-        """Its events become the journal's, whatever other replicas had."""
+        """Adopts a lineage: this replica's events become the journal's."""
         self.replica = replace(self.replica, lineage=lineage)
         self._keep_checkpoint()
 
     def advance(self, checkpoint: int) -> None:
-        """Events below are on every replica in sync: readers may see them."""
+        """Moves the checkpoint: events below are on every in-sync replica and readable."""
         if checkpoint > self.replica.checkpoint:
             self.replica = replace(self.replica, checkpoint=checkpoint)
             self._tell()
 
     def append_frame(self, frame: pa.Buffer) -> FrameHeader:
-        """Appends a frame of the primary, every bit checked. Raises CorruptError for one that does
-        not follow, or is in plain text in an encrypted journal, and as ``append_encoded``."""
+        """Appends a frame of the primary, every bit checked. Raises as ``append_encoded``, and
+        CorruptError for a gap or for plain text in an encrypted journal."""
         self._writer.require_sound()
         header = verify(frame, self._identity)
         if self.cipher.reference is not None and not (header.encrypted or header.lost):
@@ -171,13 +168,12 @@ class ReplicaJournal(Journal):
         return FrameHeader.unpack(frame, 0, self._identity).end > self.next_seq
 
     def written_frames(self, start: int, end: int) -> Iterator[Window]:
-        """Frames on disk for other replicas, synced or not. Raises CorruptError for a damaged one,
-        after those before it."""
+        """Yields frames, synced or not. Raises CorruptError after the good ones."""
         return self._windows(start, end)
 
     def scrub(self) -> Iterator[Window]:
-        """Reads every synced bit from the medium, in order, without what is trimmed meanwhile.
-        Raises CorruptError, also for what is cut or removed meanwhile, and OSError."""
+        """Reads every synced bit from the medium, in order, except segments trimmed meanwhile.
+        Raises OSError, and CorruptError also for events truncated or removed meanwhile."""
         end, segments = self.synced, self._chain.segments
         ends = [after.base for after in segments[1:]] + [end]
         for part, part_end in zip(segments, ends, strict=True):
@@ -202,8 +198,8 @@ class ReplicaJournal(Journal):
             yield window
 
     def cut(self, end: int) -> ReplicaJournal:
-        """Removes events from ``end`` on, even if all replicas had them, and reopens the rest; this
-        object is done."""
+        """Removes events from ``end`` on, even below the checkpoint, and reopens the rest; the
+        caller drops this object."""
         self._writer.require_sound()
         kept, offset = self._place_of(end)
         if end < self.replica.checkpoint:
@@ -224,12 +220,11 @@ class ReplicaJournal(Journal):
 
     @property
     def sound(self) -> bool:
-        """Whether it is open, and no write or sync has failed."""
         return self._writer.sound
 
     def reopened(self) -> ReplicaJournal:
-        """Recovered from the disk as at a start; this object is done. Writes not known to be on
-        disk are repeated and synced. Raises as ``load``."""
+        """Recovers it from the disk as at a start; the caller drops this object. Writes not known
+        to be on disk are repeated and synced. Raises as ``load``."""
         if self._open:
             self._abandon()
         left = ReplicaJournal.load(
@@ -243,8 +238,8 @@ class ReplicaJournal(Journal):
         return left
 
     def restart(self, floor: int, lineage: str, state: Mapping[str, object]) -> ReplicaJournal:
-        """Removes all events and begins at ``floor``, as the same replica; this object is done. If
-        interrupted, there is no replica."""
+        """Begins at ``floor`` without events; the caller drops this object. An interruption leaves
+        no replica."""
         term, parent = self.term, self._directory.parent
         replica = replace(self.replica, lineage=lineage, checkpoint=floor)
         self.remove()
@@ -263,14 +258,13 @@ class ReplicaJournal(Journal):
         return anew
 
     def set_aside(self) -> Path:
-        """Closes it without a write, and keeps it as evidence; returns where. Raises OSError."""
+        """Closes it without a write and keeps it as evidence; returns its path. Raises OSError."""
         if self._open:
             self._abandon()
         return replicas.set_aside(self._directory)
 
     def trim(self, ack: int) -> None:
-        """See ``Journal``. All replicas had what readers have acked: the checkpoint on disk may be
-        older."""
+        """See ``Journal``. Moves the checkpoint first: all replicas have acked events."""
         self.advance(min(ack, self.synced))
         super().trim(ack)
 
@@ -311,7 +305,7 @@ class ReplicaJournal(Journal):
             self._history += (Start(header.term, header.first_seq),)
 
     def _windows(self, start: int, end: int) -> Iterator[Window]:
-        """Every bit is checked, so that this node notices damage that other replicas can repair."""
+        """Verifies every bit, so that this node notices damage that other replicas can repair."""
         for window in super()._windows(start, end):
             for sound, frame in enumerate(window):
                 try:
@@ -334,7 +328,6 @@ class ReplicaJournal(Journal):
         return tuple(history)
 
     def _place_of(self, end: int) -> tuple[Segment, int]:
-        """The segment to end at ``end``, and its size then."""
         kept = [part for part in self._chain.segments if part.base <= end][-1]
         offset = kept.first
         with kept.path.open("rb") as file:
@@ -358,7 +351,6 @@ class ReplicaJournal(Journal):
         self._kept = self.replica
 
     def _abandon(self) -> None:
-        """Closes it without a write."""
         self._open = False
         self._writer.close()
         os.close(self._lock)

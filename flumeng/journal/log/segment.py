@@ -2,10 +2,10 @@
 
     header (128 bytes) | source state (JSON, padded) | frame | frame | ...
 
-The header carries the whole source state as of its beginning, so recovery reads one segment only,
-and names its predecessor with length and last checksum, so that a missing, shorter or older one is
-noticed. A segment becomes visible under its name only when its header is on disk. Reading opens the
-file anew each time: a segment that is trimmed meanwhile can be read to its end.
+The header carries the whole source state as of its beginning, so recovery reads one segment only.
+It identifies its predecessor by length and last checksum, which reveals a missing, shorter or older
+one. A segment becomes visible under its name only when its header is on disk. Each read opens the
+file: readers can finish a segment that is trimmed meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def file_name(base: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a segment ended: enough to recognise it without reading it."""
+    """The end of a segment: enough to recognise it without reading it."""
 
     base: int
     length: int
@@ -70,8 +70,6 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """A segment's journal, its beginning, and its predecessor."""
-
     journal: bytes
     term: int
     base: int
@@ -99,8 +97,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole frames in one buffer, between consecutive ``offsets``. ``encrypted``: at least one
-    is."""
+    """Whole frames in one buffer, between consecutive ``offsets``; ``encrypted`` if any is."""
 
     buffer: pa.Buffer
     offsets: list[int]
@@ -112,7 +109,7 @@ class Window:
 
 
 class Index:
-    """Where about one frame in 64 KiB begins. One thread adds, any thread looks up."""
+    """Offsets of about one frame in 64 KiB. One thread adds, any thread looks up."""
 
     def __init__(self) -> None:
         self._seqs = array("Q")
@@ -130,11 +127,9 @@ class Index:
 
 
 class Segment:
-    """A segment for its readers; the writer advances ``length`` and the last frame.
-
-    Invariants: ``first <= last_offset < length`` when there are frames, and ``length`` is the end
-    of a frame (or of the header).
-    """
+    """A segment for its readers; the writer advances ``length`` and the last frame. Invariants:
+    ``first <= last_offset < length`` with frames; ``length`` is the end of a frame or the
+    header."""
 
     def __init__(self, path: Path, journal: bytes, header: SegmentHeader, first: int) -> None:
         self.path = path
@@ -149,7 +144,6 @@ class Segment:
 
     @property
     def link(self) -> Link:
-        """What the successor's header says about this segment."""
         return Link(self.base, self.length, self.last_offset, self.last_crc)
 
     def seal(self, link: Link) -> None:
@@ -159,7 +153,7 @@ class Segment:
         self.last_crc = link.last_crc
 
     def grow(self, header: FrameHeader) -> None:
-        """Notes a frame written at ``length``."""
+        """Records a frame written at ``length``."""
         if self._index is None:
             self._index = Index()
         self._index.add(header.first_seq, self.length)
@@ -168,11 +162,9 @@ class Segment:
         self.length += header.length
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yields the frames of [start, end), in order, a few at a time; ``end`` must be synced.
-
-        Raises BelowFloorError when the segment was trimmed before the first read, CorruptError for
-        a damaged or unreadable header, after yielding all frames before it.
-        """
+        """Yields the frames of [start, end) in order; ``end`` must be synced. Raises
+        BelowFloorError for a trimmed segment, CorruptError after yielding all frames before the
+        damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
             wanted = WINDOW_BYTES
@@ -181,7 +173,7 @@ class Segment:
                 size = min(wanted, self.length - offset)
                 if size <= 0:
                     raise CorruptError(f"{self.path} ends at seq {seq}, and goes on at seq {end}")
-                # Its own mapping: the C library would keep what many streams have used.
+                # Its own mapping: the C library would keep the memory of many streams.
                 memory = mmap.mmap(-1, size)
                 try:
                     _read(fd, memoryview(memory), offset, self.path)
@@ -234,8 +226,7 @@ class Segment:
         return self._index.find(seq, self.first)
 
     def _build_index(self, fd: int) -> Index:
-        """Reads the headers of a segment from an earlier process, up to a damaged one, which
-        readers will find."""
+        """Indexes a segment of an earlier process, up to a damaged header."""
         index = Index()
         offset = self.first
         while offset < self.length:
@@ -264,7 +255,6 @@ class Segment:
 
 
 def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> FrameHeader:
-    """Raises CorruptError with the place."""
     raw = bytearray(HEADER_BYTES)
     _read(fd, memoryview(raw), offset, path)
     try:
@@ -274,7 +264,6 @@ def read_frame_header(fd: int, offset: int, journal: bytes, path: Path) -> Frame
 
 
 def _read(fd: int, view: memoryview, offset: int, path: Path) -> None:
-    """Raises CorruptError when the file ends before, or cannot be read."""
     try:
         read = read_into(fd, view, offset)
     except OSError as error:
@@ -290,9 +279,9 @@ def create(
     disk: Disk,
     spare: Path | None = None,
 ) -> Segment:
-    """Writes a new segment's header to disk, then gives it its name. Leaves nothing behind on
-    OSError. The caller syncs the directory before the first use. On a full disk the blocks of
-    ``spare`` are used."""
+    """Writes a segment's header to disk, then renames the file. Leaves nothing behind on OSError.
+    The caller syncs the directory before the first use. A full disk uses the blocks of
+    ``spare``."""
     fresh, fd = begin(directory, header, state, disk, spare)
     os.close(fd)
     return fresh
@@ -343,8 +332,8 @@ def _write(path: Path, parts: Sequence[bytes], disk: Disk) -> int:
 
 
 def remove(path: Path, names: Iterable[str]) -> None:
-    """Deletes a segment after its torn tails. ``names`` are all in its directory: listing takes a
-    descriptor, deleting does not."""
+    """Deletes a segment after its torn tails; ``names`` avoids listing, which needs a
+    descriptor."""
     for name in names:
         if name.startswith(f"{path.name}.") and name.endswith(BROKEN):
             path.with_name(name).unlink()
@@ -352,8 +341,7 @@ def remove(path: Path, names: Iterable[str]) -> None:
 
 
 def open_segment(path: Path, journal: bytes) -> tuple[Segment, dict[str, object]]:
-    """Reads the header and its state; the segment has no frames yet. Raises CorruptError when they
-    are damaged or do not fit the file's name."""
+    """Reads the header and its state, not the frames. Raises CorruptError."""
     with path.open("rb") as file:
         raw = file.read(SEGMENT_HEADER_BYTES)
         if len(raw) < SEGMENT_HEADER_BYTES or raw[:4] != MAGIC:

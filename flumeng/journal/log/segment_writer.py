@@ -1,8 +1,5 @@
-"""The files of one open journal, and what is known of them to be on disk.
-
-After the first failed write or sync, except for lack of room, nothing more is written: the content
-of the medium is unknown. When to sync, roll and drop is the journal's decision.
-"""
+"""Writes the files of one open journal, and tracks how far they are on disk. After a failed write
+or sync, except for lack of room, it writes nothing more: the content of the medium is unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from flumeng.platform.errors import FlumengError
 INTERVAL_SECONDS = 1.0
 SYNC_THREADS = 4
 OVERDUE_SECONDS = 10.0
-"""A sync that runs longer is waited for, which bounds what a crash loses."""
+"""A sync that runs longer is waited for, which bounds the events that a crash loses."""
 
 
 @functools.cache
@@ -40,8 +37,6 @@ def _pool() -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a file was written when its sync began."""
-
     segment: int
     offset: int
     safe: int
@@ -64,7 +59,7 @@ class LazySync:
             self._running = (_pool().submit(self._disk.sync, fd), reached)
 
     def done(self) -> Reached | None:
-        """What an ended or overdue sync put on disk. Raises OSError when it failed."""
+        """The position that an ended or overdue sync covered. Raises OSError when it failed."""
         if self._running is None:
             return None
         if not self._running[0].done() and self._clock() - self._began_at < OVERDUE_SECONDS:
@@ -87,8 +82,8 @@ class LazySync:
 
 
 class SegmentWriter:
-    """``said``: the checkpoint, never ahead of the medium. Writing calls raise HeldError without
-    any change, and JournalFailedError."""
+    """``said``: the checkpoint, never ahead of the medium. Writing raises HeldError without any
+    change, and JournalFailedError."""
 
     def __init__(
         self, directory: Path, segments: Sequence[Segment], said: Checkpoint, disk: Disk
@@ -109,11 +104,9 @@ class SegmentWriter:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing has failed yet."""
         return self._failure is None
 
     def require_sound(self) -> None:
-        """Raises JournalFailedError after a failure."""
         if self._failure is not None:
             raise JournalFailedError(
                 f"journal {self._id} has failed and must be opened anew: {self._failure}"
@@ -121,7 +114,6 @@ class SegmentWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is written than is known to be on disk."""
         active = self.chain.active
         return (self.said.segment, self.said.offset) != (active.base, active.length)
 
@@ -129,7 +121,6 @@ class SegmentWriter:
         return self._disk.free_bytes(self._fd)
 
     def write(self, header: FrameHeader, parts: Sequence[Any]) -> None:
-        """Adds a frame to the active segment; not synced."""
         active = self.chain.active
         try:
             self._disk.write(self._fd, parts, active.length)
@@ -139,7 +130,7 @@ class SegmentWriter:
         active.grow(header)
 
     def sync(self, next_seq: int, *, now: bool = False, **changes: Any) -> None:
-        """Syncs all that was written; with ``now`` the checkpoint as well."""
+        """Syncs all written frames; with ``now`` the checkpoint as well."""
         try:
             if self._lazy is not None:
                 self._lazy.settle()
@@ -149,7 +140,7 @@ class SegmentWriter:
         self._say_reached(self._reached(next_seq), now=now, **changes)
 
     def sync_lazily(self, next_seq: int) -> None:
-        """Notes what a sync put on disk, and begins the next one."""
+        """Records the end of a finished sync, and begins the next one."""
         assert self._lazy is not None
         try:
             reached = self._lazy.done()
@@ -203,7 +194,7 @@ class SegmentWriter:
         self.say(segment=fresh.base, offset=fresh.length, now=True)
 
     def drop(self, count: int) -> None:
-        """Deletes the oldest segments, after the checkpoint says so."""
+        """Deletes the oldest segments, after the checkpoint's floor is past them."""
         if not count:
             return
         kept = self.chain.at(count)
@@ -239,14 +230,13 @@ class SegmentWriter:
         )
 
     def _cut_back(self) -> None:
-        """After a failed write: back to the last whole frame."""
         try:
             os.ftruncate(self._fd, self.chain.active.length)
         except OSError as error:
             raise self._fail(error) from error
 
     def _not_written(self, error: OSError) -> FlumengError:
-        """Lack of room or descriptors is waited for."""
+        """Translates lack of room or descriptors into HeldError, any other error into a failure."""
         return held(f"journal {self._id}", error) or self._fail(error)
 
     def _fail(self, error: OSError) -> JournalFailedError:

@@ -1,8 +1,5 @@
-"""A few threads for many jobs that are mostly idle.
-
-A job with work runs on any thread, never on two at once; a waiting one holds none. Threads start
-when needed and end when idle.
-"""
+"""A small thread pool for many mostly idle jobs; a job never runs on two threads at once, and a
+waiting job holds none."""
 
 from __future__ import annotations
 
@@ -20,12 +17,10 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 10.0
 
 Steps = Iterator[float | None]
-"""A job yields for how many seconds it waits at most; None: until woken."""
+"""A job's steps; each yields the seconds to wait at most, or None to wait until woken."""
 
 
 class SharedThreads:
-    """At most ``most`` threads, for any number of jobs."""
-
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
@@ -37,7 +32,6 @@ class SharedThreads:
         self._idle = 0
         self._running: set[Job] = set()
         self._awaited = inf
-        """The earliest timer that an idle thread waits for."""
         self._window = 0
         self._busy = self._busy_before = 0
 
@@ -52,7 +46,6 @@ class SharedThreads:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a job is due and no thread is free for it."""
         due = bool(self._timers) and self._timers[0][0] <= time.monotonic()
         return (bool(self._ready) or due) and not self._idle
 
@@ -60,8 +53,7 @@ class SharedThreads:
         return Job(self, steps, name)
 
     def stuck(self, seconds: float) -> str:
-        """The name of the running job that has made no progress for the longest time, at least
-        ``seconds``; empty if there is none."""
+        """The running job longest without progress, for at least ``seconds``; else empty."""
         with self._changed:
             last = min(self._running, key=lambda job: job.went_on_at, default=None)
         if last is None or time.monotonic() - last.went_on_at < seconds:
@@ -77,7 +69,7 @@ class SharedThreads:
                 self._plan(job, due, now=after_seconds <= 0)
 
     def _plan(self, job: Job, due: float, *, now: bool) -> None:
-        """With the lock held. Earlier timers of the job become void."""
+        """Called with the lock held; invalidates earlier timers of the job."""
         job.due_at = -inf if now else due
         if now:
             self._ready.append(job)
@@ -89,8 +81,8 @@ class SharedThreads:
             self._rouse()
 
     def _rouse(self) -> None:
-        """With the lock held: gets a thread to look for work. If none can be started the running
-        ones look later; RuntimeError without any."""
+        """Called with the lock held: wakes or starts a thread. If none can be started the running
+        ones take the job later; RuntimeError without any."""
         if self._idle:
             self._changed.notify()
         elif self._threads < self._most:
@@ -124,7 +116,6 @@ class SharedThreads:
                 self._plan(job, due, now=due <= now)
 
     def _next(self) -> Job | None:
-        """The next job; None when this thread is to end."""
         with self._changed:
             end_at = time.monotonic() + KEEP_SECONDS
             self._idle += 1
@@ -161,7 +152,6 @@ class SharedThreads:
             self._busy += 1
 
     def _take_due(self) -> bool:
-        """Makes due jobs ready; whether any is."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             due, _, job = heapq.heappop(self._timers)
@@ -172,8 +162,7 @@ class SharedThreads:
 
 
 class Job:
-    """``due_at``: when it runs next. ``window``: the second in which it last had work.
-    ``went_on_at``: its last progress."""
+    """``due_at``: next run. ``window``: second of its last work. ``went_on_at``: last progress."""
 
     __slots__ = (
         "_threads",
@@ -197,14 +186,14 @@ class Job:
         self._threads = threads
 
     def has_work(self) -> None:
-        """Counts as busy in this second."""
+        """Counts the job as busy in this second."""
         with self._threads._changed:
             self._threads._count(self)
 
     def wake(self, after_seconds: float = 0.0) -> None:
-        """Lets it run then, or earlier; never blocks."""
+        """Runs the job after that time or earlier; never blocks."""
         self._threads._wake(self, after_seconds)
 
     def went_on(self) -> None:
-        """Progress within a step that may take for ever."""
+        """Reports progress within a step of unbounded length."""
         self.went_on_at = time.monotonic()

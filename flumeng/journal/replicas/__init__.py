@@ -1,2 +1,1 @@
-"""Journals that survive their host: the protocol of ``flumeng.journal.replication`` over real disks
-and wires."""
+"""Replicated journals: the replication protocol on real disks and networks."""

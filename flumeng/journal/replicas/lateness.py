@@ -1,7 +1,5 @@
-"""Which replicas on other nodes are late, or need a message, by the primary's clock.
-
-Idle journals send nothing: one link tells for all of a node's journals that it lives.
-"""
+"""Detects late replicas and due messages to other nodes, by the primary's clock. Idle journals send
+nothing: one link per node shows that the node lives."""
 
 from __future__ import annotations
 
@@ -11,21 +9,19 @@ from typing import NamedTuple
 from flumeng.journal.replication.primary import Primary
 
 LATE_SECONDS = 5.0
-"""A replica that lacks what it was sent for so long is late."""
+"""A replica is late after it has lacked sent events for so long."""
 TELL_SECONDS = 1.0
-"""Least seconds between two repetitions to a replica."""
+"""Minimum seconds between two repetitions to a replica."""
 
 
 class _Mark(NamedTuple):
-    """The log's end at a time; a replica that has since reached it is in time."""
+    """The log's end at a time; a replica that reaches it is not late."""
 
     end: int
     at: float
 
 
 class Lateness:
-    """For one journal."""
-
     def __init__(self) -> None:
         self._marks: dict[str, _Mark] = {}
         self._heard_at: dict[str, float] = {}
@@ -33,7 +29,7 @@ class Lateness:
         self._told: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """No replica is late when a primary begins."""
+        """Resets the marks: no replica is late when a primary begins."""
         self._marks.clear()
         self._told.clear()
 
@@ -41,8 +37,7 @@ class Lateness:
         self._heard_at[node] = now
 
     def is_late(self, primary: Primary, node: str, now: float, alive_at: float) -> bool:
-        """``alive_at``: the last sign of life of the node. A late replica gets as much time
-        again."""
+        """Whether the replica is late; it then gets as much time again."""
         peer, mark = primary.peers[node], self._marks.get(node)
         heard_at = max(alive_at, self._heard_at.get(node, -inf))
         if mark is None or (peer.begun and peer.end >= mark.end and heard_at >= mark.at):
@@ -54,7 +49,7 @@ class Lateness:
         return late
 
     def lacks_an_answer(self, primary: Primary, node: str, now: float) -> bool:
-        """Whether a message may be lost, and is to be repeated."""
+        """Whether a message may be lost and must be repeated."""
         peer = primary.peers[node]
         waits = not peer.begun or peer.end < primary.log.end
         silent = now - max(self._heard_at.get(node, -inf), self._told_at.get(node, -inf))

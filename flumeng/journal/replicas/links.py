@@ -1,9 +1,5 @@
-"""Connections to the nodes that hold replicas, one to each.
-
-One chunk of an outbox is sent at a time, so a replica that catches up holds up no other;
-``Throttle`` limits it. A broken connection is made again, and the journals are told that messages
-are lost.
-"""
+"""Connections to the nodes that hold replicas, one to each. Each send is one chunk, so a replica
+that catches up delays no other. After a broken connection the journals resend."""
 
 from __future__ import annotations
 
@@ -36,15 +32,14 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.25
 PING_SECONDS = 1.0
 LEAST = 32 << 20
-"""Bytes per second."""
 BUSY_SECONDS = 1.0
-"""How long after an append more are expected."""
+"""Seconds after an append in which more are expected."""
 WHOLE_BYTES, PART_BYTES = 8 << 20, 1 << 20
-"""Sent at once: at rest, and while events are taken."""
+"""Bytes per chunk, while idle and while events arrive."""
 
 
 class Throttle:
-    """For all journals of a process. Thread-safe."""
+    """Limits catching up, for all journals of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +59,6 @@ class Throttle:
         return self._due_at if self._is_busy(now) else now
 
     def at_once(self, now: float) -> int:
-        """How many bytes to send at once."""
         return PART_BYTES if self._is_busy(now) else WHOLE_BYTES
 
     def _is_busy(self, now: float) -> bool:
@@ -76,7 +70,7 @@ class Throttle:
 
 
 class Outbox:
-    """The messages of one journal: a beginning, then frames."""
+    """The pending messages of one journal: a beginning, then frames."""
 
     def __init__(self, journal: ReplicatedJournal) -> None:
         self.journal = journal
@@ -97,7 +91,7 @@ class Outbox:
 
 
 class Outboxes:
-    """For one thread at a time."""
+    """Queues of outboxes; replicas that catch up alternate with others. Not thread-safe."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -120,7 +114,6 @@ class Outboxes:
         outbox.put(message)
 
     def next(self, *, also_catching_up: bool) -> Outbox | None:
-        """Removes the next one."""
         lines = [self._prompt, self._catching_up] if also_catching_up else [self._prompt]
         for line in lines[::-1] if self._their_turn else lines:
             if line:
@@ -138,7 +131,7 @@ class Outboxes:
 
 
 class Links:
-    """``address`` gives where a node's replicas are served, or nothing."""
+    """``address`` returns the address of a node's replicas, or an empty string."""
 
     def __init__(
         self,
@@ -177,7 +170,7 @@ class Links:
 
 
 class Link:
-    """To one node; two threads while there is something to send."""
+    """A connection to one node, with two threads while there are messages."""
 
     def __init__(
         self,
@@ -265,7 +258,6 @@ class Link:
                     writer.close()
 
     def _next(self, broken: threading.Event) -> Outbox | None:
-        """None after a while without anything to send."""
         until = time.monotonic() + PING_SECONDS
         with self._changed:
             while not self._is_over(broken):
@@ -342,7 +334,6 @@ class Link:
 def _chunk(
     journal: ReplicatedJournal, start: int, end: int, at_most: int
 ) -> tuple[pa.RecordBatch, int]:
-    """The first frames of a range, a row each, and their end."""
     frames: list[pa.Buffer] = []
     sizes = [0]
     for window in journal.frames(start, end):

@@ -21,9 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaOnDisk:
-    """``journal`` is replaced after a cut, a restart, and a failure of the disk. ``damaged``: why
-    it is unusable, if it is. The caller holds the lock of its ``ReplicatedJournal``, except for
-    ``sync``."""
+    """``journal`` is replaced after a truncation, a restart, and a disk failure. ``damaged``: why
+    it is unusable. The caller holds the lock of its ``ReplicatedJournal``, except for ``sync``."""
 
     def __init__(self, journal: ReplicaJournal) -> None:
         self.journal = journal
@@ -36,7 +35,6 @@ class ReplicaOnDisk:
 
     @property
     def as_replica(self) -> Follower:
-        """Its state in the protocol after a start."""
         journal = self.journal
         held = journal.held
         return Follower(
@@ -67,7 +65,7 @@ class ReplicaOnDisk:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """After an OSError it is unknown what was written."""
+        """Marks the replica as doubtful after an OSError: the written data is unknown."""
         try:
             yield
         except (FlumengError, OSError) as error:
@@ -75,8 +73,7 @@ class ReplicaOnDisk:
             raise
 
     def append(self, action: follower.Write, frames: list[pa.Buffer]) -> None:
-        """Appends missing frames. Raises HeldError without room, CorruptError for other frames than
-        announced, OSError."""
+        """Appends missing frames. Raises HeldError, CorruptError, OSError."""
         for frame in frames:
             if self.journal.lacks(frame):
                 self.journal.append_frame(frame)
@@ -94,8 +91,7 @@ class ReplicaOnDisk:
             self._replace(self.journal.restart(floor, lineage, state))
 
     def cut(self, end: int) -> int:
-        """Removes events from ``end`` on; returns how many. Raises CorruptError when the rest is
-        damaged, JournalFailedError, OSError."""
+        """Removes events from ``end`` on; returns how many. Raises CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
             log.warning("journal %s: %d events go that were not answered", self.journal.id, gone)
@@ -110,8 +106,8 @@ class ReplicaOnDisk:
         return gone
 
     def reopen(self, now: float) -> bool:
-        """Whether it is usable again after a failure of its disk. Unsynced writes count as lost:
-        the kernel may hold them for clean."""
+        """Reopens it after a disk failure; returns whether it is usable. Unsynced writes count as
+        lost: the kernel may treat their pages as clean."""
         if not self._backoff.is_due(now):
             return False
         self._backoff.begin(now)
@@ -139,7 +135,7 @@ class ReplicaOnDisk:
             self.journal.remove()
 
     def set_aside(self) -> Path:
-        """Keeps a damaged replica as evidence; returns where. Raises OSError."""
+        """Keeps a damaged replica as evidence; returns its path. Raises OSError."""
         with self._using:
             return self.journal.set_aside()
 

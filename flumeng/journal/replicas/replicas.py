@@ -1,8 +1,5 @@
 """The replicated journals of an ingest worker: its own, and its replicas of other nodes' journals.
-
-Replicas lie in ``copies``, which the first worker has; one that becomes the primary is served from
-there.
-"""
+The first worker holds the replicas in ``copies``, and serves one that becomes the primary there."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ Message = dict[str, Any]
 LOOK_SECONDS = 0.5
 BYTES_PER_SECOND = 8 << 20
 PASS_SECONDS = 3600.0
-"""Seconds between the beginnings of two passes."""
 AGAIN_SECONDS = 10.0
 """Seconds before an unreadable journal is read again."""
 
@@ -79,14 +75,14 @@ class Replicas:
         self._to_begin: set[str] = set()
         """Damaged replicas, reported to their primaries until they begin again."""
         self._backoffs: dict[str, RetryTimer] = {}
-        """For these: a disk that damages data may do so again."""
+        """Delays new replicas after damage: a bad disk may damage them too."""
         if replicas is not None:
             replicas.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in Journal.find(replicas):
                 self._open(path)
 
     def _open(self, path: Path) -> None:
-        """A damaged replica is set aside; its primary makes another one."""
+        """Sets a damaged replica aside; its primary makes another one."""
         try:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
@@ -110,7 +106,6 @@ class Replicas:
             return {name: self.journals[name].next_seq for name in sorted(self._stored)}
 
     def start(self, send: Callable[[Message], None]) -> None:
-        """``send`` takes a message to the node."""
         self.send = send
         threading.Thread(target=self._run, name="replicas", daemon=True).start()
         self._scrubber.start()
@@ -147,7 +142,7 @@ class Replicas:
         self._links.forget(name)
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """The node's message: memberships, and addresses of nodes."""
+        """Handles the node's message: memberships, and addresses of nodes."""
         self._addresses = message["addresses"]
         for name, said in message["journals"].items():
             known = (Membership.from_message(said), int(said["version"]), int(said["created"]))
@@ -181,7 +176,6 @@ class Replicas:
             log.error("replica %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
 
     def drop(self, name: str) -> None:
-        """Deletes an unwanted replica."""
         journal = self.journals.get(name)
         if name not in self.replicas:
             return
@@ -190,7 +184,7 @@ class Replicas:
             journal.remove()
         log.info("replica %s is removed", name)
 
-    # What the protocol sends.
+    # Sending, for the protocol.
 
     def proposal(self, journal: str, version: int, membership: Membership) -> None:
         said = {"version": version, **membership.as_message()}
@@ -226,10 +220,9 @@ class Replicas:
             except Exception:
                 log.exception("a damaged replica is not set aside")
 
-    # What primaries elsewhere say to the replicas here.
+    # Messages of primaries elsewhere to the replicas here.
 
     def serve_replicas(self, peer: Peer, reader: Any, writer: Any) -> None:
-        """Serves one connection of a primary's node."""
         begun = False
         while not self._stopping:
             try:
@@ -252,7 +245,6 @@ class Replicas:
                 writer.write_metadata(answer)
 
     def _unmatched(self) -> list[pa.Buffer]:
-        """Tells an idle primary that its replica begins again."""
         with self._lock:
             terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
         return [
@@ -279,7 +271,7 @@ class Replicas:
             return []
 
     def _require_held(self, name: str) -> Membership:
-        """Raises DeniedError unless the node has said that a replica belongs here."""
+        """Raises DeniedError unless the known membership has a replica on this node."""
         known, *_ = self._told.get(name, (None,))
         if known is None or self._node not in known.nodes:
             raise DeniedError(
@@ -288,8 +280,7 @@ class Replicas:
         return known
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
-        """Makes a replica at its primary's first message. Raises UnavailableError soon after
-        damage."""
+        """Makes a replica at its primary's first message. Raises UnavailableError after damage."""
         name, message = envelope.journal, envelope.message
         if not isinstance(message, messages.Begin):
             return None
@@ -318,8 +309,7 @@ class Replicas:
 
 
 def _require_primary(peer: Peer, name: str, message: ToFollower, known: Membership) -> None:
-    """Raises DeniedError for a peer that is not the primary, where peers are authenticated: it
-    could have a replica removed."""
+    """Raises DeniedError for another authenticated peer: it could have a replica removed."""
     if isinstance(message, messages.Begin) and message.lineage != known.lineage:
         raise DeniedError(f"journal {name} has the lineage {known.lineage}")
     if peer.identity and peer.identity.name != node_of(known.primary):

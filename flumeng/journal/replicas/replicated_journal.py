@@ -1,10 +1,9 @@
-"""One replica of a replicated journal: the primary's, or one that follows.
+"""One replica of a replicated journal, as its primary or as a follower.
 
-It carries out the steps of ``flumeng.journal.replication`` on its disk, towards other nodes, and
-towards the node process, which speaks to ZooKeeper. Its membership there makes it the primary.
-
-Calls come from the group commit, the links and the worker; a lock orders them, and only the
-replica's own disk is waited for with the lock held.
+It executes the steps of ``flumeng.journal.replication`` on its disk, towards other nodes, and
+towards the node process, which accesses ZooKeeper. The membership record there makes it the
+primary. Calls come from the group commit, the links and the worker; a lock orders them. With the
+lock held, it waits only for its own disk.
 """
 
 from __future__ import annotations
@@ -40,23 +39,21 @@ ASK_AGAIN_SECONDS = 2.0
 
 
 class Transport(Protocol):
-    """The way to the other replicas and to ZooKeeper. Never blocks."""
+    """Sends to the other replicas and to ZooKeeper. Never blocks."""
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None: ...
     def proposal(self, journal: str, version: int, membership: Membership) -> None: ...
     def took(self, nbytes: int) -> None:
-        """The journal has taken events."""
+        """Reports the size of appended events, for the throttle."""
 
     def alive_at(self, node: str) -> float:
         """The last sign of life of the node, by the monotonic clock."""
 
 
 class ReplicatedJournal(DelegatedLog):
-    """A ``Log`` and an ``Appendable``. One that ``closes`` takes no events, even as the primary.
-
+    """A ``Log`` and an ``Appendable``. One that ``closes`` accepts no events, even as the primary.
     After close or remove it does nothing: its descriptors may be other files. A damaged follower
-    takes nothing; a damaged primary goes on while no other replica can lead.
-    """
+    accepts nothing; a damaged primary continues while no other replica can lead."""
 
     def __init__(
         self,
@@ -84,7 +81,7 @@ class ReplicatedJournal(DelegatedLog):
         self._superseded = False
         self._suspected: ReplicaJournal | None = None
         self.older = ""
-        """Why it may lack events of another replica in sync, if so."""
+        """Why it may lack events of another in-sync replica; empty if it does not."""
         self._primary_is_there = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -94,10 +91,9 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def damaged(self) -> str:
-        """Why it is unusable, if it is."""
         return self._disk.damaged
 
-    # What the protocol says, and is told.
+    # The replication protocol.
 
     @property
     def leads(self) -> bool:
@@ -105,7 +101,6 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def superseded(self) -> bool:
-        """Whether another replica is the primary."""
         return self._superseded
 
     @property
@@ -125,14 +120,14 @@ class ReplicatedJournal(DelegatedLog):
         return {node: role.log.end - peer.end for node, peer in role.peers.items()}
 
     def require_in_sync(self, replicas: int) -> None:
-        """With fewer replicas in sync it takes no events."""
+        """Accepts events only with that many in-sync replicas."""
         with self._lock:
             self._needs_in_sync = replicas
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
     def told(self, membership: Membership, version: int, created: int) -> None:
-        """The record in ZooKeeper at a version; ``created`` identifies the znode."""
+        """Handles the record in ZooKeeper at a version; ``created`` identifies the znode."""
         with self._lock:
             if self._done:
                 return
@@ -150,8 +145,7 @@ class ReplicatedJournal(DelegatedLog):
             self._lead_if_chosen()
 
     def _begin_again(self) -> None:
-        """The record was recreated, and its versions start over: it is a replica as after a
-        start."""
+        """Becomes a follower, as after a start: versions of a recreated record start over."""
         if isinstance(self._role, Primary):
             log.warning("journal %s: its record was lost, and made anew", self.id)
             if self._journal.sound:
@@ -159,7 +153,6 @@ class ReplicatedJournal(DelegatedLog):
             self._role = self._disk.as_replica
 
     def heard(self, node: str, message: ToPrimary) -> None:
-        """A message from the replica on a node."""
         with self._lock:
             self._lateness.heard(node, self._clock())
             if isinstance(self._role, Primary) and not self._done:
@@ -172,8 +165,8 @@ class ReplicatedJournal(DelegatedLog):
         state: Mapping[str, object],
         key: KeyReference | None = None,
     ) -> list[ToPrimary]:
-        """Follows the primary's message on disk; returns the answers. Raises HeldError without
-        room, CorruptError for events of another journal."""
+        """Follows the primary's message on disk; returns the answers. Raises HeldError,
+        CorruptError, OSError."""
         with self._lock:
             if self._done:
                 return []
@@ -199,8 +192,8 @@ class ReplicatedJournal(DelegatedLog):
             return self._do_replica(*step, frames, state)
 
     def look(self, now: float) -> None:
-        """Acts on passed time: late replicas leave, messages and proposals are repeated, a failed
-        disk is retried. Raises as ``told``."""
+        """Periodic work: removes late replicas from the in-sync set, repeats messages and
+        proposals, and retries a failed disk. Raises FlumengError, OSError."""
         with self._lock:
             if self._done:
                 return
@@ -232,17 +225,17 @@ class ReplicatedJournal(DelegatedLog):
         return peer is not None and peer.replica not in role.counted
 
     def reconnected(self, node: str) -> bool:
-        """Repeats lost messages; returns whether the node is to hold a replica."""
+        """Repeats lost messages; returns whether the node should hold a replica."""
         with self._lock:
             self._step(primary.resend, node)
             return isinstance(self._role, Primary) and node in self._role.peers
 
     def frames(self, start: int, end: int) -> Iterator[Window]:
-        """Written frames for a ``Frames`` message, synced or not. Raises as ``read_frames``."""
+        """Yields written frames for a ``Frames`` message, synced or not."""
         return self._noticed(self._journal.written_frames(start, end))
 
     def read_frames(self, start: int, end: int) -> Iterator[Window]:
-        """As ``Journal.read_frames``, and UnavailableError when another replica is to be read."""
+        """As ``Journal.read_frames``; UnavailableError when another replica should be read."""
         return self._noticed(self._journal.read_frames(start, end))
 
     def _noticed(self, windows: Iterator[Window]) -> Iterator[Window]:
@@ -269,7 +262,7 @@ class ReplicatedJournal(DelegatedLog):
         log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
-        """Reads all that is on disk. A first failure makes the replica ``suspect``, a second one
+        """Reads all data on disk. A first failure makes the replica ``suspect``, a second one
         damaged. Raises OSError, UserError for a newer format."""
         journal = self._journal
         is_second, self._suspected = self.is_suspect, None
@@ -278,7 +271,7 @@ class ReplicatedJournal(DelegatedLog):
         except CorruptError as error:
             with self._lock:
                 if self._journal is not journal or self._disk.has_failed:
-                    return  # it was cut meanwhile, or is to be opened anew
+                    return  # it was cut meanwhile, or has to be reopened
                 if is_second:
                     self.found_damaged(str(error))
                 else:
@@ -290,12 +283,11 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def is_older(self) -> bool:
-        """Whether another replica is to lead, since this one may lack events."""
+        """Whether another replica should lead, since this one may lack events."""
         return bool(self.older) and self._others_in_sync
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica is known to be in sync."""
         known = self._membership
         return known is not None and known.in_sync == (self.replica_id,)
 
@@ -305,11 +297,9 @@ class ReplicatedJournal(DelegatedLog):
         return known is not None and len(known.in_sync) > 1
 
     def end_of(self, frame: pa.Buffer) -> int:
-        """Raises CorruptError."""
         return FrameHeader.unpack(frame, 0, identity(self.id)).end
 
     def said_with(self, message: Frames, start: int, end: int) -> Frames:
-        """A part of the message, with the current checkpoint."""
         role = self._role
         known = isinstance(role, Primary) and role.term == message.term
         return message._replace(
@@ -325,7 +315,7 @@ class ReplicatedJournal(DelegatedLog):
         return self._journal.source_state_at_floor
 
     def cut(self, end: int) -> int:
-        """Removes events from ``end`` on, which no replica in sync had; returns how many."""
+        """Removes events from ``end`` on, which no in-sync replica had; returns how many."""
         with self._lock:
             with self._disk.writing():
                 gone = self._disk.cut(end)
@@ -337,7 +327,7 @@ class ReplicatedJournal(DelegatedLog):
             self._do_primary(*step(self._role, *arguments))
 
     def _lead_if_chosen(self) -> None:
-        """Repeated, since a proposal may be lost, or the disk full."""
+        """Called repeatedly, since a proposal may be lost, or the disk full."""
         replica, membership = self._role, self._membership
         if isinstance(replica, Primary) or self._lost_lead or membership is None:
             return
@@ -428,7 +418,6 @@ class ReplicatedJournal(DelegatedLog):
         frames: list[pa.Buffer],
         source_state: Mapping[str, object],
     ) -> Follower:
-        """Returns the state afterwards."""
         if isinstance(action, follower.Fence):
             self._journal.fence(action.term)
         elif isinstance(action, follower.Cut):
@@ -443,7 +432,7 @@ class ReplicatedJournal(DelegatedLog):
             return follower.trimmed(state, self._journal.floor)
         return state
 
-    # What group commits, servers and stores ask.
+    # The log, for group commits, servers and stores.
 
     def append(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> int:
         return self.append_encoded(self.encode(batch, state))
@@ -452,7 +441,7 @@ class ReplicatedJournal(DelegatedLog):
         return Payload.encode(batch, state)
 
     def append_encoded(self, payload: Payload) -> int:
-        """Raises HeldError before it is the primary, or with too few replicas in sync;
+        """Raises HeldError before it is the primary, or with too few in-sync replicas;
         JournalFailedError once it no longer is."""
         with self._lock:
             role = self._require_lead()
@@ -477,8 +466,8 @@ class ReplicatedJournal(DelegatedLog):
         return end
 
     def confirms(self, end: int) -> bool:
-        """Whether every replica in sync has all events below ``end``. Raises JournalFailedError
-        when that stays unknown."""
+        """Whether every in-sync replica has all events below ``end``. Raises JournalFailedError
+        when another replica is the primary."""
         with self._lock:
             try:
                 role = self._require_lead()
@@ -489,7 +478,7 @@ class ReplicatedJournal(DelegatedLog):
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         with self._lock:
             self._wake = wake
-            if self._superseded:  # it was told so before there was anybody to wake
+            if self._superseded:  # it was superseded before the callback was set
                 wake()
 
     def _require_lead(self) -> Primary:
@@ -502,8 +491,7 @@ class ReplicatedJournal(DelegatedLog):
         raise HeldError(f"journal {self.id}: {why}", why)
 
     def tend(self) -> None:
-        """Raises JournalFailedError when another replica is the primary, so that senders do not
-        wait for the next event to learn it."""
+        """Raises JournalFailedError under another primary, so senders learn it early."""
         if self._superseded:
             self._require_lead()
         self._journal.tend()
@@ -518,7 +506,6 @@ class ReplicatedJournal(DelegatedLog):
             self._step(primary.trimmed, self._journal.acked, self._journal.floor)
 
     def close_for_appends(self) -> int:
-        """Raises UserError unless it is the primary."""
         with self._lock:
             if not isinstance(self._role, Primary):
                 raise UserError(f"journal {self.id} is not closed: it is not the primary's")
@@ -538,8 +525,8 @@ class ReplicatedJournal(DelegatedLog):
             self._disk.remove()
 
     def set_aside_damaged(self) -> Path | None:
-        """Keeps a damaged replica as evidence; returns where. None while it may be the last one: no
-        primary has spoken since, or it is to lead itself."""
+        """Keeps a damaged replica as evidence; returns its path. None while it may be the last one:
+        no primary has sent a message since, or it is the chosen primary."""
         with self._lock:
             known = self._membership
             chosen = known is not None and known.primary == self.replica_id
@@ -549,7 +536,7 @@ class ReplicatedJournal(DelegatedLog):
             return self.set_aside()
 
     def set_aside(self) -> Path:
-        """Keeps a damaged replica as evidence; returns where. Raises OSError."""
+        """Keeps a damaged replica as evidence; returns its path. Raises OSError."""
         with self._lock:
             self._done = True
             return self._disk.set_aside()

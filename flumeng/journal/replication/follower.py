@@ -1,9 +1,9 @@
-"""A replica of a journal, as its node sees it: what it takes, and from whom.
+"""The follower's side of replication: accepts the frames of the latest term's primary.
 
-It obeys the latest term that it has heard of, and says so on disk before it answers (I5). Of what
-it holds it removes nothing because a new term has come: only when that term's primary has told with
-what log it began, and then only what that log does not have (I11, I13). Nothing of that was
-answered, since the primary of each term was in sync before.
+It obeys the latest term that it has received, and stores that term before it answers (I5). A new
+term alone removes no events. Only after the term's primary has sent its first log does the follower
+remove events, and then only those missing from that log (I11, I13). None of them was acknowledged,
+since the primary of each term was in sync before.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from flumeng.platform.errors import CorruptError
 
 
 class Fence(NamedTuple):
-    """Put the term on disk before what follows."""
+    """Store the term durably before the next action."""
 
     term: int
 
 
 class Cut(NamedTuple):
-    """Remove the events from ``end`` on, on disk before what follows."""
+    """Remove the events from ``end`` on, durably before the next action."""
 
     end: int
 
 
 class Restart(NamedTuple):
-    """Remove all events, on disk before what follows; the next has the seq ``floor``."""
+    """Remove all events, durably before the next action; the next event has the seq ``floor``."""
 
     floor: int
     lineage: str
@@ -52,7 +52,8 @@ class Write(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Events below ``acked`` may go; those below ``checkpoint`` are on every replica in sync."""
+    """Events below ``acked`` may be trimmed; those below ``checkpoint`` are on every in-sync
+    replica."""
 
     checkpoint: int
     acked: int
@@ -67,9 +68,9 @@ Action = Fence | Cut | Restart | Write | Keep | Reply
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """``log.safe``: its local checkpoint, persisted (I2). ``checkpoint``: what it knows of the
-    global one, never above its own (I7). ``matched``: its log is the beginning of what the primary
-    of ``term`` has; what it holds counts for nothing in that term before."""
+    """``log.safe``: its local checkpoint, persisted (I2). ``checkpoint``: the known global one,
+    never above its own (I7). ``matched``: its log is a prefix of the log of the primary of
+    ``term``."""
 
     id: str
     lineage: str
@@ -88,8 +89,7 @@ Step = tuple[Follower, list[Action]]
 
 
 def begin(replica: Follower, message: Begin) -> Step:
-    """Raises CorruptError when its log differs from a replica in sync below the checkpoint: it is
-    to be made again."""
+    """Raises CorruptError when its log differs from an in-sync replica below the checkpoint."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     actions: list[Action] = []
@@ -101,7 +101,7 @@ def begin(replica: Follower, message: Begin) -> Step:
         matched = replica.log.last_term == replica.term
         end = replica.log.end if matched else agreed(replica.log, message.log)
         floor = message.log.floor
-        # What lies below the primary's floor can not be compared, and is acked.
+        # Events below the primary's floor cannot be compared, and are acked.
         if message.lineage != replica.lineage or replica.log.floor < end == floor:
             replica = _emptied(replica, floor, message.lineage)
             actions.append(Restart(floor, message.lineage))
@@ -113,7 +113,7 @@ def begin(replica: Follower, message: Begin) -> Step:
 
 
 def take(replica: Follower, message: Frames) -> Step:
-    """``synced`` answers for what it writes."""
+    """Appends the primary's events; ``synced`` answers once they are on disk."""
     if message.term < replica.term:
         return replica, [Reply(Refused(replica.term))]
     if message.term > replica.term or not replica.matched:
@@ -145,7 +145,6 @@ def reset(replica: Follower, message: Reset) -> Step:
 
 
 def synced(replica: Follower, end: int) -> Step:
-    """Events below ``end`` are on disk."""
     replica = replace(
         replica, log=replica.log._replace(safe=max(replica.log.safe, min(end, replica.log.end)))
     )
@@ -155,7 +154,6 @@ def synced(replica: Follower, end: int) -> Step:
 
 
 def trimmed(replica: Follower, floor: int) -> Follower:
-    """The log now begins at ``floor``."""
     return replace(replica, log=replica.log._replace(floor=max(replica.log.floor, floor)))
 
 

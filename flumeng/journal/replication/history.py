@@ -1,8 +1,8 @@
-"""The terms of a log: at which seq each one begins, and up to where two logs are the same.
+"""The terms of a log: the seq at which each begins, and the common prefix of two logs.
 
-A term's events are written by one process and a replica takes them only behind a log that is the
-primary's. So two logs that have an event of one term at one seq are the same up to there. (Raft's
-log matching: Ongaro, Ousterhout, USENIX ATC 2014, section 5.3; Kafka's KIP-101 and KIP-279.)
+One process writes a term's events, and a replica accepts them only after a log that is the
+primary's. So two logs with an event of one term at one seq are equal up to there. (Raft's log
+matching: Ongaro, Ousterhout, USENIX ATC 2014, section 5.3; Kafka's KIP-101 and KIP-279.)
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ class Start(NamedTuple):
 
 
 History = tuple[Start, ...]
-"""Grows in both fields from start to start."""
+"""Both fields increase from start to start."""
 
 
 class Log(NamedTuple):
-    """What a log holds: events of [floor, end), of the terms in ``history``; those of [floor, safe)
-    are on disk. The first start of a history lies at the floor or below."""
+    """Events of [floor, end) of the terms in ``history``; those of [floor, safe) are on disk."""
 
     floor: int = 0
     end: int = 0
@@ -33,11 +32,10 @@ class Log(NamedTuple):
 
     @property
     def last_term(self) -> int:
-        """The term of the last event; 0 of an empty log."""
         return self.history[-1].term if self.end > self.floor else 0
 
     def extended(self, starts: Iterable[Start], end: int) -> Log:
-        """With events up to ``end``, whose terms begin at ``starts``."""
+        """Returns the log with events up to ``end``, whose terms begin at ``starts``."""
         history = self.history
         for start in starts:
             if not history or start.term > history[-1].term:
@@ -45,25 +43,22 @@ class Log(NamedTuple):
         return self._replace(end=end, history=history)
 
     def cut(self, end: int) -> Log:
-        """Without the events from ``end`` on."""
         kept = tuple(start for start in self.history if start.seq < end)
         return self._replace(end=end, safe=min(self.safe, end), history=kept)
 
     def terms(self, start: int, end: int) -> History:
-        """The terms of the events of [start, end)."""
         begun = [known for known in self.history if known.seq <= start]
         later = [known for known in self.history if start < known.seq < end]
         return tuple(known._replace(seq=max(known.seq, start)) for known in (*begun[-1:], *later))
 
 
 def run_of(history: History, seq: int) -> Start:
-    """The term of the event ``seq``, and where it begins."""
+    """The start of the term of the event ``seq``."""
     return next(start for start in reversed(history) if start.seq <= seq)
 
 
 def agreed(one: Log, other: Log) -> int:
-    """The end of the events that both logs share; the higher floor when they share none above
-    it."""
+    """The end of the events that both logs share; the higher floor if they share none above it."""
     end, floor = min(one.end, other.end), max(one.floor, other.floor)
     while end > floor:
         ours, theirs = run_of(one.history, end - 1), run_of(other.history, end - 1)

@@ -1,8 +1,6 @@
-"""Who holds a journal, as ZooKeeper has it: each change is a compare-and-set of this.
-
-A replica's id is ``NODE/ID``, where the ID was drawn when the replica was made: one whose disk was
-lost is another replica, and cannot pass for the one that was in sync.
-"""
+"""The members of a replicated journal as in ZooKeeper; each change is a compare-and-set. A
+replica's id is ``NODE/ID`` with a random ID, so a replica made after a disk loss cannot pass for
+the old one."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from zkschema.records import Journal
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``in_sync``: the replicas that have every answered event, the primary's among them.
-    ``nodes``: those that are to hold one. ``lineage``: one history of the journal's events; another
-    one begins where an operator gave some up."""
+    """``in_sync``: the replicas with every acknowledged event, the primary's among them. ``nodes``:
+    those that should hold one. ``lineage``: one history of the journal's events; another one begins
+    where an operator accepted a loss."""
 
     lineage: str
     term: int
@@ -28,8 +26,7 @@ class Membership:
 
     @classmethod
     def of(cls, journal: Journal) -> Membership:
-        """From the record of a replicated journal. Raises CorruptError when its primary is not in
-        sync."""
+        """Raises CorruptError for a record whose primary is not in sync."""
         for replica in journal.in_sync:
             if node_of(replica) == journal.primary:
                 return cls(
@@ -39,7 +36,6 @@ class Membership:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Membership:
-        """Raises KeyError, TypeError."""
         return cls(
             message["lineage"],
             message["term"],
@@ -49,7 +45,7 @@ class Membership:
         )
 
     def as_message(self) -> dict[str, Any]:
-        """For the pipe between a node and its ingest workers."""
+        """The message for the pipe between a node and its ingest workers."""
         return {
             "lineage": self.lineage,
             "term": self.term,
@@ -69,12 +65,12 @@ class Membership:
         )
 
     def restarted(self) -> Membership:
-        """Each process of the primary has a term of its own (I4)."""
+        """Starts a new term: each process of the primary has its own (I4)."""
         return replace(self, term=self.term + 1)
 
     def promoted(self, replica: str) -> Membership:
-        """The replica is the primary in a new term, the one before is no longer in sync (I4, I10).
-        Raises ConflictError for a replica that is not in sync."""
+        """Makes the replica primary in a new term and removes the former one from the in-sync set
+        (I4, I10). Raises ConflictError for a replica that is not in sync."""
         if replica not in self.in_sync:
             raise ConflictError(f"{replica} is not in sync: answered events may be missing there")
         in_sync = tuple(
@@ -83,7 +79,7 @@ class Membership:
         return replace(self._led_by(replica), in_sync=in_sync)
 
     def promoted_unclean(self, replica: str, lineage: str) -> Membership:
-        """By an operator's order, without a replica in sync: its events are lost (I10)."""
+        """Promotes by an operator's order, without an in-sync replica: events are lost (I10)."""
         return replace(self._led_by(replica), lineage=lineage, in_sync=(replica,))
 
     def _led_by(self, replica: str) -> Membership:
@@ -91,13 +87,13 @@ class Membership:
         return replace(self, term=self.term + 1, primary=replica, nodes=nodes)
 
     def without(self, replica: str) -> Membership:
-        """Raises UserError for the primary."""
+        """Removes a replica from the in-sync set. Raises UserError for the primary."""
         if replica == self.primary:
             raise UserError(f"{replica} is the primary: promote another replica first")
         return replace(self, in_sync=tuple(known for known in self.in_sync if known != replica))
 
     def joined(self, replica: str) -> Membership:
-        """The replica has caught up; an earlier one on its node is gone."""
+        """Adds a replica that has caught up, in place of an earlier one on its node."""
         others = tuple(known for known in self.in_sync if node_of(known) != node_of(replica))
         return replace(self, in_sync=(*others, replica))
 

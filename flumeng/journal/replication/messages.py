@@ -1,7 +1,4 @@
-"""What a primary and the replicas of its journal say to each other.
-
-Each message may be lost, late, doubled or overtaken by another.
-"""
+"""Messages between a primary and its replicas; each may be lost, late, duplicated or overtaken."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from flumeng.journal.replication.history import History, Log
 
 
 class Begin(NamedTuple):
-    """The first that a primary says to a replica, of the journal of this ``lineage``: the ``log``
-    that it began its ``term`` with. All that it says so in one term is the same."""
+    """The primary's first message: the ``log`` at the beginning of its ``term``; always the
+    same."""
 
     lineage: str
     term: int
@@ -20,8 +17,8 @@ class Begin(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Events of [start, end) and their terms; with none it only tells the rest. Those below
-    ``checkpoint`` are on every replica, those below ``acked`` nobody needs any more."""
+    """Events of [start, end), or none, to send only the rest. Events below ``checkpoint`` are on
+    every replica; readers have acked those below ``acked``."""
 
     term: int
     start: int
@@ -32,14 +29,14 @@ class Frames(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The events that the replica lacks are acked, and gone: it begins anew at ``floor``."""
+    """The events that the replica lacks are acked and trimmed: it restarts at ``floor``."""
 
     term: int
     floor: int
 
 
 class Began(NamedTuple):
-    """The replica's log is the beginning of the primary's, and on disk up to ``end``."""
+    """The replica's log is a prefix of the primary's, and on disk up to ``end``."""
 
     term: int
     replica: str
@@ -47,7 +44,7 @@ class Began(NamedTuple):
 
 
 class Persisted(NamedTuple):
-    """The replica has everything below ``end`` on disk. With ``gap`` it lacks what comes next."""
+    """The replica has all events below ``end`` on disk. With ``gap`` it lacks the next ones."""
 
     term: int
     replica: str
@@ -56,7 +53,7 @@ class Persisted(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """The replica has been started since, and does not know whether its log is the primary's."""
+    """The replica has restarted, and its log is not matched with the primary's."""
 
     term: int
     replica: str

@@ -1,15 +1,13 @@
-"""The process that takes a journal's events in one term: whom it sends them to, and when it
-answers.
+"""The primary's side of replication in one term: sends events and decides when to acknowledge them.
 
-An event is answered when every replica in sync has it on disk (I1). A replica that is late leaves
-those in sync first, by a change in ZooKeeper that is confirmed; one that has caught up joins them
-in the same way (I12), and counts from before that change is asked for. What a change that was asked
-for has done is unknown until ZooKeeper says so, and then both may be.
+An event is acknowledged when every in-sync replica has it on disk (I1). A late replica first leaves
+the in-sync set, by a confirmed change in ZooKeeper. A replica that has caught up joins in the same
+way (I12), and counts from before that change is requested. The outcome of a requested change is
+unknown until ZooKeeper reports it; until then both memberships may hold.
 
 A replica that is about to catch up counts already, so that the checkpoint waits for it instead of
-running away from it.
-
-It is over with the first sign of a later term: it answers nothing more, whatever it has (I6).
+running ahead of it. The first sign of a later term ends the primary: it acknowledges nothing more
+(I6).
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ NEAR = 100_000
 
 
 class Send(NamedTuple):
-    """To the node that holds a replica; what Frames tell of is to be read from our own log."""
+    """Send to the node that holds a replica; events of Frames are read from the primary's log."""
 
     node: str
     message: ToFollower
 
 
 class Change(NamedTuple):
-    """Put this into ZooKeeper if its version is still ``version``, and tell by ``changed``."""
+    """Write this to ZooKeeper if its version is still ``version``, and report by ``changed``."""
 
     version: int
     membership: Membership
@@ -53,8 +51,8 @@ Action = Send | Change
 
 
 class Peer(NamedTuple):
-    """What is known of a node's replica in this term. ``replica``: its id; ``end``: its local
-    checkpoint, persisted; both only once it has begun. ``sent``: up to where it was sent events."""
+    """A node's replica in this term: id and persisted ``end``, both only once it has begun.
+    ``sent``: the end of the events sent to it."""
 
     replica: str = ""
     end: int = 0
@@ -67,10 +65,9 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """``first``: the log that it began its term with. ``membership`` at ``version`` is the latest
-    that it knows of. ``asked``: what it wants to become of it, and does not know the fate of.
-    ``joining``: the replica that is let in next; one does so when it lacks ``near`` events or
-    fewer."""
+    """``first``: the log at the beginning of its term. ``asked``: a requested membership with an
+    unknown outcome. ``joining``: the replica that joins next, once it lacks at most ``near``
+    events."""
 
     id: str
     term: int
@@ -96,12 +93,12 @@ class Primary:
 
     @property
     def takes(self) -> bool:
-        """Whether it takes events (I15)."""
+        """Whether it accepts events (I15)."""
         return not self.over and len(self.membership.in_sync) >= self.min_in_sync
 
     @property
     def answered(self) -> int:
-        """Events below may be answered, where it ``takes`` any."""
+        """Events below may be acknowledged, if it ``takes`` any."""
         return self.checkpoint
 
     def check(self) -> None:
@@ -124,7 +121,7 @@ def started(
     min_in_sync: int = 1,
     near: int = NEAR,
 ) -> Step:
-    """In the term of the membership, which is on disk. All of ``log`` is synced."""
+    """Starts in the term of the membership, which is on disk. All of ``log`` is synced."""
     assert membership.primary == me
     assert me in membership.in_sync
     peers = {node: Peer() for node in membership.nodes if node != node_of(me)}
@@ -146,26 +143,25 @@ def started(
 
 
 def appended(primary: Primary, end: int) -> Step:
-    """Events up to ``end`` are written to our own log, not synced."""
+    """Events up to ``end`` are written to the local log, not synced."""
     log = primary.log.extended([Start(primary.term, primary.log.end)], end)
     primary = replace(primary, log=log)
     return _sent(primary, primary.peers)
 
 
 def synced(primary: Primary, end: int) -> Step:
-    """Our own log is on disk up to ``end``."""
+    """The local log is on disk up to ``end``."""
     log = primary.log._replace(safe=max(primary.log.safe, min(end, primary.log.end)))
     return _moved(replace(primary, log=log))
 
 
 def trimmed(primary: Primary, acked: int, floor: int) -> Step:
-    """Every reader has acked up to ``acked``, and our log begins at ``floor`` now."""
+    """Every reader has acked up to ``acked``, and the local log begins at ``floor`` now."""
     log = primary.log._replace(floor=floor)
     return replace(primary, acked=max(primary.acked, min(acked, primary.checkpoint)), log=log), []
 
 
 def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
-    """A message from the replica on a node."""
     if primary.over:
         return primary, []
     if isinstance(message, Refused):
@@ -181,7 +177,7 @@ def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
 
 
 def resend(primary: Primary, node: str) -> Step:
-    """Repeats what the node's replica needs to know."""
+    """Repeats the messages that the node's replica may have missed."""
     peer = primary.peers.get(node)
     if primary.over or peer is None:
         return primary, []
@@ -196,9 +192,8 @@ def send_checkpoint(primary: Primary, node: str) -> Step:
 
 
 def late(primary: Primary, node: str) -> Step:
-    """The replica of a node has been late for too long: it leaves those in sync, unless so few
-    would be left that nothing could be answered all the same: then it is better that it may still
-    be promoted."""
+    """Removes a late node's replica from the in-sync set. It stays if too few would be left to
+    acknowledge anything: then it may still be promoted."""
     if node_of(primary.joining) == node and not primary.asked:
         return _moved(_with(replace(primary, joining=""), node, Peer()))
     gone = [replica for replica in primary.membership.in_sync if node_of(replica) == node]
@@ -206,21 +201,20 @@ def late(primary: Primary, node: str) -> Step:
         return primary, []
     if len(primary.membership.in_sync) <= primary.min_in_sync:
         return primary, []
-    # What was known of it counts no more: it has to answer before it joins again.
+    # Its known state counts no more: it has to answer before it joins again.
     return _ask(_with(primary, node, Peer()), primary.membership.without(gone[0]))
 
 
 def retry_change(primary: Primary) -> Step:
-    """Repeats a change whose fate is unknown: either it has been made, or this makes it, or its
-    version is outdated."""
+    """Repeats a change with an unknown outcome; at an outdated version it has no effect."""
     if primary.over or not primary.asked:
         return primary, []
     return primary, [Change(primary.version, primary.asked)]
 
 
 def changed(primary: Primary, membership: Membership, version: int) -> Step:
-    """What ZooKeeper has: the outcome of a change that was asked for, or somebody else's. An older
-    version than the one that is known says nothing."""
+    """Applies the membership in ZooKeeper, changed by this primary or another process; ignores
+    older versions than the known one."""
     if version < primary.version or primary.over:
         return primary, []
     if (membership.term, membership.primary) != (primary.term, primary.id):
@@ -263,7 +257,6 @@ def _persisted(primary: Primary, node: str, peer: Peer, message: Persisted) -> S
 
 
 def _moved(primary: Primary) -> Step:
-    """A checkpoint has moved, or who counts: what may follow."""
     if primary.joining not in [peer.replica for peer in primary.peers.values()]:
         primary = replace(primary, joining="")
     primary = _advanced(primary)
@@ -288,8 +281,8 @@ def _moved(primary: Primary) -> Step:
 
 
 def _advanced(primary: Primary) -> Primary:
-    """The global checkpoint: the least of the local ones of all that count, and where it was while
-    one of these is unknown (I7)."""
+    """Advances the global checkpoint to the least local one of all counted replicas; it stays while
+    one is unknown (I7)."""
     known = {peer.replica: peer.end for peer in primary.peers.values() if peer.begun}
     known[primary.id] = primary.log.safe
     ends = [known.get(replica) for replica in primary.counted]
@@ -300,7 +293,7 @@ def _advanced(primary: Primary) -> Primary:
 
 
 def _sent(primary: Primary, nodes: Iterable[str], *, even_none: bool = False) -> Step:
-    """Send to these nodes what they have not been sent."""
+    """Sends these nodes the events that they have not been sent."""
     actions: list[Action] = []
     if primary.over:
         return primary, actions

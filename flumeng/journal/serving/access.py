@@ -1,8 +1,5 @@
-"""Authorization of calls to a journal server.
-
-A certificate names a peer's cluster, role and name; roles that are not in the table may do nothing.
-In an open cluster everything is allowed.
-"""
+"""Authorization of calls to a journal server, by the role in the peer's certificate. Roles that are
+not in the table may do nothing; in an open cluster everything is allowed."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ MAY: Mapping[Role, frozenset[str]] = {
 }
 ALL_FLOWS = "*"
 Granted = Callable[[str], Collection[str]]
-"""The flows that the subscriber may read, ``*`` for all."""
+"""Returns the flows that a subscriber may read, ``*`` for all."""
 
 
 def granted_nothing(_name: str) -> Collection[str]:
@@ -53,11 +50,9 @@ class Peer:
 
     @property
     def key(self) -> str:
-        """Identifies all calls of one peer."""
         return self.identity.uri if self.identity else ""
 
     def require(self, what: str) -> None:
-        """Raises DeniedError."""
         if self.identity is not None and what not in MAY.get(self.identity.role, ()):
             raise DeniedError(f"a certificate of {self.identity} may not ask for {what} here")
 
@@ -84,7 +79,6 @@ class Access:
         self._now = now
 
     def peer(self, context: Any) -> Peer:
-        """Raises DeniedError."""
         if self._own is None:
             return OPEN
         try:
@@ -101,7 +95,6 @@ class Access:
         return Peer(identity, frozenset(flows))
 
     def require_read(self, peer: Peer, ticket: Ticket) -> None:
-        """Raises DeniedError."""
         peer.require(TAP if ticket.tapped else READ)
         if peer.identity is None or self._own is None:
             return

@@ -1,4 +1,4 @@
-"""What a journal holds, for people. Light to import."""
+"""The state of a journal, for display. Light to import."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Account:
-    """``acked``: up to where the journal's own flow has acked it. ``oldest_unacked_us``: receive
-    time of the oldest unacked event; ``newest_us``: time of the newest event, by another clock than
-    the reader's. ``waits_at``: where readers stop until a loss is accepted. ``step``: offsets of
-    one event. ``lags``: events that the replicas on other nodes lack. ``problem``: why readers
-    wait. None means unknown."""
+    """``acked``: the ack of the journal's own flow. ``oldest_unacked_us``: receive time of the
+    oldest unacked event; ``newest_us``: time of the newest event, by another clock than the
+    reader's. ``waits_at``: the offset of an unaccepted loss, at which readers stop. ``step``:
+    offsets of one event. ``lags``: events that the replicas on other nodes lack. ``problem``: why
+    readers wait. None means unknown."""
 
     term: int
     durability: str
@@ -49,5 +49,4 @@ class Account:
         return self.distance(self.acked_minute_ago, self.safe_minute_ago)
 
     def distance(self, start: int, end: int) -> int:
-        """The number of events between two offsets."""
         return -(-(end - start) // self.step)

@@ -1,4 +1,4 @@
-"""Flight servers that answer questions about a process, and serve no events."""
+"""Flight servers that answer actions of a process, and serve no events."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from flumeng.platform.security.credentials import Keystore
 
 
 class ActionServer(Service):
-    """Serves ``actions`` for the life of the process; see ``Service``."""
-
     def __init__(
         self, host: str, actions: Actions, port: int = 0, *, keystore: Keystore | None = None
     ) -> None:
@@ -54,8 +52,8 @@ class OffsetsRequest(msgspec.Struct):
 
 
 class PartitionServer(ActionServer):
-    """Positions and accounts of partitions that lie elsewhere, as a ``JournalServer`` has of its
-    journals. Partitions are called ``flow/partition``: several flows may read the same ones."""
+    """Serves positions and accounts of partitions outside of journals, named ``flow/partition``,
+    since several flows may read the same ones."""
 
     def __init__(
         self,

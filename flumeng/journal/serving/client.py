@@ -1,8 +1,5 @@
-"""Reads journals from a Flight server, and checks everything it gets.
-
-A range comes whole, in order and unharmed, or as an error. A client connects at its first call, so
-it can be sent to another process before.
-"""
+"""Reads journals from a Flight server: a range arrives complete, in order and intact, or as an
+error. A client connects at its first call, so it can be sent to another process before."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ class JournalClient:
         *,
         prove: Callable[[], Proof | None] = of_process,
     ) -> None:
-        """``timeout_seconds`` without progress end a call with UnavailableError. ``prove`` is
-        called on connecting; None is for an open cluster."""
+        """``timeout_seconds`` without progress raise UnavailableError. ``prove`` is called on
+        connecting."""
         self._address = address
         self._prove = prove
         self._timeout_seconds = timeout_seconds
@@ -54,24 +51,22 @@ class JournalClient:
         return self._ask(wire.ACCOUNTS, _accounts)
 
     def replicas(self) -> dict[str, int]:
-        """The end of each replica of other nodes' journals. Raises UnavailableError,
-        CorruptError."""
+        """The end of each replica of other nodes. Raises UnavailableError, CorruptError."""
         return self._ask(wire.REPLICAS, _offsets)
 
     def counters(self) -> list[dict[str, Any]]:
-        """A row for each source, or each task of a collector. Raises UnavailableError,
-        CorruptError."""
+        """A row for each source, or each collector task. Raises UnavailableError, CorruptError."""
         return self._ask(wire.COUNTERS, list)
 
     def offsets(self, flow: str, partitions: Collection[str], to: str) -> dict[str, int]:
-        """The offset of each partition at ``earliest``, ``latest``, or a time with its zone, where
-        it is known. Raises UnavailableError, CorruptError, UserError."""
+        """The known offset of each partition at ``earliest``, ``latest``, or a time with its zone.
+        Raises UnavailableError, CorruptError, UserError."""
         asked = {"flow": flow, "partitions": list(partitions), "to": to}
         return self._ask(wire.OFFSETS, _offsets, json.dumps(asked).encode())
 
     def check_targets(self, flow: str, text: str, signature: str) -> list[dict[str, Any]]:
-        """Checks the flow's targets from that node; a row for each. Raises UnavailableError,
-        CorruptError, UserError."""
+        """Checks the flow's targets from that node. Raises UnavailableError, CorruptError,
+        UserError."""
         asked = {"flow": flow, "text": text, "signature": signature}
         return self._ask(wire.CHECK_TARGETS, list, json.dumps(asked).encode())
 
@@ -79,10 +74,8 @@ class JournalClient:
         self, journal: str, start: int, end: int, *, replayed: bool = False, token: str = ""
     ) -> Iterator[pa.RecordBatch]:
         """Yields exactly the events of [start, end) in READ_SCHEMA. An executor needs a ``token``.
-
         Raises UnavailableError (no connection or progress; NotServedError), DataLossError
-        (BelowFloorError, AboveSafeError), CorruptError and DeniedError.
-        """
+        (BelowFloorError, AboveSafeError), CorruptError and DeniedError."""
         seq = start
         while True:
             began = seq
@@ -98,9 +91,9 @@ class JournalClient:
                 return
 
     def tap(self, journal: str, start: int, end: int) -> list[pa.RecordBatch]:
-        """The first events of [start, end) in READ_SCHEMA, as many as a tap gets. Raises
-        TapDeniedError, TapsBusyError, UserError from a server without taps, and what ``read``
-        raises."""
+        """Returns the first events of [start, end) in READ_SCHEMA, within the limits of taps.
+        Raises as ``read``, and TapDeniedError, TapsBusyError, UserError from a server without
+        taps."""
         found: list[pa.RecordBatch] = []
         seq = start
         frames = self._frames(journal, start, end, tapped=True)
@@ -181,7 +174,7 @@ class JournalClient:
 
 
 def connect(address: str, proof: Proof | None) -> flight.FlightClient:
-    """Connects at the first call; without a proof, to a server of an open cluster."""
+    """Connects at the first call; a None proof is for an open cluster."""
     if proof is None:
         return flight.FlightClient(f"grpc://{address}")
     return flight.FlightClient(
@@ -193,7 +186,7 @@ def connect(address: str, proof: Proof | None) -> flight.FlightClient:
 
 
 class _OutOfTimeError(UnavailableError):
-    """A call reached its time limit; after progress another one goes on."""
+    """A call reached its time limit; after progress the client repeats it."""
 
 
 def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:

@@ -29,7 +29,7 @@ class Proof:
 
 
 def of_process(*roles: Role) -> Proof | None:
-    """That of this process, or the first of these roles it has; None in an open cluster. Raises
-    UserError."""
+    """The proof of the process or of the first of these roles that it has; None in an open cluster.
+    Raises UserError."""
     keystore = keystore_of(*roles) if roles else process.keystore()
     return Proof.of(process.loaded.of(keystore)) if keystore else None

@@ -1,9 +1,5 @@
-"""Wire format of the messages between the primary and the replicas of a journal.
-
-Each is JSON in the metadata of a chunk of a Flight exchange; frames are the chunk's rows as they
-lie on disk. ``state``: the source state where a log begins; ``key``: a reference to its encryption
-key.
-"""
+"""Wire format of the messages between the primary and the replicas of a journal. Each is JSON in
+the metadata of a chunk of a Flight exchange; frames are the chunk's rows as they lie on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from flumeng.journal.replication.messages import ToFollower, ToPrimary
 from flumeng.platform.errors import CorruptError
 
 PING = b"ping"
-"""Sent when there is nothing else, and answered with the same."""
+"""Sent on an idle connection, and echoed."""
 REPLICA = "replica"
 """The name of the exchange, and of the permission."""
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, MsgspecError)
@@ -55,7 +51,6 @@ def buffer(envelope: Envelope) -> pa.Buffer:
 
 
 def decode(data: bytes) -> Envelope:
-    """Raises CorruptError."""
     try:
         said = json.loads(data)
         kind = _KINDS[said["kind"]]

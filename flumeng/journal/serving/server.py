@@ -1,10 +1,8 @@
 """The Flight server of a process's journals: their positions, and ranges as raw frames.
 
 Frames travel as they lie on disk, a row each, so their checksums guard the wire too. Nothing above
-a journal's ``safe`` leaves the process.
-
-Flight cannot bound the threads of calls, so the number of lasting calls is bounded here: further
-ones are refused, or answered once.
+a journal's ``safe`` leaves the process. Flight cannot bound the threads of calls, so excess lasting
+calls are refused, or answered once.
 """
 
 from __future__ import annotations
@@ -57,13 +55,9 @@ class Replicas(Protocol):
 
 
 class JournalServer(Service):
-    """Serves from its own threads until ``stop``.
-
-    ``journals``, ``counters``, ``acked`` and ``minute_ago`` are called from these threads; the
-    mapping of journals is replaced, never changed. ``acked``: up to where a journal's own flow has
-    acked it. ``actions`` are additional ones. With a ``keystore`` only peers of the same cluster
-    are served. Raises UserError when the address or the credentials cannot be used.
-    """
+    """Serves from its own threads until ``stop``. These threads call ``journals``, ``counters``,
+    ``acked`` (the ack of the journal's own flow) and ``minute_ago``; the mapping of journals is
+    replaced, never changed. Raises UserError when the address or the credentials cannot be used."""
 
     def __init__(
         self,
@@ -219,7 +213,6 @@ def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Acc
 
 
 def received_us(journal: Log, seq: int) -> int | None:
-    """When an event was received; None when unknown."""
     try:
         frames = (frame for window in journal.read_frames(seq, seq + 1) for frame in window)
         for _, batch in reading.cut(frames, journal.id, seq, seq + 1):

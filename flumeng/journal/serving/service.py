@@ -1,10 +1,8 @@
 """The base of all Flight servers: TLS, authorization, and errors.
 
 With credentials a server speaks TLS only, to peers of the same authority. Clients get the kind of
-an error and one sentence, of an unforeseen one only that; the log has the rest.
-
-Flight takes certificates when a server is made, so after a change a new one is opened at the same
-port; running calls end as at a stop.
+an error and one sentence; the log has the rest. Flight takes certificates when a server is made, so
+after a change a new one is opened at the same port; running calls end as at a stop.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Actions = Mapping[str, Callable[[bytes], object]]
-"""Flight actions by name: request bytes to an answer that is sent as JSON. Thread-safe; each call
+"""Flight actions by name, from request bytes to an answer sent as JSON. Thread-safe; each call
 takes a bounded time."""
 NO_ACTIONS: Actions = MappingProxyType({})
 LOOK_SECONDS = 5.0
@@ -43,10 +41,8 @@ STOP_SECONDS = 3.0
 
 class Service:
     """A Flight server at one address until ``stop``, with the current certificates of ``keystore``.
-
-    Subclasses define ``act`` and ``read``, and call this constructor last: it begins to serve, from
-    other threads. Raises UserError when the credentials or the address cannot be used.
-    """
+    Subclasses call this constructor last: it begins to serve, from other threads. Raises UserError
+    when the credentials or the address cannot be used."""
 
     def __init__(
         self, host: str, port: int, keystore: Keystore | None, granted: Granted = granted_nothing
@@ -82,15 +78,11 @@ class Service:
         raise UserError("bidirectional streams are not supported here")
 
     def end(self) -> None:
-        """Ends running calls soon."""
         self.ended.set()
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> bool:
-        """Running requests end with their next window.
-
-        False when one did not: a reader that does not read cannot be ended, and also holds up a
-        normal exit of the process: use ``os._exit``.
-        """
+        """Ends running requests with their next window. False when one did not: a reader that does
+        not read cannot be ended, and also blocks a normal exit of the process: use ``os._exit``."""
         self._stopped.set()
         with self._lock:
             return self._end(timeout_seconds)
@@ -126,7 +118,6 @@ class Service:
             self._renew(own)
 
     def _renew(self, own: Credentials) -> None:
-        """Reopens the same port with new certificates."""
         with self._lock:
             if self._stopped.is_set():
                 return
@@ -145,8 +136,6 @@ class Service:
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Passes Flight's calls on to a ``Service``; nothing else is served."""
-
     def __init__(self, service: Service, port: int, own: Credentials | None) -> None:
         self._service = service
         self._access = Access(own, service.granted)
@@ -197,8 +186,6 @@ _denials = RateLimitedLog(log)
 
 
 class _ErrorsToClient:
-    """Turns exceptions into the errors of ``refuse``."""
-
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:

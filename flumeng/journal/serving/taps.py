@@ -1,8 +1,5 @@
-"""Taps: people look at a few of the newest events of a running flow.
-
-A tap has a ticket of its own: the node's policy says which flows may be tapped, and all taps share
-a bound. Servers without taps refuse it.
-"""
+"""Taps: reads of a few of the newest events of a running flow, for people. The node's policy names
+the flows that may be tapped, and all taps share a bound."""
 
 from __future__ import annotations
 
@@ -26,11 +23,8 @@ STUCK = 4
 
 
 class Places:
-    """Limits concurrent calls; a known peer has at most the part ``each``. Thread-safe.
-
-    A call with a frozen reader cannot be ended: it loses its place after a while, though it may go
-    on. A second limit bounds all calls.
-    """
+    """Limits concurrent calls; a known peer has at most the part ``each``. Thread-safe. A call with
+    a frozen reader cannot be ended: it loses its place after a while. A second limit bounds all."""
 
     def __init__(
         self,
@@ -89,7 +83,6 @@ class Taps:
         self._counted_at = clock()
 
     def admit(self, journal: str) -> None:
-        """Raises TapDeniedError."""
         flow = flow_of(journal)
         if not self._allows(flow):
             raise TapDeniedError(

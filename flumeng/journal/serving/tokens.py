@@ -1,9 +1,8 @@
 """Tokens that let an executor read one range of one journal for some minutes.
 
-A collector signs them; its certificate comes with them and must be a collector's of the same
-cluster. A token is useless without a certificate of the cluster, so Spark may show it.
-
-``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES`` in a ticket, each in base64.
+A collector signs them and adds its certificate. A token is useless without a certificate of the
+cluster, so Spark may show it. Format: ``CLAIMS.SIGNATURE``, and ``CLAIMS.SIGNATURE.CERTIFICATES``
+in a ticket, each in base64.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CLOCKS_DIFFER_SECONDS = 60.0
 
 
 class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A readable range, until seconds since the epoch. The flow is in the journal's id."""
+    """A readable range, until seconds since the epoch. The journal's id contains the flow."""
 
     cluster: str
     journal: str

@@ -1,8 +1,5 @@
-"""The server's side of a watch: a reader gets its journals' positions, and each change.
-
-The cost follows changes, not journals: journals notify the watch, and changes within the reader's
-gap are sent together. An empty answer now and then shows that the server is alive.
-"""
+"""The server's side of a watch: streams positions of journals to a reader, at each change. Changes
+within the reader's gap are sent together; empty answers are heartbeats of the server."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from flumeng.platform.errors import UserError
 
 MAX_REQUEST_BYTES = 4 << 20
 MISSING_SECONDS = 0.25
-"""Seconds between two looks for journals that are not served."""
+"""Seconds between two checks for journals that are not served."""
 GAP_SECONDS_PER_MOVE = 0.0002
 """The gap grows with the last answer, so that a thousand busy journals cost no more than a few."""
 
 
 class WatchRequest(msgspec.Struct, frozen=True):
-    """``gap_seconds`` and ``heartbeat_seconds``: least and most between two answers; ``seconds``:
-    until the reader asks again."""
+    """``gap_seconds``, ``heartbeat_seconds``: least and most time between answers; ``seconds``:
+    length."""
 
     journals: tuple[str, ...]
     gap_seconds: float = 0.02
@@ -36,14 +33,11 @@ class WatchRequest(msgspec.Struct, frozen=True):
 
 
 class WatchAnswer(msgspec.Struct, frozen=True):
-    """Changed positions, and journals that are not served."""
-
     positions: dict[str, Position]
     not_served: tuple[str, ...]
 
 
 def parse_request(body: bytes) -> WatchRequest:
-    """Raises UserError."""
     if len(body) > MAX_REQUEST_BYTES:
         raise UserError(f"a watch is asked for in at most {MAX_REQUEST_BYTES} bytes")
     try:
@@ -61,7 +55,7 @@ def parse_request(body: bytes) -> WatchRequest:
 
 @dataclass
 class _Watched:
-    """``log`` is None while the journal is not served; ``told`` is the last position sent."""
+    """``log`` is None while the journal is not served."""
 
     log: Log | None = None
     told: Position | None = None
@@ -69,8 +63,8 @@ class _Watched:
 
 
 class Watch:
-    """``answers`` is used by one thread; journals notify from theirs. The mapping from ``serving``
-    is replaced, never changed."""
+    """``answers`` runs in one thread; journals notify from theirs. The mapping from ``serving`` is
+    replaced, never changed."""
 
     def __init__(
         self,
@@ -91,8 +85,7 @@ class Watch:
     def answers(
         self, *, once: bool = False, gone: Callable[[], bool] = lambda: False
     ) -> Iterator[WatchAnswer]:
-        """All positions, then, unless ``once``, changes for the requested time. ``gone`` says
-        whether the reader has left."""
+        """Yields all positions, then, unless ``once``, changes for the requested time."""
         request = self._request
         end = self._clock() + request.seconds
         try:
@@ -123,7 +116,7 @@ class Watch:
         return self._request.gap_seconds + GAP_SECONDS_PER_MOVE * len(answer.positions)
 
     def _wait(self, until: float) -> Collection[str]:
-        """Changed journals; none when a heartbeat is due."""
+        """Returns changed journals; none when a heartbeat is due."""
         while True:
             seconds = until - self._clock()
             with self._changed:
@@ -137,7 +130,7 @@ class Watch:
                 return moved
 
     def _follow(self) -> set[str]:
-        """Listens to the journals served now; returns those that came, went or were replaced."""
+        """Listens to the journals served now; returns those added, removed or replaced."""
         serving = self._serving()
         moved: set[str] = set()
         if serving is self._served:

@@ -1,7 +1,5 @@
-"""The reader's side of watches, on many servers in one event loop.
-
-Flight's client takes a thread for each lasting call, so this speaks gRPC with the same server.
-"""
+"""The reader's side of watches, on many servers in one event loop. Flight's client takes a thread
+for each open call, so this speaks gRPC with the same server."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from flumeng.platform.errors import CorruptError, UnavailableError
 
 DO_ACTION = "/arrow.flight.protocol.FlightService/DoAction"
 GRACE_SECONDS = 3.0
-"""A server this late with an answer or a connection is away."""
+"""A server is unavailable when an answer or a connection is this late."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.use_local_subchannel_pool", 1),  # or it inherits the waits of channels that failed
@@ -33,12 +31,8 @@ async def watch(
     address: str, request: WatchRequest, prove: Callable[[], Proof | None] = of_process
 ) -> AsyncGenerator[WatchAnswer, None]:
     """Yields the positions of the requested journals, then changes, until the server ends the
-    watch.
-
-    It ends early when the server has too many watches; an older server is asked for all positions
-    once. Raises UnavailableError when the server refuses or is late, CorruptError for a malformed
-    answer, and what ``prove`` raises.
-    """
+    watch; an older server sends all positions once. Raises UnavailableError when the server refuses
+    or is late, CorruptError for a malformed answer, and the errors of ``prove``."""
     channel = _channel(address, prove())
     silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
     try:

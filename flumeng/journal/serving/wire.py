@@ -1,7 +1,4 @@
-"""The wire format of journal servers: names, schemas, tickets, errors.
-
-Executors import it: it needs the data libraries only.
-"""
+"""The wire format of journal servers: names, schemas, tickets, errors. Light to import."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ OFFSETS = "offsets"
 WATCH = "watch"
 CHECK_TARGETS = "check-targets"
 MAX_TICKET_BYTES = 16_384
-"""A token comes with its signer's certificates."""
-# What an error is called on the wire; the first that fits.
+"""A token contains its signer's certificates."""
+# Names of errors on the wire; the first that fits.
 ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
     ("tap-denied", TapDeniedError),
     ("taps-busy", TapsBusyError),
@@ -50,11 +47,8 @@ ERROR_KINDS: tuple[tuple[str, type[FlumengError]], ...] = (
 
 
 def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
-    """The rows of one batch as buffers, without a replica.
-
-    Frames have checksums, their bounds have none, so these are checked. Raises CorruptError with
-    the ``sender``.
-    """
+    """The rows of one batch as buffers, without copying. Raises CorruptError with the ``sender``
+    for invalid bounds, which have no checksums."""
     if batch.schema != FRAMES_SCHEMA:
         raise CorruptError(f"{sender} sends other columns than frames: {batch.schema}")
     frames = batch.column(0)
@@ -72,8 +66,7 @@ def frames_of(batch: pa.RecordBatch, sender: str) -> Iterator[pa.Buffer]:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Offsets [start, end) of a journal. ``tapped``: for a tap. ``token`` admits an executor, see
-    ``tokens``."""
+    """Offsets [start, end) of a journal, ``tapped`` for a tap. ``token`` admits an executor."""
 
     journal: str
     start: int
@@ -85,7 +78,7 @@ class Ticket:
 def make_ticket(
     journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
 ) -> bytes:
-    """That of a tap is invalid to a server without taps."""
+    """A tap's ticket is invalid to a server without taps."""
     wanted: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
         wanted["token"] = token
@@ -93,7 +86,6 @@ def make_ticket(
 
 
 def parse_ticket(ticket: bytes) -> Ticket:
-    """Raises UserError."""
     if len(ticket) > MAX_TICKET_BYTES:
         raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
     try:
