@@ -42,11 +42,11 @@ LONG = [
     *(
         f"tests/live/test_{name}.py"
         for name in (
-            "copies_takeover",
+            "replicas_takeover",
             "sql_poll",
             "chaos_branches",
             "collector_live",
-            "copies_chaos",
+            "replicas_chaos",
             "hostile_flows",
             "sites_script",
             "push_sites",
@@ -60,9 +60,9 @@ LONG = [
             "kept_java",
             "upgrade",
             "sink_chaos",
-            "copies_encrypted",
+            "replicas_encrypted",
             "cli_live",
-            "copies_secured",
+            "replicas_secured",
             "sink_elasticsearch",
             "standalone",
             "systemd_units",

@@ -56,7 +56,7 @@ class ReplicaWorkers:
 
     def run(self, source: str, *, durability: str, min_in_sync: int = 1) -> None:
         """A flow on the first worker. Returns when so many replicas are in sync."""
-        replicas = f"replicas: {{replicas: {min_in_sync}, min_in_sync: {min_in_sync}}}\n"
+        replicas = f"replicas: {{copies: {min_in_sync}, min_in_sync: {min_in_sync}}}\n"
         replicas = replicas if durability == "replicated" else ""
         self.first.run(flow_text(FLOW, source) + f"durability: {durability}\n{replicas}")
         if durability == "replicated":

@@ -183,7 +183,7 @@ class Cluster:
         nodes = {node.node: node for node in overview.nodes(self.store)}
         found = [f"{problem}" for problem in verify_cluster(self.store)]
         for task in tasks:
-            waits = task.kind == records.INGEST and task.node not in live and task.state == "away"
+            waits = task.kind == records.INGEST and task.node not in live and task.state == "down"
             if not waits and (task.node not in live or task.state != "running"):
                 said = f"{task.flow}/{task.task} on {task.node} is {task.state}: {task.why}"
                 found.append(f"{said}; {nodes.get(task.node or '')}")

@@ -91,7 +91,7 @@ def test_of_a_node_and_its_replica_one_works_and_the_other_says_why_not(
     replica = host.start("replica")
     assert replica.wait(timeout=60) != 0
     said = (tmp_path / "replica.log").read_text()
-    assert "a replica, or older than the one in use since then" in said
+    assert "a copy, or older than the one in use since then" in said
     assert "Traceback" not in said
 
 

@@ -34,7 +34,7 @@ FLOW_TEXT = """
 flow: web
 sources: [{{http: {{listen: "0.0.0.0:{port}"}}}}]
 durability: replicated
-replicas: {{replicas: {replicas}, min_in_sync: 2}}
+replicas: {{copies: {replicas}, min_in_sync: 2}}
 delivery: exactly-once
 batch: {{seconds: 0.5}}
 {more}

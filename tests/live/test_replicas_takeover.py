@@ -28,7 +28,7 @@ flow: web
 sources: [{{http: {{listen: "0.0.0.0:{port}"}}}}]
 place: {{ingest: {{labels: {{role: web}}}}}}
 durability: replicated
-replicas: {{replicas: {replicas}, min_in_sync: {least}}}
+replicas: {{copies: {replicas}, min_in_sync: {least}}}
 delivery: exactly-once
 batch: {{seconds: 0.3}}
 {more}

@@ -48,7 +48,6 @@ class MemoryJournal:
     durability: Durability = "memory"
     lost = 0
     restless = False
-    lags: Mapping[str, int] = MappingProxyType({})
 
     @staticmethod
     def create(
@@ -161,6 +160,10 @@ class MemoryJournal:
         self._require_sound()
         self._say(safe=self.next_seq)
         return self.safe
+
+    @property
+    def lags(self) -> Mapping[str, int]:
+        return {}
 
     def confirms(self, end: int) -> bool:
         return end <= self.safe
