@@ -16,6 +16,8 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.limits import Limits
 from flumeng.journal.log.memory import MemoryJournal
 from flumeng.journal.log.reading import rows
+from flumeng.journal.serving.client import JournalClient
+from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from tests.testkit.journal import FaultyDisk, numbered_events
 
@@ -230,3 +232,18 @@ def test_i21_what_waits_for_a_trim_goes_on_when_the_disk_has_room_again(tmp_path
     commits.drain(10)
     commits.stop()
     assert (journal.floor, journal.safe) == (10, 30)
+
+
+def test_server_answers_for_it(tmp_path: Path) -> None:
+    """All that it says of itself can be sent."""
+    journal = MemoryJournal.create(tmp_path, ID)
+    fill(journal, 3)
+    server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
+    try:
+        client = JournalClient(server.address)
+        account = client.accounts()[ID]
+        client.close()
+        assert (account.durability, account.safe, account.lags) == ("memory", 30, {})
+    finally:
+        server.stop()
+        journal.close()
