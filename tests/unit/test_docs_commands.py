@@ -85,6 +85,27 @@ def test_every_path_that_the_docs_name_is_there() -> None:
     assert missing == []
 
 
+def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
+    pages = [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    pages += (TOP / "flumeng" / "connectors").glob("*/README.md")
+    wrong = [
+        f"{page.relative_to(TOP)}: {path}{anchor}"
+        for page in pages
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)", page.read_text())
+        if not leads((page.parent / path) if path else page, anchor)
+    ]
+    assert wrong == []
+
+
+def leads(page: Path, anchor: str) -> bool:
+    if not page.exists():
+        return False
+    return not anchor or anchor[1:] in {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    }
+
+
 def test_the_drawing_of_a_batch_names_a_file_for_each_step() -> None:
     page = (TOP / "docs" / "architecture.md").read_text()
     drawing = page.partition("## A batch's life")[2].split("```")[1]

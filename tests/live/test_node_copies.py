@@ -65,18 +65,18 @@ def eventually(holds: Callable[[], object], what: str, seconds: float = 60.0) ->
         time.sleep(0.05)
 
 
-def test_of_a_node_and_its_replica_one_works_and_the_other_says_why_not(
+def test_of_a_node_and_its_copy_one_works_and_the_other_says_why_not(
     host: Host, tmp_path: Path
 ) -> None:
     original = host.start("original")
     eventually(lambda: host.live() == original.pid, "the node does not come up")
-    shutil.copytree(tmp_path / "original", tmp_path / "replica")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
 
-    replica = host.start("replica")
-    assert replica.wait(timeout=60) != 0
-    said = (tmp_path / "replica.log").read_text()
+    copy = host.start("copy")
+    assert copy.wait(timeout=60) != 0
+    said = (tmp_path / "copy.log").read_text()
     assert f"node n1 is live as process {original.pid} of this host, and goes on" in said
-    assert "ingest.0 started" not in said, "the replica took events into its journals"
+    assert "ingest.0 started" not in said, "the copy took events into its journals"
     assert (host.live(), original.poll()) == (original.pid, None)
 
     original.kill()
@@ -88,23 +88,23 @@ def test_of_a_node_and_its_replica_one_works_and_the_other_says_why_not(
     again.kill()
     again.wait()
 
-    replica = host.start("replica")
-    assert replica.wait(timeout=60) != 0
-    said = (tmp_path / "replica.log").read_text()
+    copy = host.start("copy")
+    assert copy.wait(timeout=60) != 0
+    said = (tmp_path / "copy.log").read_text()
     assert "a copy, or older than the one in use since then" in said
     assert "Traceback" not in said
 
 
 def test_a_node_that_was_supplanted_while_it_was_cut_off_stops(host: Host, tmp_path: Path) -> None:
-    """Its replica came to life when its session was over."""
+    """Its copy came to life when its session was over."""
     original = host.start("original")
     eventually(lambda: host.live() == original.pid, "the node does not come up")
-    shutil.copytree(tmp_path / "original", tmp_path / "replica")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
     original.send_signal(19)
     eventually(lambda: host.live() is None, "its session does not end")
-    replica = host.start("replica")
-    eventually(lambda: host.live() == replica.pid, "the replica does not come up")
+    copy = host.start("copy")
+    eventually(lambda: host.live() == copy.pid, "the copy does not come up")
     original.send_signal(18)
     assert original.wait(timeout=60) != 0
     assert "from a copy of this data directory" in (tmp_path / "original.log").read_text()
-    assert (host.live(), replica.poll()) == (replica.pid, None)
+    assert (host.live(), copy.poll()) == (copy.pid, None)
