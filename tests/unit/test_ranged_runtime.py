@@ -96,11 +96,11 @@ def test_partition_is_found_and_read_under_its_own_name() -> None:
 def test_events_of_a_replaced_partition_are_not_handed_on() -> None:
     memory = Memory({"p": ("i2", 3)})
     with pytest.raises(CorruptError, match=f"p {REPLACED}"):
-        list(RangedReader(MemoryInput, memory).read(Range("p.i1@memory", 0, 3), ""))
+        list(RangedReader(MemoryInput, memory).read(Range("p.i1@memory", 0, 3), "i1"))
     assert RangedFinder(MemoryInput(memory)).bounds(["p.i1@memory"]) == {}
 
 
 def test_both_incarnations_of_a_partition_are_watched_apart() -> None:
     watcher = _Watcher(MemoryInput(Memory({"p": ("i2", 3)})))
     reached = watcher.ask(frozenset({"p.i1@memory", "p.i2@memory"}))
-    assert reached == {"p.i1@memory": Reach("", 0, trouble=REPLACED), "p.i2@memory": Reach("", 3)}
+    assert reached == {"p.i1@memory": Reach("", 0, trouble=REPLACED), "p.i2@memory": Reach("i2", 3)}

@@ -169,7 +169,7 @@ class RangedReader:
         return frozenset({self.kind.__module__})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        del address
+        """``address``: the incarnation that the input gave with the ends, or empty."""
         name, _ = name_and_incarnation(piece.partition)
         at = piece.start
         source = self.kind(self.options)
@@ -177,7 +177,8 @@ class RangedReader:
             for batch in source.read(name, piece.start, piece.end):
                 if batch.num_rows:
                     events = self._completed(batch, piece)
-                    _require_incarnation(source, piece.partition)
+                    if address:
+                        _require_incarnation(source, piece.partition)
                     at = _following(events, at, piece.end)
                     yield events
         finally:
@@ -222,7 +223,7 @@ def _is_of(partition: str, ends: Ends) -> bool:
 def _reach(partition: str, ends: Ends) -> Reach:
     if not _is_of(partition, ends):
         return Reach("", 0, trouble=REPLACED)
-    return Reach("", ends.end, floor=ends.first, closed=ends.closed)
+    return Reach(ends.incarnation, ends.end, floor=ends.first, closed=ends.closed)
 
 
 def _require_incarnation(source: RangedInput, partition: str) -> None:
