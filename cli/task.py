@@ -97,7 +97,7 @@ def restart(
         show_json({"task": key, "node": change.after.node, "epoch": change.after.epoch})
     else:
         click.echo(
-            f"task {key} starts anew on {change.after.node} under epoch {change.after.epoch} "
+            f"task {key} starts again on {change.after.node} under epoch {change.after.epoch} "
             f"({FOLLOW.format(key=key)})"
         )
 

@@ -148,7 +148,7 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
     return Repair(
         problem.path,
         problem.what,
-        f"the flow is planned anew: each of its tasks starts anew, under {higher}",
+        f"the flow is planned anew: each of its tasks starts again, under {higher}",
         (*buckets, Set(plan, _document(empty))),
     )
 

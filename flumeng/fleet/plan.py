@@ -195,7 +195,7 @@ def from_json(document: Any) -> PushPlan:
             sites,
         )
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
-        raise UserError(f"the plan is damaged ({error!r}): make it anew") from error
+        raise UserError(f"the plan is damaged ({error!r}): recreate it") from error
 
 
 def _site_from(name: str, site: Mapping[str, Any]) -> SitePlan:

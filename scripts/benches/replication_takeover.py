@@ -118,7 +118,7 @@ def _last_event(cluster: Cluster, journal: str, end: int) -> bytes | None:
 
 
 def _takes(port: int) -> bool:
-    """Whether an event is answered: the first one after a takeover has the journal begun anew."""
+    """Whether an event is answered: the first one after a takeover has the journal begun again."""
     try:
         _post(port, 1)
     except (OSError, http.client.HTTPException, AssertionError):

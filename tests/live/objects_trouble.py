@@ -1,6 +1,6 @@
 """Objects with all the troubles that objects have, and what is to become of the lines in them.
 
-Lines are ``OBJECT VERSION LINE``, in numbers; an object that is written anew has the lines of
+Lines are ``OBJECT VERSION LINE``, in numbers; an object that is rewritten has the lines of
 version 2. Objects appear under names before and behind those that are there.
 """
 
@@ -23,7 +23,7 @@ from tests.live.objects_place import Place
 WRITERS = 24
 DIRECTORIES = 20
 LATE_SECONDS = 4.0
-"""What is written anew or deleted is so at once, or after up to this time."""
+"""What is rewritten or deleted is so at once, or after up to this time."""
 DAMAGED_LINES = 5_000
 HUGE_LINE_BYTES = 100
 
@@ -121,7 +121,7 @@ class Trouble(threading.Thread):
             self._place.put(name, _packed(data, number))
 
     def _write_huge(self, number: int, name: str, chance: random.Random) -> None:
-        """One of three is compressed, and one is written anew with as many bytes."""
+        """One of three is compressed, and one is rewritten with as many bytes."""
         kind, count = number // self._huge_every % 3, self._huge_lines
         data = _lines(number, 1, count, HUGE_LINE_BYTES)
         if kind == 2:

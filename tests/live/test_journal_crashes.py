@@ -229,7 +229,7 @@ def test_i19_an_error_of_any_call_is_final_or_harmless_and_nothing_false_is_ackn
 def test_i21_a_full_disk_at_any_call_is_over_with_the_next_try(
     place: Path, children: Children, call: str
 ) -> None:
-    """It goes on where it was, without being opened anew."""
+    """It goes on where it was, without being reopened."""
     assert ends_of(place, children, f"{call}:error=ENOSPC") == {DONE}
 
 

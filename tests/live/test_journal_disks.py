@@ -1,7 +1,7 @@
 """A journal on disks that are really full, really small, or turn read-only under it.
 
 Protects I19 and I21: nothing is acknowledged that is not there, and where space comes back the same
-journal goes on, without being opened anew.
+journal goes on, without being reopened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The promise for Kafka: whatever is killed, each message is in files and in Delta exactly once.
 
 Numbered messages in 24 partitions, while the broker, collectors, discovery, nodes, masters and
-ZooKeeper are killed at random moments; partitions are added, and a topic is made anew.
+ZooKeeper are killed at random moments; partitions are added, and a topic is recreated.
 ``FLUMENG_KAFKA_EVENTS`` says how many messages, ``FLUMENG_CHAOS_SECONDS`` for how long at least:
 then partitions are added amid the kills, and else before them.
 """
@@ -45,7 +45,7 @@ PARTITIONS, MORE_PARTITIONS = 24, 30
 AFTERWARDS = 6_000
 """So many messages come when all partitions are there."""
 AGAIN = 1_000
-"""So many messages of a topic before it is made anew, and after."""
+"""So many messages of a topic before it is recreated, and after."""
 SECONDS = 20.0
 FLOW = "chaos"
 FLOW_TEXT = """

@@ -241,7 +241,7 @@ def test_a_topic_made_anew_waits_for_an_operators_word(
     old = set(record(store).partitions)
     make_anew(kafka, topic)
     produce(kafka, topic, 9)
-    eventually(lambda: "made anew" in process.error)
+    eventually(lambda: "recreated" in process.error)
     assert process.state == "running"
     assert record(store).partitions.keys() == old
     accept(Operator(store, "t", "", 0.0), "web", dict.fromkeys(record(store).held, "latest"))

@@ -81,7 +81,7 @@ class Guard(threading.Thread):
         self.enough = threading.Event()
         self.looked_at = 0
         self.away: set[str] = set()
-        """Names of those; what the test deletes or writes anew may be among them."""
+        """Names of those; what the test deletes or rewrite may be among them."""
 
     def run(self) -> None:
         while not self.enough.wait(LOOK_SECONDS):

@@ -316,7 +316,7 @@ def test_an_object_that_is_done_is_tagged_beside_the_tags_that_it_has(lake: str)
 
     give("a", {"team": "web"})
     give("full", {str(n): "x" for n in range(10)})
-    client.put_object(Bucket=bucket, Key=f"{directory}/anew.gz", Body=b"written anew")
+    client.put_object(Bucket=bucket, Key=f"{directory}/anew.gz", Body=b"rewritten")
     client.delete_object(Bucket=bucket, Key=f"{directory}/gone.gz")
     source = ObjectsSource(paths=(place_of(under(lake, "*")),), after="tag", credentials=KEYS)
     for _ in range(2):

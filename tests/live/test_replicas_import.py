@@ -2,7 +2,7 @@
 place, while their nodes run on.
 
 Protects that no replica is removed because an older export does not know its journal, and that
-journals go on under records that were made anew.
+journals go on under records that were recreated.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_replicas_of_a_journal_that_an_older_export_lacks_are_kept_and_collected
     tmp_path: Path, certificates: Certificates
 ) -> None:
     """The host that had made it is gone for good; with the operator's word a replica leads. In a
-    secured cluster, where the record that is made anew needs its access list too."""
+    secured cluster, where the record that is recreated needs its access list too."""
     with running(tmp_path, certificates=certificates) as hosts:
         _collect_what_is_left(Web(hosts))
 

@@ -207,7 +207,7 @@ def test_a_damaged_replica_is_made_anew_from_the_primary(web: Web) -> None:
     (segment,) = (holder.data / "copies" / name).glob("*.segment")
     damage(segment)
     holder.start("replica")
-    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not made anew")
+    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
     assert (holder.data / "copies" / f".{name}.damaged").exists()
     web.wait_in_sync()
     web.send(500)
@@ -234,7 +234,7 @@ def test_a_replica_whose_old_segment_is_damaged_is_made_anew_though_nobody_reads
     holder.kill_worker()
     aside = holder.data / "copies" / f".{name}.damaged"
     eventually(aside.exists, "nobody has looked at it")
-    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not made anew")
+    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
     web.wait_in_sync()
     web.first.kill()
     eventually(lambda: web.hosts.journals[name].primary == holder.name, "it does not lead")

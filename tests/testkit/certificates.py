@@ -30,7 +30,7 @@ class Certificates:
         folder.mkdir(parents=True, exist_ok=True)
         for role in roles:
             keystore = Keystore(folder, role)
-            if not keystore.ca.exists():  # servers with this folder would begin anew
+            if not keystore.ca.exists():  # servers with this folder would begin again
                 keystore.ca.write_bytes(self.authority.pem)
             identity = Identity(self.cluster, role, name)
             issued = self.authority.issue(identity, hosts, days=days, now=utc_now())

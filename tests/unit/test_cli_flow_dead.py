@@ -437,7 +437,7 @@ def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) 
     assert flow.json("list")["replayed"] == 0
     assert flow.json("purge", "--replayed", "--yes")["letters"] == 0
     flow.bury(letter(7))
-    assert flow.run("replay").exit_code == 0, "the rest of a file that was written anew"
+    assert flow.run("replay").exit_code == 0, "the rest of a file that was rewritten"
     assert seqs(flow.events("web-replay-2")) == [0, 1, 2, 7]
 
 

@@ -167,7 +167,7 @@ def test_a_time_is_where_the_discovery_task_says(shell: Shell, store: FakeStore)
 def test_a_topic_that_was_made_anew_is_accepted(shell: Shell, store: FakeStore) -> None:
     """Its partitions are not there yet, and those of the old one say nothing any more."""
     del shell.kept[ORDERS]
-    held = {"orders.OtherIdA": "topic orders was deleted and made anew"}
+    held = {"orders.OtherIdA": "topic orders was deleted and recreated"}
     kept = store.read(paths.partitions("web"))
     assert kept is not None
     store.write(paths.partitions("web"), replace(kept.value, held=held), ANY)
@@ -198,7 +198,7 @@ def test_two_partitions_of_one_label_are_told_apart_by_their_names(
 
 
 def test_what_has_ended_makes_way_for_what_is_in_its_place(shell: Shell, store: FakeStore) -> None:
-    """A topic that was made anew: the old partition stays in the record for a while."""
+    """A topic that was recreated: the old partition stays in the record for a while."""
     other = "orders.3.OtherIdA@kafka"
     both = {ORDERS: records.Partition(end=5000), other: records.Partition()}
     store.write(paths.partitions("web"), records.Partitions(partitions=both), ANY)

@@ -88,7 +88,7 @@ def test_a_restarted_task_stays_on_its_node_under_a_higher_epoch(
     after = planned(store, "collect.0")
     assert (done.exit_code, done.stdout) == (
         0,
-        f"task web/collect.0 starts anew on n1 under epoch {after.epoch} "
+        f"task web/collect.0 starts again on n1 under epoch {after.epoch} "
         "(follow with `flumeng task wait web/collect.0 --active`)\n",
     )
     assert after.epoch > max(before.epoch, planned(store, "collect.1").epoch)
@@ -112,7 +112,7 @@ def test_dry_run_of_a_restart_changes_nothing(shell: Shell, store: FakeStore) ->
     before = store.dump()
     shown = shell.run("task", "restart", "web/collect.0", "--dry-run")
     epoch = max(planned(store, name).epoch for name in ("collect.0", "collect.1", "ingest.n4")) + 1
-    assert f"web/collect.0\tn1\tn1\tstarts anew under epoch {epoch}\n" in shown.stdout
+    assert f"web/collect.0\tn1\tn1\tstarts again under epoch {epoch}\n" in shown.stdout
     assert store.dump() == before
 
 

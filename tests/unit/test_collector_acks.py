@@ -167,7 +167,7 @@ def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: Sizi
 
 
 def test_a_journal_that_is_struck_off_gets_no_ack(store: FakeStore) -> None:
-    """Nobody would ever remove it, and what is made anew begins with version 0 again."""
+    """Nobody would ever remove it, and what is recreated begins with version 0 again."""
     old = claim(store, 3, ["a", "b"])
     for path in (paths.journal("a"), paths.ack("web", CURSOR_MAIN, "a")):
         store.remove(path, ANY)

@@ -338,7 +338,7 @@ def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> N
 
 
 def test_a_flow_of_the_same_name_begins_another_series() -> None:
-    """Its numbers start anew, and the target remembers the old ones."""
+    """Its numbers start again, and the target remembers the old ones."""
     world = World("after")
     world.collect(1)
     first = dict(world.target.numbers)

@@ -65,7 +65,7 @@ def test_batches_run_and_one_status_is_said(world: World) -> None:
 
 
 def test_what_became_of_the_events_of_committed_batches_is_counted_by_task(world: World) -> None:
-    """A claim under another epoch counts anew; one that begins anew after a failure goes on."""
+    """A claim under another epoch counts again; one that begins again after a failure goes on."""
     fail = iter((False, True))
 
     def fail_once(_: Sequence[Range]) -> None:

@@ -189,9 +189,9 @@ def test_what_an_operator_writes_meanwhile_is_heeded(
         assert found is not None
         store.write(paths.partitions("web"), replace(found.value, accepted={"x": "l"}), ANY)
 
-    finder.findings = offers(P, Q, R, held={"x": "made anew", "y": "too"})
+    finder.findings = offers(P, Q, R, held={"x": "recreated", "y": "too"})
     store.meanwhile = accept
-    assert task.look().trouble == "made anew; too"
+    assert task.look().trouble == "recreated; too"
     assert record(store).accepted == {"x": "l"}
     finder.findings = offers(P, Q, R)
     task.look()
@@ -205,7 +205,7 @@ def test_an_operators_word_changes_nothing_else(
     names = [f"t.{number}.AAAAAAAA@kafka" for number in range(count)]
     finder.findings = offers(*names)
     task.look()
-    finder.findings = offers(*names, held={"t.B": "made anew"})
+    finder.findings = offers(*names, held={"t.B": "recreated"})
     task.look()
     before = record(store)
     accept(Operator(store, "a", "", 0.0), "web", {"t.B": "latest"})
@@ -289,11 +289,11 @@ def test_what_waits_for_an_operator_stays_as_it_is(
     store: CountingStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
     task.look()
-    finder.findings = offers(P, kept=frozenset({Q}), held={"orders.B": "orders was made anew"})
+    finder.findings = offers(P, kept=frozenset({Q}), held={"orders.B": "orders was recreated"})
     outcome = task.look()
-    assert (outcome.trouble, outcome.soon) == ("orders was made anew", True)
+    assert (outcome.trouble, outcome.soon) == ("orders was recreated", True)
     assert record(store).partitions == {P: Partition(), Q: Partition()}
-    assert record(store).held == {"orders.B": "orders was made anew"}
+    assert record(store).held == {"orders.B": "orders was recreated"}
 
 
 def test_nothing_ends_while_a_source_does_not_answer(store: CountingStore) -> None:

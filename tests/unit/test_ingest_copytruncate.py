@@ -155,7 +155,7 @@ def test_a_copy_that_goes_before_its_file_is_truncated_is_not_read(
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_copy_in_the_making_is_not_read_when_a_worker_starts(log: Path, pattern: str) -> None:
-    """Of what was begun anew while no worker ran."""
+    """Of what was begun again while no worker ran."""
     follower = Follower(log.with_name(pattern))
     write(log, "1\n")
     follower.settle()

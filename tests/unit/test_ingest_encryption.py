@@ -156,7 +156,7 @@ def test_no_body_gets_onto_the_disk_with_any_durability(tmp_path: Path, durabili
 
 
 def test_what_a_flow_that_is_gone_has_left_is_served_without_its_spec(tmp_path: Path) -> None:
-    """A worker that starts anew knows the secrets by what lies in the journal's directory."""
+    """A worker that starts again knows the secrets by what lies in the journal's directory."""
     store = JournalStore(tmp_path, "n1")
     name = use(store, flow("key: '${secret:key-a}'"), 0)
     store.close()

@@ -154,7 +154,7 @@ def test_a_deleted_topic_is_gone_and_one_that_may_not_be_seen_is_not(brokers: Fa
     assert (hidden.gone, hidden.troubles) == (frozenset(), ("not authorized",))
 
 
-# -- made anew
+# -- recreated
 
 
 def test_a_topic_made_anew_waits_for_an_operator(brokers: FakeBrokers) -> None:
@@ -187,7 +187,7 @@ def test_with_on_gone_earliest_it_goes_on_and_says_so(brokers: FakeBrokers) -> N
     found = find(brokers, after(first), on_gone="earliest", start_from="latest")
     assert found.offers == {name(0, id_=B): Offer(10)}
     assert (found.held, found.gone) == ({}, both)
-    assert "made anew" in found.notes[0]
+    assert "recreated" in found.notes[0]
 
 
 # -- bounded

@@ -164,7 +164,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on(
     task = Task(watchers, flow())
     task.becomes({P0: Reach(ID, 9)}, P0)
     brokers.topic_id = OTHER
-    anew = Reach("", 0, trouble="the topic orders was deleted and made anew")
+    anew = Reach("", 0, trouble="the topic orders was deleted and recreated")
     task.becomes({P0: anew}, P0)
     task.positions.close()
 
@@ -175,7 +175,7 @@ def test_rest_of_a_topic_that_was_made_anew_is_a_gap_where_the_flow_goes_on_with
     task = Task(watchers, flow(on_gone="earliest"))
     task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 5, gone_below=2)})
     brokers.topic_id = OTHER
-    why = "the topic orders was deleted and made anew before they were read"
+    why = "the topic orders was deleted and recreated before they were read"
     task.becomes(
         {
             P0: Reach(ID, 9, closed=True, gone_below=9, gone_why=why),
@@ -190,7 +190,7 @@ def test_remade_topic_whose_end_was_never_seen_is_a_trouble(
 ) -> None:
     brokers.topic_id = OTHER
     task = Task(watchers, flow(on_gone="earliest"))
-    anew = Reach("", 0, trouble="the topic orders was deleted and made anew")
+    anew = Reach("", 0, trouble="the topic orders was deleted and recreated")
     task.becomes({P0: anew}, P0)
     task.positions.close()
 

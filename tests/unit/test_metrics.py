@@ -89,7 +89,7 @@ def test_what_flows_without_a_label_count_together_never_falls() -> None:
 
     assert taken(a=5, b=10, c=20) == {"a": 5, OTHER_FLOWS: 30}
     assert taken(a=6, b=11) == {"a": 6, OTHER_FLOWS: 31}, "c is gone, what it counted is not"
-    assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began anew"
+    assert taken(a=6, b=2) == {"a": 6, OTHER_FLOWS: 33}, "b began again"
     assert taken(b=3) == {"b": 3}, "a label is free"
     assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
 

@@ -70,7 +70,7 @@ def test_a_full_disk_keeps_no_node_from_working(
 def test_journals_go_with_their_flow_but_not_with_their_cluster(
     tmp_path: Path, lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A ZooKeeper that was wiped and made anew knows no flow either."""
+    """A ZooKeeper that was wiped and recreated knows no flow either."""
     caplog.set_level("INFO")
     now, told = [100.0], []
     store = FakeStore()

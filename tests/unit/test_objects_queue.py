@@ -295,7 +295,7 @@ def test_objects_go_where_they_are_to_be_when_they_are_acked(
     finder.find(Before())
     number = {Path(item.location).name: item.number for item in queue.items()}
     queue.fail("failed", name=f"0.{number['failed']}")
-    queue.write("new", text="it was written anew meanwhile\n")
+    queue.write("new", text="it was rewritten meanwhile\n")
     queue.write("soon", text="A LINE\n")  # as many bytes, within a second
     queue.ack("0", items.offset_of(5))
     finder.find(Before())

@@ -475,7 +475,7 @@ def test_failures_that_nobody_looks_after_do_not_grow_without_end(world: World) 
 
 
 def test_what_a_queue_of_before_has_left_counts_for_nothing(world: World) -> None:
-    """A flow was deleted and applied anew while somebody still asked."""
+    """A flow was deleted and applied again while somebody still asked."""
     world.finder().find(Before())
     left = Polls(queue="another", path="/", next=7, state="9")
     world.store.write(paths.polls("tickets"), left, ABSENT)

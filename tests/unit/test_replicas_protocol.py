@@ -1,4 +1,4 @@
-"""Replicas of other hosts' journals among a worker's own: made, served while they lead, begun anew.
+"""Replicas of other hosts' journals in a worker: made, served while they lead, begun again.
 
 Protects that only the primary that ZooKeeper names is heard, that what is damaged is kept and made
 anew, and that nothing of another host's journal is taken for our own.
@@ -230,7 +230,7 @@ def pinged(store: JournalStore) -> list[ToPrimary]:
 
 
 def damage(store: JournalStore, far: ReplicaJournal) -> None:
-    """Returns when the replica is set aside, since its primary is there to make it anew."""
+    """Returns when the replica is set aside, since its primary is there to recreate it."""
     store.replicas.journals[THEIRS].found_damaged("a bit")
     assert replica_of(store, far) == []
     deadline = time.monotonic() + 10.0
@@ -282,7 +282,7 @@ def test_a_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
     store.replicas.start(lambda _: None)
     time.sleep(3 * LOOK_SECONDS)
     assert list(store.replicas.replicas) == [THEIRS]
-    assert pinged(store) == [Unmatched(5, "")], "a primary that is there is to make it anew"
+    assert pinged(store) == [Unmatched(5, "")], "a primary that is there is to recreate it"
     tell(store, THEIRS, term=6)
     assert store.replicas.journals[THEIRS].leads
     assert store.journals[THEIRS].safe == 30

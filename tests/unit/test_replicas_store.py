@@ -242,7 +242,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
 
 
 def fill(store: JournalStore, lost: ReplicatedJournal) -> None:
-    """As n2 does, which ended it at 20: it gives its events to the replica that began anew."""
+    """As n2 does, which ended it at 20: it gives its events to the replica that began again."""
     made = ReplicaJournal.make(store.path / "n2", lost.id, Replica("n2/x", lost.lineage), term=5)
     for start in (0, 10):
         made.append(numbered_events(start, 10), {"app.log": start + 10})

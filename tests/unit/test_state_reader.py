@@ -226,7 +226,7 @@ def test_a_setting_that_changes_prolongs_no_time(store: FakeStore) -> None:
 
 
 def test_a_flow_that_is_made_again_rolls_out_anew(store: FakeStore) -> None:
-    """Its tasks are called as those of the flow before, and its epochs begin anew as well."""
+    """Its tasks are called as those of the flow before, and its epochs begin again as well."""
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
     for top in WATCHED:
@@ -304,7 +304,7 @@ def test_a_flow_whose_revision_comes_later_is_read_then(store: FakeStore) -> Non
 
 
 def test_what_is_made_again_is_not_what_it_was(store: FakeStore) -> None:
-    """Its version begins anew."""
+    """Its version begins again."""
     clock = Clock()
     reader = Reader(store, "m", clock, clock)
     store.write(paths.node("n1"), Node(uuid="old", roles=(COLLECT,)), ABSENT)

@@ -81,7 +81,7 @@ def run(
         return 2
 
     def give_up(why: str) -> None:
-        logging.error("%s; this process ends, and the node starts it anew", why)
+        logging.error("%s; this process ends, and the node restarts it", why)
         os._exit(1)
 
     def follow() -> None:

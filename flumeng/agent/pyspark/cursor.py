@@ -140,7 +140,7 @@ class Cursor:
             raise ConflictError(
                 f"the cursor {self._name} of flow {self._flow} was removed by an operator, or "
                 f"because it was not renewed for {self._lease.keep_seconds:g} s (keepSeconds); "
-                "start again to make it anew"
+                "start again to recreate it"
             )
         if found.value.holder != self._lease.holder:
             raise ConflictError(

@@ -177,7 +177,7 @@ class _Look:
         key = f"{name}.{own}"
         if key in self._before.accepted:
             return self._before.accepted[key]
-        what = f"topic {name} was deleted and made anew"
+        what = f"topic {name} was deleted and recreated"
         if self._options.on_gone == "earliest":
             self._notes.append(f"{what}: what was not read is lost, the new one is read from 0")
             return "earliest"

@@ -72,7 +72,7 @@ class KafkaReader:
         found = admin.shared(self.access).topic_id(asked)
         if found != expected:
             raise CorruptError(
-                f"{self.access}: the topic {topic} was deleted and made anew: it has the id "
+                f"{self.access}: the topic {topic} was deleted and recreated: it has the id "
                 f"{found}, and had {expected}"
             )
 

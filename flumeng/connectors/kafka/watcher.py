@@ -94,7 +94,7 @@ class ExtentWatcher(EndWatcher[Extent]):
         for name, one in partitions.items():
             topic = described.topics.get(one.topic)
             if topic is not None and topic.id[:ID_CHARACTERS] != one.topic_id:
-                troubles[name] = f"the topic {one.topic} was deleted and made anew"
+                troubles[name] = f"the topic {one.topic} was deleted and recreated"
             elif topic is not None and one.number not in topic.partitions:
                 troubles[name] = f"the topic {one.topic} has no partition {one.number}"
             elif self._absent.get(one.topic, 0) >= ABSENT_LOOKS:

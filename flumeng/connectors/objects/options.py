@@ -157,7 +157,7 @@ class ObjectsSource(SourceOptions):
         default=10.0,
     )
     rewritten: Literal["read", "ignore"] = option(
-        doc="An object that was written anew under its name is read again, or not.",
+        doc="An object that was rewritten under its name is read again, or not.",
         default="read",
     )
     written_from: str | None = option(

@@ -35,7 +35,7 @@ def check_table(text: str) -> None:
     if text.partition(".")[0].lower() in OWN_CATALOGS:
         raise ValueError(
             "expected a table of a catalog of yours, like lake.web.events: what is in Spark's own "
-            "is gone when the collector starts anew"
+            "is gone when the collector starts again"
         )
 
 

@@ -259,7 +259,7 @@ class Tailer:
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """The file was truncated, rewritten, or replaced."""
         if file.followed or file.trusted:
-            log.info("%s was cut or written anew; reading it from its beginning", file.name)
+            log.info("%s was cut or rewritten; reading it from its beginning", file.name)
         before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path

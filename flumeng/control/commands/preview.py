@@ -96,7 +96,7 @@ def restart(store: Store, key: str) -> Preview:
     """Preview of ``restart_task``; raises as it does."""
     change = restarted(look(store), key)
     node, epoch = change.after.node, change.after.epoch
-    return Preview((Move(key, node, node, f"starts anew under epoch {epoch}"),), ())
+    return Preview((Move(key, node, node, f"starts again under epoch {epoch}"),), ())
 
 
 def move(store: Store, key: str, node: str) -> Preview:

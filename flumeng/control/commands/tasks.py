@@ -78,7 +78,7 @@ def restarted(snapshot: Snapshot, key: str, reason: str = "") -> TaskChange:
     if task.node is None:
         raise ConflictError(f"task {key} waits for a node: there is nothing to restart")
     if task.state == "draining":
-        raise ConflictError(f"task {key} drains: it starts anew on its next node")
+        raise ConflictError(f"task {key} drains: it starts again on its next node")
     owner = snapshot.nodes.get(task.node)
     if owner is None or not owner.live:
         raise ConflictError(f"node {task.node} is not live: it starts the task when it comes back")

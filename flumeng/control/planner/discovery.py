@@ -70,7 +70,7 @@ def _kept(builder: PlanBuilder, place: CollectPlace, task: PlannedTask) -> Plann
 def _must_leave(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> str:
     """Why the task needs another owner; empty when it stays."""
     if task is None or task.node is None:
-        return "nobody runs it"
+        return "no node runs it"
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
         return f"{task.node} is gone"

@@ -31,7 +31,7 @@ from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, t
 from flumeng.control.snapshot.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
-NOBODY = "nobody runs it"
+UNOWNED = "no node runs it"
 REASONS = 1000
 """Of more new tasks the reason is given once."""
 
@@ -144,7 +144,7 @@ def _settle(
             lost = owner is not None and owner.down
             unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
     if unplaced or not _begin_in_turn(builder, fresh):
-        unplaced += [_Unplaced(name, reads, NOBODY, None) for name, reads in fresh.items()]
+        unplaced += [_Unplaced(name, reads, UNOWNED, None) for name, reads in fresh.items()]
         _hand_over(builder, unplaced)
     if placed:
         _keep_all(builder, placed)
@@ -219,7 +219,7 @@ def _suspects(builder: PlanBuilder, changes: ChangeSet, changed: Iterable[str]) 
 def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | None:
     """Why the task needs a new owner now; None when it does not."""
     if task.node is None:
-        return NOBODY
+        return UNOWNED
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
         return f"{task.node} is gone"
@@ -289,9 +289,9 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
         return not fresh
     flow = builder.flow.name
     some = zip(islice(fresh, REASONS), nodes, strict=False)
-    builder.why += [f"{flow}/{name} goes to {node}: {NOBODY}" for name, node in some]
+    builder.why += [f"{flow}/{name} goes to {node}: {UNOWNED}" for name, node in some]
     if len(fresh) > REASONS:
-        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {NOBODY}")
+        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {UNOWNED}")
     epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(

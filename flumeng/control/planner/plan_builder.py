@@ -136,7 +136,7 @@ class PlanBuilder:
             return task
         self.epoch = max(self.epoch, said.epoch_seen) + 1
         why = f"what it writes has epoch {said.epoch_seen}"
-        self.why.append(f"{self.flow.name}/{name} starts anew: {why}")
+        self.why.append(f"{self.flow.name}/{name} starts again: {why}")
         return replace(task, epoch=self.epoch)
 
     def leaving(self, task: PlannedTask, target: str | None, why: str) -> PlannedTask:

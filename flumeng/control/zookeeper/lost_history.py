@@ -37,7 +37,7 @@ def observe(client: KazooClient) -> None:
             if server is None or not _has_lost(client, server):
                 raise
             log.error(
-                "ZooKeeper at %s:%d has lost changes that were seen: it was made anew, or brought "
+                "ZooKeeper at %s:%d has lost changes that were seen: it was recreated, or brought "
                 "back from an older copy. What it has now counts",
                 *server.address,
             )

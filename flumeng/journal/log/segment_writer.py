@@ -109,7 +109,7 @@ class SegmentWriter:
     def require_sound(self) -> None:
         if self._failure is not None:
             raise JournalFailedError(
-                f"journal {self._id} has failed and must be opened anew: {self._failure}"
+                f"journal {self._id} has failed and must be reopened: {self._failure}"
             ) from self._failure
 
     @property

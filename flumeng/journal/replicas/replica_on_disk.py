@@ -117,7 +117,7 @@ class ReplicaOnDisk:
                 self._replace(self.journal.reopened())
             except CorruptError as error:
                 self.damaged = str(error)
-                log.error("the replica of journal %s here is to be made anew: %s", name, error)
+                log.error("the replica of journal %s here is to be recreated: %s", name, error)
                 return False
             except (FlumengError, OSError) as error:
                 log.warning("the replica of journal %s here cannot be used yet: %s", name, error)

@@ -87,7 +87,7 @@ class Replicas:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
             aside = set_aside(path)
-            log.error("replica %s begins anew, and is kept as %s: %s", path.name, aside, error)
+            log.error("replica %s begins again, and is kept as %s: %s", path.name, aside, error)
         except FlumengError as error:
             log.error("replica %s is not used: %s", path.name, error)
         else:
@@ -173,7 +173,9 @@ class Replicas:
                 self.journals = {key: one for key, one in self.journals.items() if key != name}
                 self._stored.discard(name)
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
-            log.error("replica %s begins anew, and is kept as %s: %s", name, aside, journal.damaged)
+            log.error(
+                "replica %s begins again, and is kept as %s: %s", name, aside, journal.damaged
+            )
 
     def drop(self, name: str) -> None:
         journal = self.journals.get(name)
@@ -291,7 +293,7 @@ class Replicas:
                 return self.journals[name]
             if name in self._backoffs and not self._backoffs[name].is_due(self._clock()):
                 raise UnavailableError(
-                    "the one before it was damaged: it is made anew a little later"
+                    "the one before it was damaged: it is recreated a little later"
                 )
             replica = Replica.new(self._node, message.lineage)
             opened = ReplicaJournal.make(

@@ -147,7 +147,7 @@ class ReplicatedJournal(DelegatedLog):
     def _begin_again(self) -> None:
         """Becomes a follower, as after a start: versions of a recreated record start over."""
         if isinstance(self._role, Primary):
-            log.warning("journal %s: its record was lost, and made anew", self.id)
+            log.warning("journal %s: its record was lost, and recreated", self.id)
             if self._journal.sound:
                 self._disk.sync()
             self._role = self._disk.as_replica

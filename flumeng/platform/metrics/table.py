@@ -223,7 +223,7 @@ INGEST_SKIPPED = _source_counter(
 )
 INGEST_CUT = _source_counter(
     "flumeng_ingest_cut_files_total",
-    "Files that were cut short or written anew, and what was not read yet was in no copy.",
+    "Files that were cut short or rewritten, and what was not read yet was in no copy.",
 )
 INGEST_MISSED = _source_counter(
     "flumeng_ingest_missed_files_total",
@@ -348,7 +348,7 @@ COLLECT_LAST_SUCCESS = _flow_gauge(
 )
 COLLECT_FAILURES = _flow_counter(
     "flumeng_collect_failures_total",
-    "How often a task had to begin anew, by what had happened.",
+    "How often a task had to begin again, by what had happened.",
     "cause",
 )
 SINK_RETRIES = _flow_counter(

@@ -57,7 +57,7 @@ class SinkContract(ComponentContract):
         assert sorted(map(tuple, self.written(options))) == _ids(0, 40)
 
     def test_another_series_has_numbers_of_its_own(self, tmp_path: Path) -> None:
-        """A flow that was deleted and made anew counts from the beginning."""
+        """A flow that was deleted and recreated counts from the beginning."""
         options, sink = self._sink(tmp_path)
         self._require(sink)
         self._write(sink, 5, first=0)

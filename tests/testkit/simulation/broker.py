@@ -1,4 +1,4 @@
-"""A modelled Kafka: a topic for each flow, which grows, gets more partitions, and is made anew."""
+"""A modelled Kafka: a topic for each flow, which grows, gets more partitions, and is recreated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.testkit.simulation.partition_file import PartitionFile
 
 
 class Broker:
-    """A topic that is made anew has partitions of other names, with nothing in them."""
+    """A topic that is recreated has partitions of other names, with nothing in them."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, PartitionFile]] = {}
@@ -37,7 +37,7 @@ class Broker:
 
 
 class ModelFinder:
-    """See ``Finder``: the partitions of one flow's topic. One that is made anew is read at once."""
+    """See ``Finder``: the partitions of one flow's topic. One that is recreated is read at once."""
 
     def __init__(self, broker: Broker, flow: str) -> None:
         self._broker = broker

@@ -1,8 +1,8 @@
-"""A modelled object store: for each flow a place where objects appear, are written anew, go, and
+"""A modelled object store: for each flow a place where objects appear, are rewritten, go, and
 cannot be read.
 
 An object of n bytes has n events, one at each position. What the flow's ``order`` relies on holds:
-with ``name`` a new object comes behind all others and is never written anew, with ``modified`` it
+with ``name`` a new object comes behind all others and is never rewritten, with ``modified`` it
 is younger than they are.
 """
 
@@ -34,7 +34,7 @@ Identity = tuple[str, int, int, str]
 
 
 def identity(one: Listed | Item) -> Identity:
-    """What tells an object from all others, also from itself once it is written anew."""
+    """What tells an object from all others, also from itself once it is rewritten."""
     modified = one.modified_us
     return one.location, one.size, modified, one.tag
 
@@ -67,7 +67,7 @@ class Bucket:
         return BEGAN_US + int(self._clock() * 1_000_000)
 
     def put(self) -> str:
-        """Some new objects, or old ones written anew; gives what happened."""
+        """Some new objects, or old ones rewritten; gives what happened."""
         names = [self._put_one() for _ in range(self._random.randint(1, MOST_NEW))]
         return f"has {', '.join(names)}"
 

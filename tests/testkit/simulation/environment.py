@@ -113,7 +113,7 @@ class Process:
     ``hangs``: its loop makes no turn any more, while its session and its watches live on.
 
     ``busy`` while one of its steps is under way: a step may be interrupted, so that others act in
-    between, but it does not begin anew. ``session`` is its session in ZooKeeper, if it has one.
+    between, but it does not begin again. ``session`` is its session in ZooKeeper, if it has one.
     """
 
     def __init__(self, world: Environment, name: str) -> None:

@@ -202,7 +202,7 @@ class Trouble:
         self._world.journals_grew()
 
     def _change_topic(self) -> None:
-        """A topic gets one more partition, or is made anew. A batch of what is gone could never be
+        """A topic gets one more partition, or is recreated. A batch of what is gone could never be
         finished, and nobody is here to give it up."""
         broker, flow = self._world.disks.broker, self._world.random.choice(self._operator.flows)
         if self._world.by_batch or self._world.random.random() < 0.7:
