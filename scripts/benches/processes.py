@@ -25,10 +25,13 @@ class Processes:
 
     @classmethod
     def of(cls, head: int) -> Processes:
-        """Those below ``head``, told by their command lines."""
+        """The descendants of ``head``, recognized by their command lines."""
         found = {"standalone": head}
         for pid in family(head):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:  # it ended meanwhile
+                continue
             for mark, part in PARTS.items():
                 if mark in command and part not in found:
                     found[part] = pid
@@ -37,10 +40,14 @@ class Processes:
 
 
 def family(pid: int, others: Collection[int] = ()) -> Iterator[int]:
-    """A process and everything below it, but for those of ``others`` and what is below them."""
+    """A process and its descendants, without those of ``others`` and their descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
+        try:
+            below = children.read_text().split()
+        except OSError:  # the thread or its process ended meanwhile
+            continue
+        for child in map(int, below):
             if child not in others:
                 yield from family(child, others)
 
