@@ -1,14 +1,14 @@
 """Transcripts: commands and the output that is expected of each, in text files.
 
-A file holds cases, each a title after ``===``. A line that begins with ``$`` is a command, those with
-``|`` below it are its input, and the other lines up to the next command are its output::
+A file holds cases, each a title after ``===``. A line that begins with ``$`` is a command; those
+with ``|`` below it are its input; the other lines up to the next command are its output::
 
     === A new flow gets a task
     $ flumeng flow apply -
     | flow: web
     | sources: [{syslog: {listen: "127.0.0.1:5514"}}]
     | sinks: [noop]
-    web: revision 1
+    flow web revision 1
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMAND = re.compile(r"^\$ (?P<words>.*)\n(?P<input>(?:\|.*\n)*)(?:(?![$]).*\n)*
 
 
 def check(file: Path, new_case: Callable[[], Run], rewrite: bool) -> None:
-    """Run all cases of a file, each with its own ``Run``, and compare. ``rewrite``: write the file."""
+    """Run all cases of a file, each with a ``Run`` of its own, and compare; or rewrite the file."""
     expected = file.read_text()
     actual = "\n".join(_replayed(case[0], new_case()) for case in CASE.finditer(expected))
     if rewrite:
