@@ -128,6 +128,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return InLanes(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        metavar="K/N",
+        default="1/1",
+        help="of N shares of the files with tests marked long, run the K-th only (0/1: none)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out tests marked long, but for those of the share that ``--long`` names."""
+    number, count = map(int, config.getoption("--long").split("/"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    files = sorted({item.path for item in long})
+    share = set(files[number - 1 :: count] if number else ())
+    left_out = [item for item in long if item.path not in share]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of a real ZooKeeper."""
