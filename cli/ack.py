@@ -11,13 +11,13 @@ from cli.context import CliContext, Name, flow_argument, with_operator, with_sto
 from cli.lazy import CommandGroup
 from cli.options import json_option, revision_option, timeout_option
 from cli.output import count, show_json, show_rows, show_table, warn
-from flumeng.control.commands import acks, unfinished
+from flumeng.control.commands import acks, unfinished_writes
 from flumeng.control.commands.lookup import expect_current, require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals as journal_rows
-from flumeng.control.queries import moments, points
+from flumeng.control.queries import offset_lookup, timestamps
 from flumeng.control.queries.acks import acks_of, cursors, positions
-from flumeng.control.queries.points import Resolved
+from flumeng.control.queries.offset_lookup import Resolved
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
 
@@ -31,9 +31,9 @@ def ack() -> None:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, as_json: bool) -> None:
-    """List all acks. LAG counts events that are there and not yet in the sinks.
+    """List all acks. LAG counts accepted events that are not in the sinks yet.
 
-    END and LAG are unknown ("-") while no process that knows the partition's end answers.
+    END and LAG are "-" while no process reports the partition's end.
     """
     show_rows(
         acks_of(store, positions(store, context.ask)),
@@ -46,7 +46,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 @ack.command()
 @click.argument("journals", nargs=-1, metavar="[JOURNAL]...")
 @click.option("--all", "every", is_flag=True, help="All journals of live nodes.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be passed over.")
+@click.option("--dry-run", is_flag=True, help="Only print which events would be skipped.")
 @json_option
 @with_operator
 def advance(
@@ -60,39 +60,38 @@ def advance(
 ) -> None:
     """Advance acks to the oldest event that their journals still keep.
 
-    A journal drops only events that were delivered. Its ack can lie below that when it was lost:
-    after ZooKeeper was wiped or restored, or when a host that was given up came back. The ack is
-    moved to the first event that the journal keeps; events after it may be delivered for the second
-    time. Other acks stay as they are.
+    A journal drops only delivered events. Its ack can be lower if it was lost: ZooKeeper was wiped
+    or restored, or a host that was given up came back. The ack is moved to the oldest event in the
+    journal; events after it may be delivered a second time. Other acks do not change.
     """
     if every == bool(journals):
-        raise UserError("name the journals, or take --all")
+        raise UserError("name the journals, or use --all")
     floors = _floors(context, operator.store, journals)
-    found = acks.behind(operator.store, floors)
-    for one in found.unreadable:
-        warn(f"{one}: it stays as it is")
+    advances = acks.behind(operator.store, floors)
+    for record in advances.unreadable:
+        warn(f"{record}: it is not changed")
     for name in journals:
-        for one in found.unreadable:
-            if one.path.name == name:
-                raise one.error
-        if not any(one.journal == name for one in found.advanced):
+        for record in advances.unreadable:
+            if record.path.name == name:
+                raise record.error
+        if not any(advanced.journal == name for advanced in advances.advanced):
             raise UserError(
-                f"journal {name} keeps everything from its ack on: nothing to pass over"
+                f"journal {name} has all events from its ack on: there is nothing to skip"
             )
     if not dry_run:
-        found = acks.advance_acks(operator, floors)
+        advances = acks.advance_acks(operator, floors)
     if as_json:
-        show_json(found.advanced)
+        show_json(advances.advanced)
         return
     goes = "would go" if dry_run else "goes"
-    for moved in found.advanced:
+    for moved in advances.advanced:
         click.echo(
             f"journal {moved.journal} of flow {moved.flow} {goes} on at seq {moved.floor}: "
-            f"{moved.events} events below are not in it any more (cursor {moved.cursor} was at "
+            f"{moved.events} events before it are gone (cursor {moved.cursor} was at "
             f"{moved.acked})"
         )
-    if not found.advanced:
-        click.echo("no ack lies below what its journal keeps")
+    if not advances.advanced:
+        click.echo("no ack is below the oldest event of its journal")
 
 
 @ack.command()
@@ -102,16 +101,16 @@ def advance(
 def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
     """List commits that are decided and not finished yet.
 
-    The acks of such a commit are written: its events are in its files. A collector brings these to
-    their place and the commit goes, mostly within a second. It cannot when files were taken away
-    from where they were staged: then its task stands still until they are restored, or given up
-    with `flumeng ack drop`. STAGED and MISSING count files as this host sees them.
+    The acks of such a commit are written, and its events are in its files. A collector moves these
+    into place, mostly within a second. It cannot if staged files were removed: then its task stops
+    until they are restored, or given up with `flumeng ack drop`. STAGED and MISSING count files as
+    this host sees them.
     """
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     rows = [
-        (commit, unfinished.whereabouts(commit, exists))
-        for commit in unfinished.unfinished_commits(store, flow)
+        (commit, unfinished_writes.whereabouts(commit, exists))
+        for commit in unfinished_writes.unfinished_commits(store, flow)
     ]
     if as_json:
         show_json([{**asdict(commit), **asdict(files)} for commit, files in rows])
@@ -130,13 +129,13 @@ def commits(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 @json_option
 @with_store
 def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List batches that are decided and not acked yet, for targets that know batches by number.
+    """List batches that are decided and not acked yet, for targets that identify batches by number.
 
-    A task decides a batch, writes it, and acks it, mostly within seconds. The next owner of the
-    task repeats a batch that it finds, exactly. It cannot when a partition of it is gone, or its
-    target: then the task stands still until the batch is given up with `flumeng ack drop`.
+    A task decides a batch, writes it, and acks it, mostly within seconds. The task's next owner
+    repeats a decided batch exactly. It cannot if a partition or the target of the batch is gone:
+    then the task stops until the batch is given up with `flumeng ack drop`.
     """
-    rows = unfinished.decided_batches(store, flow)
+    rows = unfinished_writes.decided_batches(store, flow)
     if as_json:
         show_json([{**asdict(batch), "events": batch.events} for batch in rows])
         return
@@ -151,37 +150,37 @@ def intents(_context: CliContext, store: Store, flow: str | None, as_json: bool)
 
 @ack.command()
 @click.argument("flow", type=Name("flow"), metavar="FLOW")
-@click.argument("what", metavar="COMMIT|TASK")
-@click.option("--yes", is_flag=True, help="Do not ask before something is given up.")
+@click.argument("unit", metavar="COMMIT|TASK")
+@click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
 @json_option
 @with_operator
 def drop(
-    _context: CliContext, operator: Operator, *, flow: str, what: str, yes: bool, as_json: bool
+    _context: CliContext, operator: Operator, *, flow: str, unit: str, yes: bool, as_json: bool
 ) -> None:
     """Give up a commit or a batch that cannot be finished, so that its flow goes on.
 
-    COMMIT: the missing files of a commit. Restore the files instead when there is a copy of them:
+    COMMIT: the missing files of a commit. If there is a copy of the files, restore them instead:
     `flumeng ack commits` lists them. A commit that a collector can finish is not dropped. Run it
-    where the sink's storage is seen.
+    on a host that sees the sink's storage.
 
     TASK, such as collect.0: the batch that it has decided, see `flumeng ack intents`. Its events
-    are delivered again in other batches, so those that the target has already are there twice.
+    are delivered again in other batches, so those already in the target are duplicated.
     """
-    if "@" in what:
-        _drop_commit(operator, flow, what, yes=yes, as_json=as_json)
+    if "@" in unit:
+        _drop_commit(operator, flow, unit, yes=yes, as_json=as_json)
     else:
-        _drop_batch(operator, flow, what, yes=yes, as_json=as_json)
+        _drop_batch(operator, flow, unit, yes=yes, as_json=as_json)
 
 
 def _drop_batch(operator: Operator, flow: str, task: str, *, yes: bool, as_json: bool) -> None:
     if not yes:
-        batch, _ = unfinished.require_decided(operator.store, flow, task)
+        batch, _ = unfinished_writes.require_decided(operator.store, flow, task)
         question = (
             f"batch {batch.number} of {flow}/{task}: {_ranges(batch.ranges) or batch.problem}\n"
-            f"If the target has taken these {batch.events} events, they will be there twice. Go on?"
+            f"If the target has these {batch.events} events, they will be duplicated. Go on?"
         )
         click.confirm(question, abort=True, err=True)
-    dropped = unfinished.drop_batch(operator, flow, task)
+    dropped = unfinished_writes.drop_batch(operator, flow, task)
     if as_json:
         show_json({**asdict(dropped), "events": dropped.events})
         return
@@ -195,11 +194,11 @@ def _drop_commit(operator: Operator, flow: str, commit: str, *, yes: bool, as_js
     from flumeng.platform.file_store import exists  # noqa: PLC0415  loads pyarrow
 
     if not yes:
-        lost, _ = unfinished.require_lost(operator.store, flow, commit, exists)
-        files = "\n".join(lost.missing) or "(which files it has cannot be read)"
+        lost, _ = unfinished_writes.require_lost(operator.store, flow, commit, exists)
+        files = "\n".join(lost.missing) or "(its list of files cannot be read)"
         question = f"{files}\nThe events in these files are lost. Go on?"
         click.confirm(question, abort=True, err=True)
-    given_up = unfinished.drop_commit(operator, flow, commit, exists).missing
+    given_up = unfinished_writes.drop_commit(operator, flow, commit, exists).missing
     if as_json:
         show_json({"flow": flow, "commit": commit, "given_up": given_up})
         return
@@ -218,7 +217,7 @@ def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dic
         for row in rows:
             if row.floor is None:
                 raise UnavailableError(
-                    f"node {row.node} does not answer: only it knows what {row.journal} keeps"
+                    f"node {row.node} does not answer: only it knows the events of {row.journal}"
                 )
     return {row.journal: row.floor for row in rows if row.floor is not None}
 
@@ -230,16 +229,16 @@ def _floors(context: CliContext, store: Store, journals: tuple[str, ...]) -> dic
     "point",
     required=True,
     metavar="earliest|latest|TIME|OFFSETS",
-    help="Where it goes on: 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
+    help="The new position, such as 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
 )
 @click.option(
     "--partitions",
     "globs",
     multiple=True,
     metavar="GLOB",
-    help="Only partitions like that; may be given again. Without it, all.",
+    help="Only partitions that match; may be given again. Default: all.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before something is skipped or repeated.")
+@click.option("--yes", is_flag=True, help="Do not ask before events are skipped or repeated.")
 @timeout_option(30.0)
 @revision_option
 @json_option
@@ -256,53 +255,52 @@ def reset(
     if_revision: int | None,
     as_json: bool,
 ) -> None:
-    """Let a paused or stopped flow go on from other offsets.
+    """Move a paused or stopped flow to other offsets.
 
-    Events before them are skipped, events behind them are delivered again: it shows how many, and
-    asks. It waits until the flow's tasks have let go (--timeout). A batch that is decided and not
-    finished refuses it. `flumeng flow resume` lets the flow go on.
+    Events before them are skipped, events after them are delivered again: the command shows how
+    many, and asks. It waits until the flow's tasks are released (--timeout). A decided batch must
+    be finished first. `flumeng flow resume` resumes the flow.
 
-    A topic of Kafka that was deleted and made again is read only after a reset to earliest, latest
+    A topic of Kafka that was deleted and recreated is read only after a reset to earliest, latest
     or a time has accepted it.
     """
     store = operator.store
-    wanted = points.parse_point(point)
+    target = offset_lookup.parse_point(point)
     expect_current(name, acks.require_resting(store, name), if_revision)
     context.wait_for(lambda: acks.still_collected(store, name), timeout)
-    found = points.resolve(
-        store, name, wanted, globs, ask=context.accounts, ask_offsets=context.offsets
+    resolved = offset_lookup.resolve(
+        store, name, target, globs, ask=context.accounts, ask_offsets=context.offsets
     )
-    changes = acks.resets(store, name, found.offsets)
+    changes = acks.resets(store, name, resolved.offsets)
     if not as_json:
-        _show(name, changes, found)
-    if (changes or found.accepted) and not yes:
+        _show(name, changes, resolved)
+    if (changes or resolved.accepted) and not yes:
         click.confirm(f"{_total(changes)}. Go on?", abort=True, err=True)
     if changes:
-        changes = acks.reset_acks(operator, name, found.offsets)
-    if found.accepted:
-        acks.accept(operator, name, found.accepted)
+        changes = acks.reset_acks(operator, name, resolved.offsets)
+    if resolved.accepted:
+        acks.accept(operator, name, resolved.accepted)
     if as_json:
-        rows = [
-            {**asdict(one), "skipped": one.skipped, "repeated": one.repeated} for one in changes
-        ]
+        rows = [{**asdict(r), "skipped": r.skipped, "repeated": r.repeated} for r in changes]
         show_json(
             {
                 "flow": name,
-                "partitions": len(found.offsets),
+                "partitions": len(resolved.offsets),
                 "resets": rows,
-                "accepted": found.accepted,
+                "accepted": resolved.accepted,
             }
         )
-    elif changes or found.accepted:
-        click.echo(f"flow {name}: {_total(changes)} (go on with `flumeng flow resume {name}`)")
+    elif changes or resolved.accepted:
+        click.echo(f"flow {name}: {_total(changes)} (resume it with `flumeng flow resume {name}`)")
 
 
-def _show(name: str, changes: Sequence[acks.Reset], found: Resolved) -> None:
-    for what, to in found.accepted.items():
-        click.echo(f"{what} is accepted, and read from {to} on")
+def _show(name: str, changes: Sequence[acks.Reset], resolved: Resolved) -> None:
+    for partition, start in resolved.accepted.items():
+        click.echo(f"{partition} is accepted, and read from {start} on")
     if not changes:
-        if found.offsets or not found.accepted:
-            click.echo(f"flow {name} is there already, in {count(len(found.offsets), 'partition')}")
+        if resolved.offsets or not resolved.accepted:
+            partitions = count(len(resolved.offsets), "partition")
+            click.echo(f"flow {name} is at these offsets already, in {partitions}")
         return
     show_table(
         ("PARTITION", "ACK", "TO", "SKIPPED", "REPEATED"),
@@ -320,7 +318,7 @@ def _total(changes: Sequence[acks.Reset]) -> str:
 
 @click.group(cls=CommandGroup)
 def cursor() -> None:
-    """See which other readers flows have; delete cursors of readers that are no flows."""
+    """List other readers of flows; delete cursors of readers that are not flows."""
 
 
 @cursor.command(name="list")
@@ -328,11 +326,10 @@ def cursor() -> None:
 @json_option
 @with_store
 def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List the cursors at all flows, or at one, that are not their own.
+    """List the cursors of other readers of all flows, or of one.
 
-    Journals keep events that a cursor has not read: LAG counts these events. That of a flow keeps
-    them for as long as the flow is there, that of another reader UNTIL a time, which its reader
-    moves on.
+    Journals keep events that a cursor has not read; LAG counts them. The cursor of a flow keeps
+    them as long as that flow exists, that of another reader UNTIL a time, which the reader extends.
     """
     if flow is not None:
         require_flow(store, flow)
@@ -344,7 +341,7 @@ def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: b
             row.flow,
             row.cursor,
             row.reader,
-            None if row.until is None else moments.utc(row.until),
+            None if row.until is None else timestamps.utc(row.until),
             row.journals,
             row.lag,
             row.problem,
@@ -358,10 +355,10 @@ def list_cursors(context: CliContext, store: Store, flow: str | None, as_json: b
 @click.argument("name", metavar="CURSOR")
 @with_operator
 def delete_(_context: CliContext, operator: Operator, flow: str, name: str) -> None:
-    """Delete the cursor of a reader that is no flow: journals drop events that only it had not
+    """Delete the cursor of a reader that is not a flow: journals drop events that only it had not
     read.
 
-    A reader that still runs fails with its next step. The cursor of a flow goes with that flow.
+    A running reader fails at its next step. The cursor of a flow is deleted with that flow.
     """
     acks.delete_cursor(operator, flow, name)
-    click.echo(f"cursor {name} of flow {flow} is gone: nothing is kept for it any more")
+    click.echo(f"cursor {name} of flow {flow} is deleted: no events are kept for it any more")

@@ -12,12 +12,12 @@ from cli.output import show_json, show_rows, show_table
 from flumeng.control.commands import settings
 from flumeng.control.commands.nodes import on_node, set_on_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import history, moments
+from flumeng.control.queries import history, timestamps
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
 from zkschema import records
 
-LAZY = {"secure": Lazy("cli.secure:secure", "Certificates: who a process or a person is.")}
+LAZY = {"secure": Lazy("cli.secure:secure", "Certificates of processes and persons.")}
 
 
 class Key(click.types.StringParamType):
@@ -42,7 +42,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--node", metavar="NODE", help="Show what holds on that node.")
+@click.option("--node", metavar="NODE", help="Show the settings of that node.")
 @json_option
 @with_store
 def show(_context: CliContext, store: Store, node: str | None, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def show(_context: CliContext, store: Store, node: str | None, as_json: bool) ->
             for row in rows
         ),
     )
-    click.echo(f"maintenance mode is {_said(maintenance)}")
+    click.echo(f"maintenance mode is {_described(maintenance)}")
 
 
 @cluster.command()
@@ -70,7 +70,7 @@ def show(_context: CliContext, store: Store, node: str | None, as_json: bool) ->
     default=20,
     show_default=True,
     metavar="N",
-    help="How many entries, the newest.",
+    help="Show the newest N entries.",
 )
 @json_option
 @with_store
@@ -79,7 +79,7 @@ def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
     show_rows(
         history.audit(store, last),
         ("TIME (UTC)", "WHO", "COMMAND", "REASON"),
-        lambda row: (moments.utc(row.time), row.who, row.command, row.reason),
+        lambda row: (timestamps.utc(row.time), row.who, row.command, row.reason),
         as_json=as_json,
     )
 
@@ -87,7 +87,7 @@ def audit(_context: CliContext, store: Store, last: int, as_json: bool) -> None:
 @cluster.command(name="set")
 @click.argument("key", type=Key(), metavar="KEY")
 @click.argument("value", required=False, metavar="[VALUE]")
-@click.option("--unset", is_flag=True, help="Give it its default again.")
+@click.option("--unset", is_flag=True, help="Restore the default.")
 @click.option("--node", metavar="NODE", help="On that node only; for settings of Spark.")
 @with_operator
 def set_(
@@ -99,9 +99,9 @@ def set_(
     unset: bool,
     node: str | None,
 ) -> None:
-    """Change a setting; masters heed it at once."""
+    """Change a setting; masters apply it at once."""
     if unset == (value is not None):
-        raise UserError("give the setting a VALUE, or its default again with --unset")
+        raise UserError("give the setting a VALUE, or restore its default with --unset")
     if node is not None:
         changed = set_on_node(operator, node, key, value)
         rows = on_node(operator.store, node, settings.settings(operator.store)[0])
@@ -118,9 +118,9 @@ def set_(
 @click.argument("switch", type=click.Choice(["on", "off"]), metavar="on|off")
 @with_operator
 def maintenance(_context: CliContext, operator: Operator, switch: str) -> None:
-    """Let no task change nodes from now on, or let masters move tasks again.
+    """Stop all moves of tasks to other nodes, or allow them again.
 
-    Data flows meanwhile; tasks of nodes that go away wait for them.
+    Running tasks go on; tasks of nodes that go down wait for them.
     """
     if switch == "on":
         settings.begin_maintenance(operator)
@@ -130,11 +130,11 @@ def maintenance(_context: CliContext, operator: Operator, switch: str) -> None:
     if ended is None:
         click.echo("maintenance mode is off already")
     else:
-        click.echo(f"maintenance mode is off; it was {_said(ended)}")
+        click.echo(f"maintenance mode is off; it was {_described(ended)}")
 
 
-def _said(found: records.Maintenance | None) -> str:
-    if found is None:
+def _described(mode: records.Maintenance | None) -> str:
+    if mode is None:
         return "off"
-    by = f"by itself ({found.who})" if found.automatic else f"by {found.who}"
-    return f"on {by} since {moments.utc(found.since)} UTC: {found.why}"
+    by = f"automatically ({mode.who})" if mode.automatic else f"by {mode.who}"
+    return f"on {by} since {timestamps.utc(mode.since)} UTC: {mode.why}"

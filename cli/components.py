@@ -56,10 +56,10 @@ def components(name: str | None, as_json: bool) -> None:
         return
     sections = list(_named(name))
     if not sections:
-        known = [s.name for s in (*_components(), *_flow_sections())]
+        names = [s.name for s in (*_components(), *_flow_sections())]
         raise UserError(
             f'there is no source, filter, sink or option of a flow named "{name}"; '
-            f"{nearest(name, known)}"
+            f"{nearest(name, names)}"
         )
     if as_json:
         show_json(sections)

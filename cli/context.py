@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from cli.options import reason_option, zk_option
 from cli.output import warn
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import conditions, counters, journals, points, target_checks
+from flumeng.control.queries import conditions, counters, journals, offset_lookup, target_checks
 from flumeng.control.queries.acks import Ask, ask_worker
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Store
@@ -49,7 +49,7 @@ def connect(hosts: str) -> Store:
     """Gives up after ``CONNECT_SECONDS``, or ``SESSION_SECONDS`` later during an attempt."""
     from flumeng.control.zookeeper import kazoo_store  # noqa: PLC0415  loads kazoo
 
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own sentence says it better
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # our own error explains it better
     return kazoo_store.connect(hosts, session_seconds=SESSION_SECONDS, wait_seconds=CONNECT_SECONDS)
 
 
@@ -66,8 +66,8 @@ def open_site(site: Site) -> Store:
 
 def _who() -> str:
     """The author of changes: in a secured cluster the name in the certificate."""
-    found = credentials.load(*PEOPLE)
-    return str(found.identity) if found else f"{getpass.getuser()}@{socket.gethostname()}"
+    own = credentials.load(*PEOPLE)
+    return str(own.identity) if own else f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def read_names(store: Store) -> Names:
@@ -81,7 +81,7 @@ def read_names(store: Store) -> Names:
 
 
 class Lookup:
-    """Reads in the background; ``known``: the last result."""
+    """Reads in the background; ``known``: the last names read."""
 
     def __init__(self, ask: Callable[[], Names]) -> None:
         self.known: Names = {}
@@ -145,7 +145,7 @@ class CliContext:
     accounts: journals.Ask = journals.ask_worker
     replicas: journals.AskReplicas = journals.ask_replicas
     counters: counters.Ask = counters.ask_worker
-    offsets: points.Ask = points.ask_discovery
+    offsets: offset_lookup.Ask = offset_lookup.ask_discovery
     targets: target_checks.Ask = target_checks.ask_node
     open_site: Callable[[Site], Store] = open_site
 
@@ -240,8 +240,8 @@ class Name(click.types.StringParamType):
     ) -> list[CompletionItem]:
         hosts = ctx.params.get("hosts") or os.environ.get("FLUMENG_ZK")
         context = ctx.find_object(CliContext) or CliContext()
-        known = context.names(hosts).get(self.name, ()) if hosts else ()
-        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+        names = context.names(hosts).get(self.name, ()) if hosts else ()
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 flow_argument = click.argument("name", type=Name("flow"), metavar="FLOW")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cli.options import Address, data_option, metrics_option, session_option, zk_option
-from flumeng.agent.standalone import kept_zookeeper
+from flumeng.agent.standalone import zookeeper_supervisor
 from flumeng.platform import logs
 
 PORT = click.IntRange(0, 65535)
@@ -55,17 +55,17 @@ def standalone(data: Path, zk_port: int, flows: tuple[Path, ...], metrics: str) 
 def zookeeper(data: Path, port: int, host: str, plain_port: int | None) -> None:
     """Run a ZooKeeper server, for one host or for tests.
 
-    It is the real server, alone. With an identity (FLUMENG_IDENTITY) its port is secure and lets in
-    holders of a certificate of the cluster; without, everybody: keep it to addresses that you
-    trust. A server that ends by itself, as on a full disk, is started again.
+    It is the real server, alone. With an identity (FLUMENG_IDENTITY) its port accepts only holders
+    of a certificate of the cluster; without one, everybody: listen on trusted addresses only. A
+    server that ends unexpectedly, as on a full disk, is restarted.
     """
     logs.to_stderr("zookeeper")
-    sys.exit(kept_zookeeper.run(data, port, host=host, plain_port=plain_port))
+    sys.exit(zookeeper_supervisor.run(data, port, host=host, plain_port=plain_port))
 
 
 @click.command()
 @zk_option
-@click.option("--name", help="How it is shown; by default host name and a random part.")
+@click.option("--name", help="The displayed name; by default host name and a random part.")
 @session_option
 @metrics_option
 def master(hosts: str, name: str | None, session_seconds: float, metrics: str | None) -> None:

@@ -12,8 +12,8 @@ from cli.options import json_option
 from cli.output import count, show_json, show_table
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import points
-from flumeng.control.queries.points import Point
+from flumeng.control.queries import offset_lookup
+from flumeng.control.queries.offset_lookup import Point
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UserError
@@ -29,20 +29,20 @@ DISCOVERED = "*@*"
     "begin",
     required=True,
     metavar="earliest|TIME|OFFSETS",
-    help="Where it begins: 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
+    help="The start, such as 2026-11-22T08:00:00Z, or orders.3=1200,orders.4=7.",
 )
 @click.option(
-    "--to", "end", required=True, metavar="latest|TIME|OFFSETS", help="Before what it ends."
+    "--to", "end", required=True, metavar="latest|TIME|OFFSETS", help="The end, exclusive."
 )
 @click.option(
     "--path",
     "globs",
     multiple=True,
     metavar="GLOB",
-    help="Of objects: only those there; may be given again. Without it, where the flow reads them.",
+    help="Only objects that match; may be given again. Default: the paths of the flow.",
 )
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-backfill-N]")
-@click.option("--dry-run", is_flag=True, help="Only print what it would read.")
+@click.option("--dry-run", is_flag=True, help="Only print the events that it would read.")
 @json_option
 @with_operator
 def backfill(
@@ -57,12 +57,11 @@ def backfill(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Deliver messages of Kafka, or objects, once more, beside the live flow; it notices nothing.
+    """Deliver messages of Kafka, or objects, again, without any effect on the live flow.
 
-    A flow of its own with the same text and acks of its own reads them, and is stopped when all is
-    read: wait for that with `flumeng flow wait NAME --stopped`, then delete it. With offsets only
-    the partitions that they name are read. Of objects a time is when they were written; they
-    stay where they are.
+    A separate flow with the same text and its own acks reads them, and stops when all are read:
+    wait for that with `flumeng flow wait NAME --stopped`, then delete it. With offsets only the
+    named partitions are read. The time of an object is its write time; objects stay in place.
     """
     store = operator.store
     if derived_flows.backfills_objects(store, name, globs):
@@ -80,7 +79,7 @@ def backfill(
         click.echo(f"flow {made} {would} objects written {since}until {written.end}{where}")
         return
     derived_flows.current_text(store, name)
-    first, last = points.parse_point(begin), points.parse_point(end)
+    first, last = offset_lookup.parse_point(begin), offset_lookup.parse_point(end)
     bounds = derived_flows.within(*_ends(context, store, name, first, last))
     made = own_name or derived_flows.free_name(store, name, "backfill")
     if not dry_run:
@@ -103,14 +102,14 @@ def backfill(
 
 
 def _time(text: str, otherwise: str) -> str:
-    point = points.parse_point(text)
+    point = offset_lookup.parse_point(text)
     if isinstance(point, Mapping):
-        raise UserError("objects have no offsets: say earliest, latest or a time")
+        raise UserError("objects have no offsets: use earliest, latest or a time")
     if isinstance(point, datetime):
         return point.isoformat()
-    wanted = "latest" if otherwise else "earliest"
-    if point != wanted:
-        raise UserError(f"{point}: expected {wanted} or a time there")
+    word = "latest" if otherwise else "earliest"
+    if point != word:
+        raise UserError(f"{point}: expected {word} or a time")
     return otherwise
 
 
@@ -118,7 +117,7 @@ def _ends(
     context: CliContext, store: Store, name: str, first: Point, last: Point
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
     def resolve(point: Point, *globs: str) -> Mapping[str, int]:
-        return points.resolve(
+        return offset_lookup.resolve(
             store, name, point, globs, ask=context.accounts, ask_offsets=context.offsets
         ).offsets
 
@@ -128,5 +127,5 @@ def _ends(
     else:
         ends = resolve(last, *(() if isinstance(last, Mapping) else (DISCOVERED,)))
         starts = resolve(first, *ends)
-    points.require_same(starts, ends)
+    offset_lookup.require_same(starts, ends)
     return starts, ends

@@ -41,7 +41,7 @@ NOT_TRIED = "not applied, because of another file"
 @click.command()
 @files_argument
 @click.option(
-    "--check-targets", is_flag=True, help="Try the targets from this host; nothing is written."
+    "--check-targets", is_flag=True, help="Check the targets from this host; write nothing."
 )
 @options.json_option
 def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
@@ -54,7 +54,7 @@ def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
     With --json there is a row for each target.
     """
     try:
-        found = read_flows(files)
+        flow_files = read_flows(files)
     except FlowFilesError as error:
         if not as_json:
             raise
@@ -63,12 +63,12 @@ def validate(files: list[Path], *, check_targets: bool, as_json: bool) -> None:
     if as_json and not check_targets:
         show_json([])
     if not as_json:
-        for file in found:
+        for file in flow_files:
             click.echo(f"{file.path}: flow {file.spec.flow} is valid")
             for sentence in promise(parse_written(file.text)):
                 click.echo(f"  {sentence}")
     if check_targets:
-        _check_targets(found, as_json=as_json)
+        _check_targets(flow_files, as_json=as_json)
 
 
 def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
@@ -76,17 +76,17 @@ def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
 
     rows = []
     for file in files:
-        for one in tried(file.spec):
-            rows.append({"file": str(file.path), "flow": file.spec.flow, **asdict(one)})
+        for target in tried(file.spec):
+            rows.append({"file": str(file.path), "flow": file.spec.flow, **asdict(target)})
             if not as_json:
-                sentence = f": {one.why}" if one.why else ""
-                click.echo(f"{file.path}: {one.kind} {one.name}: {one.state}{sentence}")
+                sentence = f": {target.why}" if target.why else ""
+                click.echo(f"{file.path}: {target.kind} {target.name}: {target.state}{sentence}")
     if as_json:
         show_json(rows)
     if failed := sum(row["state"] == "failed" for row in rows):
         raise UnavailableError(
             f"{failed} of {len(rows)} targets cannot be used from this host: correct them, or let "
-            "a node try them with `flumeng flow apply --check-targets`"
+            "a node check them with `flumeng flow apply --check-targets`"
         )
 
 
@@ -95,7 +95,7 @@ def _check_targets(files: Sequence[FlowFile], *, as_json: bool) -> None:
 @click.option(
     "--check-targets",
     is_flag=True,
-    help="Let a node that may collect each flow try its targets; apply only if all can be used.",
+    help="Check the targets from a node that may collect each flow; apply only if all are usable.",
 )
 @click.option("--reason", default="", help="Why; kept with the revision.")
 @options.revision_option
@@ -116,14 +116,13 @@ def apply(
 
     FILE may be a directory, whose flow files are applied, or - for standard input.
 
-    When any file has a problem, or any flow may not be applied now, nothing is written. All are
-    applied at once, very many in parts: when one of those fails, those before it are applied, and
-    it prints which. --json lists the outcome for each file, also when the command fails.
+    If any file has a problem, or any flow may not be applied now, nothing is written. All are
+    applied at once, very many in parts: if a part fails, the parts before it are applied, and the
+    command prints them. --json lists the outcome for each file, also if the command fails.
 
     --check-targets asks a node that may collect the flow to connect to the target of each sink, and
     to the brokers of a source, with that node's network, secrets and policy. A target that does not
-    answer within 10 s has failed. The exit code is 1 when one cannot be used, and nothing is
-    applied.
+    answer within 10 s fails. If one fails, the exit code is 1, and nothing is applied.
     """
     context = click.get_current_context().ensure_object(CliContext)
     flows: dict[Path, str] = {}
@@ -131,20 +130,20 @@ def apply(
     try:
         if if_revision is not None and len(files) > 1:
             raise UserError("--if-revision goes with one file: apply the files one by one")
-        found = read_flows(files)
-        texts = {file.spec.flow: file.text for file in found}
-        flows = {file.path: file.spec.flow for file in found}
+        flow_files = read_flows(files)
+        texts = {file.spec.flow: file.text for file in flow_files}
+        flows = {file.path: file.spec.flow for file in flow_files}
         with context.store(hosts) as store:
             if check_targets:
-                _let_nodes_check_targets(context, store, found, as_json=as_json)
+                _let_nodes_check_targets(context, store, flow_files, as_json=as_json)
             if dry_run:
                 show_preview(preview.apply(store, texts, if_revision), as_json=as_json)
                 return
             operator = context.operator(store, reason)
             for part in apply_flows(operator, texts, expect_revision=if_revision):
-                applied |= {one.flow: one for one in part}
-                for one in () if as_json else part:
-                    _tell(one)
+                applied |= {flow.flow: flow for flow in part}
+                for flow in () if as_json else part:
+                    _tell(flow)
     except FlumengError as error:
         if as_json:
             show_json([_outcome(path, flows.get(path), applied, error) for path in files])
@@ -161,11 +160,11 @@ def _let_nodes_check_targets(
 ) -> None:
     failed = []
     for file in files:
-        for one in target_checks.check_targets(store, context.targets, file.spec, file.text):
-            if one.state == "failed":
-                failed.append(one)
+        for target in target_checks.check_targets(store, context.targets, file.spec, file.text):
+            if target.state == "failed":
+                failed.append(target)
             elif not as_json:
-                click.echo(str(one))
+                click.echo(str(target))
     if failed:
         raise target_checks.TargetsFailedError(failed)
 
@@ -195,11 +194,11 @@ def rollback(
     """
     if dry_run:
         text = rollback_text(store, name, number)
-        found = preview.apply(store, {name: text}, if_revision)
+        planned = preview.apply(store, {name: text}, if_revision)
         if not as_json:
             current = require_flow(store, name).value.revision
             click.echo(difference(store, name, current, number).diff)
-        show_preview(found, as_json=as_json)
+        show_preview(planned, as_json=as_json)
         return
     operator = context.operator(store, reason)
     applied = rollback_flow(operator, name, number, expect_revision=if_revision)
@@ -232,10 +231,10 @@ def delete(
     reason: str,
     if_revision: int | None,
 ) -> None:
-    """Delete a flow with its isolated parts, once everything it accepted is in its sinks.
+    """Delete a flow with its isolated parts, once all its accepted events are in its sinks.
 
-    One that other flows read is refused; with --wait they are waited for. --timeout is for all that
-    is waited for.
+    A flow that other flows read is not deleted; --wait waits for these too. --timeout limits the
+    whole wait.
     """
     require_flow(store, name)
     if discard and not yes:
@@ -251,11 +250,11 @@ def delete(
     if not changed:
         click.echo(f"flow {name} is being deleted already")
     elif discard:
-        click.echo(f"flow {name}: it stops now; events not in its sinks are dropped; then it goes")
+        click.echo(f"flow {name} stops now, drops events not in its sinks, and is then deleted")
     else:
         click.echo(
-            f"flow {name}: its sources stop now, its journals are collected to their end, then it "
-            "goes (follow with `flumeng ack list`)"
+            f"flow {name}: its sources stop now, its journals are fully collected, then it is "
+            "deleted (follow with `flumeng ack list`)"
         )
     if wait:
         left = max(0.0, until - context.monotonic())

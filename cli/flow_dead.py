@@ -17,13 +17,13 @@ from cli.options import json_option, reason_option
 from cli.output import count, progress, show_json, show_table, warn
 from flumeng.config import parse_flow
 from flumeng.connectors.dead_letters import purging, replay_lists
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
 from flumeng.connectors.dead_letters.replay_lists import Listing, Replays, list_dead_letters
+from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.dead_letters.summary import newest, summarize
 from flumeng.control.commands import derived_flows as operations
 from flumeng.control.commands.derived_flows import DeadLettersOf, free_name
-from flumeng.control.queries import moments
+from flumeng.control.queries import timestamps
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import ConflictError, UserError
 from flumeng.platform.options.texts import time_of
@@ -39,8 +39,8 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask before dead le
 def dead() -> None:
     """List, show, replay and purge the dead letters of a flow.
 
-    Of flows whose `dead_letters` is a sink `files` in parquet or json. The command reads the files
-    itself: run it where they can be reached, with the secrets of the sink.
+    For flows whose `dead_letters` is a sink `files` in parquet or json. The command reads the files
+    itself: run it on a host that can read them, with the secrets of the sink.
     """
 
 
@@ -61,8 +61,8 @@ class _DeadLetters:
                 f"{directory.root} is not on this host: either flow {name} has no dead letters "
                 "yet, or they are on the host that collects it: run this there"
             )
-        known = replay_lists.replays(directory, name, of.current.values())
-        return cls(of, directory, directory.files(), known)
+        replays = replay_lists.replays(directory, name, of.current.values())
+        return cls(of, directory, directory.files(), replays)
 
     def progress(self) -> AbstractContextManager[Callable[[int], None]]:
         return progress("reading dead letters", len(self.files))
@@ -78,26 +78,26 @@ class _DeadLetters:
 def with_choice(command: Callable[P, R]) -> Callable[P, R]:
     """Adds the options that select dead letters; the command gets them as ``choice``."""
 
-    @click.option("--dead-reason", default="", metavar="TEXT", help="With this in the reason.")
+    @click.option("--dead-reason", default="", metavar="TEXT", help="Only with this in the reason.")
     @click.option(
         "--place",
         default="",
         metavar="PLACE",
-        help="Of this filter or sink, such as sinks[0].elasticsearch; or of all that begin so.",
+        help="Only of this filter or sink, such as sinks[0].elasticsearch, or with this prefix.",
     )
     @click.option(
-        "--revision", type=click.IntRange(min=1), metavar="N", help="Of this revision of the flow."
+        "--revision", type=click.IntRange(min=1), metavar="N", help="Only of this revision."
     )
     @click.option(
-        "--since", metavar="TIME", help="Dead since 2026-11-22T08:00:00Z, or a time like that."
+        "--since", metavar="TIME", help="Only from that time on, such as 2026-11-22T08:00:00Z."
     )
-    @click.option("--until", metavar="TIME", help="Dead before that time.")
+    @click.option("--until", metavar="TIME", help="Only before that time.")
     @functools.wraps(command)
     def chosen(*args: P.args, **options: P.kwargs) -> R:
 
         given: Any = {name: options.pop(name) for name in ("place", "revision")}
         reason, since, until = (options.pop(it) for it in ("dead_reason", "since", "until"))
-        options["choice"] = Choice(
+        options["choice"] = Selection(
             reason=str(reason),
             since=_moment("--since", since),
             until=_moment("--until", until),
@@ -113,24 +113,26 @@ def with_choice(command: Callable[P, R]) -> Callable[P, R]:
 @with_choice
 @json_option
 @with_store
-def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_json: bool) -> None:
+def list_(
+    _context: CliContext, store: Store, *, name: str, choice: Selection, as_json: bool
+) -> None:
     """Count the dead letters of a flow by place, revision, and the common part of their reasons."""
 
     letters = _DeadLetters.open(store, name)
     with letters.progress() as tell:
-        found = summarize(letters.directory, letters.files, choice, letters.replays, tell)
+        totals = summarize(letters.directory, letters.files, choice, letters.replays, tell)
     if as_json:
         kinds = [
             {
                 **asdict(kind),
-                "first": moments.utc(kind.first // 1_000_000),
-                "last": moments.utc(kind.last // 1_000_000),
+                "first": timestamps.utc(kind.first // 1_000_000),
+                "last": timestamps.utc(kind.last // 1_000_000),
             }
-            for kind in found.kinds
+            for kind in totals.kinds
         ]
-        show_json({"flow": name, "path": letters.of.files.path, **asdict(found), "kinds": kinds})
+        show_json({"flow": name, "path": letters.of.files.path, **asdict(totals), "kinds": kinds})
         return
-    _warn(found.damaged)
+    _warn(totals.damaged)
     show_table(
         ("PLACE", "REVISION", "REASON", "DEAD_LETTERS", "REPLAYED", "FIRST (UTC)", "LAST (UTC)"),
         (
@@ -140,15 +142,15 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
                 kind.reason,
                 kind.letters,
                 kind.replayed,
-                moments.utc(kind.first // 1_000_000),
-                moments.utc(kind.last // 1_000_000),
+                timestamps.utc(kind.first // 1_000_000),
+                timestamps.utc(kind.last // 1_000_000),
             )
-            for kind in found.kinds
+            for kind in totals.kinds
         ),
     )
     click.echo(
-        f"{count(found.letters, 'dead letter')} in {count(found.files, 'file')} of {found.bytes:,} "
-        f"bytes in {letters.of.files.path}, {found.replayed} of them replayed"
+        f"{count(totals.letters, 'dead letter')} in {count(totals.files, 'file')} of "
+        f"{totals.bytes:,} bytes in {letters.of.files.path}, {totals.replayed} of them replayed"
     )
 
 
@@ -161,20 +163,20 @@ def list_(_context: CliContext, store: Store, *, name: str, choice: Choice, as_j
     default=20,
     show_default=True,
     metavar="N",
-    help="How many.",
+    help="Show at most N.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each dead letter as a line of JSON.")
 @with_store
 def show(
-    _context: CliContext, store: Store, *, name: str, choice: Choice, limit: int, as_json: bool
+    _context: CliContext, store: Store, *, name: str, choice: Selection, limit: int, as_json: bool
 ) -> None:
-    """Show dead letters, those that died last first."""
+    """Show dead letters, the newest first."""
 
     letters = _DeadLetters.open(store, name)
     with letters.progress() as tell:
-        found, damaged = newest(letters.directory, letters.files, choice, limit, tell)
+        letters_shown, damaged = newest(letters.directory, letters.files, choice, limit, tell)
     _warn(damaged)
-    for text in found:
+    for text in letters_shown:
         if as_json:
             click.echo(text)
         else:
@@ -185,8 +187,8 @@ def show(
 @flow_argument
 @with_choice
 @click.option("--as", "own_name", metavar="NAME", help="Its name. [default: FLOW-replay-N]")
-@click.option("--again", is_flag=True, help="Dead letters that a replay has taken before too.")
-@click.option("--dry-run", is_flag=True, help="Only print what it would take.")
+@click.option("--again", is_flag=True, help="Also dead letters that were replayed before.")
+@click.option("--dry-run", is_flag=True, help="Only print the dead letters that it would replay.")
 @reason_option
 @json_option
 @with_store
@@ -195,20 +197,20 @@ def replay(
     store: Store,
     *,
     name: str,
-    choice: Choice,
+    choice: Selection,
     own_name: str | None,
     again: bool,
     dry_run: bool,
     reason: str,
     as_json: bool,
 ) -> None:
-    """Let dead letters go through the current revision of their flow, as events with `replayed`.
+    """Send dead letters through the current revision of their flow, as events with `replayed`.
 
-    A flow of its own with that revision's text and acks of its own reads them, beside the live one,
-    and is stopped when all are read: wait for that with `flumeng flow wait NAME --stopped`, then
-    delete it. Each dead letter is taken by one replay only, unless --again is given. An event that
-    dies again is a new dead letter. An event that only one of several sinks has refused goes into
-    all of them.
+    A separate flow with that revision's text and its own acks reads them, beside the live one, and
+    stops when all are read: wait for that with `flumeng flow wait NAME --stopped`, then delete it.
+    Each dead letter is replayed only once, unless --again is given. An event that fails again
+    becomes a new dead letter. An event that only one of several sinks refused goes into all of
+    them.
     """
 
     letters = _DeadLetters.open(store, name)
@@ -239,12 +241,8 @@ def replay(
             chosen=f"{count(listed.chosen, 'dead letter')}{choice.words}",
         )
     if as_json:
-        found = asdict(listing)
-        del found["files"]
-        files = len(listing.files)
-        show_json(
-            {"flow": made, "replay_of": name, "letters": listed.chosen, "files": files, **found}
-        )
+        rest = {**asdict(listing), "files": len(listing.files)}
+        show_json({"flow": made, "replay_of": name, "letters": listed.chosen, **rest})
         return
     show_table(("PLACE", "DEAD_LETTERS"), sorted(listing.places.items()))
     would = "would replay" if dry_run else "replays"
@@ -258,7 +256,7 @@ def replay(
 @flow_argument
 @with_choice
 @click.option("--replayed", is_flag=True, help="Only dead letters that a replay has delivered.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only count the dead letters to delete.")
 @yes_option
 @reason_option
 @json_option
@@ -268,16 +266,16 @@ def purge(
     store: Store,
     *,
     name: str,
-    choice: Choice,
+    choice: Selection,
     replayed: bool,
     dry_run: bool,
     yes: bool,
     reason: str,
     as_json: bool,
 ) -> None:
-    """Delete dead letters. A file of which some are to stay is rewritten.
+    """Delete dead letters. A file with dead letters to keep is rewritten.
 
-    While a replay reads the letters nothing is deleted. An interrupted purge may be repeated.
+    Nothing is deleted while a replay reads dead letters. An interrupted purge may be repeated.
     """
 
     letters = _DeadLetters.open(store, name)
@@ -287,17 +285,17 @@ def purge(
             f"{', '.join(unfinished)} replays dead letters of flow {name}: wait until it has "
             f"stopped (`flumeng flow wait {unfinished[0]} --stopped`), or delete it"
         )
-    known = letters.replays
-    wanted = purging.Purge(choice, known.only(known.done) if replayed else None)
+    replays = letters.replays
+    selection = purging.Purge(choice, replays.only(replays.done) if replayed else None)
     with letters.progress() as tell:
-        counted = purging.count(letters.directory, letters.files, wanted, tell)
+        counted = purging.count(letters.directory, letters.files, selection, tell)
     whole, parts = len(counted.whole), len(counted.parts)
-    what = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"
+    total = f"{count(counted.letters, 'dead letter')} in {count(whole + parts, 'file')}"
     rest = f", {parts} of which have others too" if parts else ""
     _warn(counted.damaged)
     if not dry_run and counted.letters:
         if not yes:
-            click.confirm(f"{what}{rest}. Delete them?", abort=True, err=True)
+            click.confirm(f"{total}{rest}. Delete them?", abort=True, err=True)
         operations.note_purge(
             context.operator(store, reason),
             letters.of,
@@ -305,10 +303,10 @@ def purge(
             f"{' replayed' if replayed else ''}{choice.words}",
         )
         with progress("deleting", whole + parts) as tell:
-            damaged = purging.delete(letters.directory, counted, wanted, tell)
+            damaged = purging.delete(letters.directory, counted, selection, tell)
         _warn(damaged)
         counted.damaged |= damaged
-        replay_lists.forget(letters.directory, name, known)
+        replay_lists.forget(letters.directory, name, replays)
     if as_json:
         show_json(
             {
@@ -321,46 +319,46 @@ def purge(
             }
         )
         return
-    click.echo(f"flow {name}: {what} {'would be' if dry_run else 'are'} deleted{rest}")
+    click.echo(f"flow {name}: {total} {'would be' if dry_run else 'are'} deleted{rest}")
 
 
 def _nothing(name: str, listing: Listing) -> str:
     if listing.replayed:
         return (
-            f"all {count(listing.replayed, 'dead letter')} of flow {name} that are meant were "
-            "replayed before: --again takes them once more"
+            f"all {count(listing.replayed, 'selected dead letter')} of flow {name} were replayed "
+            "before: --again replays them again"
         )
     if listing.bodiless:
-        return f"none of the letters of flow {name} that are meant has a body to replay"
-    return f"flow {name} has no dead letters like that"
+        return f"none of the selected dead letters of flow {name} has a body to replay"
+    return f"flow {name} has no such dead letters"
 
 
 def _tell_left_out(listing: Listing) -> None:
     if listing.replayed:
         warn(
-            f"{count(listing.replayed, 'dead letter')} left out that were replayed before "
-            "(--again takes them too)"
+            f"{count(listing.replayed, 'dead letter')} left out, replayed before (--again "
+            "includes them)"
         )
     if listing.bodiless:
         warn(
-            f"{count(listing.bodiless, 'dead letter')} left out that have no column body: a "
-            "filter of the flow dropped it before they died"
+            f"{count(listing.bodiless, 'dead letter')} left out, without the column body: a "
+            "filter of the flow dropped it before they failed"
         )
 
 
 def _tell_of_others(listing: Listing, letters: DeadLettersOf) -> None:
     """Warns that other sinks may get an event twice: a sink's dead letters may be in them."""
-    refused = sum(n for place, n in listing.places.items() if "sinks[" in place)
+    refused = sum(letters for origin, letters in listing.places.items() if "sinks[" in origin)
     if refused and len(parse_flow(letters.text).leaves) > 1:
         warn(
-            f"{count(refused, 'dead letter')} of sinks: the other sinks of the flow that have "
-            "these events get them once more"
+            f"{count(refused, 'dead letter')} of sinks: other sinks of the flow that have these "
+            "events get them again"
         )
 
 
 def _show_dead_letter(letter: Mapping[str, Any]) -> None:
-    place, revision = letter.get("dead_place"), letter.get("dead_revision")
-    click.echo(f"{letter.get('dead_time')} {place} (revision {revision})")
+    origin, revision = letter.get("dead_place"), letter.get("dead_revision")
+    click.echo(f"{letter.get('dead_time')} {origin} (revision {revision})")
     click.echo(f"  reason: {letter.get('dead_reason')}")
     for name, value in letter.items():
         if not name.startswith("dead_") and name != "body_base64":

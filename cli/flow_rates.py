@@ -20,18 +20,18 @@ from flumeng.platform.options.quantities import size
 @click.command()
 @flow_argument
 @click.argument("rate", metavar="RATE|off")
-@click.option("--node", type=Name("node"), help="Only there; counts before what is set for all.")
+@click.option("--node", type=Name("node"), help="Only there; precedes the limit for all nodes.")
 @with_operator
 def choke(
     _context: CliContext, operator: Operator, *, name: str, rate: str, node: str | None
 ) -> None:
-    """Limit the bytes per second, such as 10MB, that each node takes in of a flow, while it runs.
+    """Limit the bytes per second, such as 10MB, that each node accepts of a flow, while it runs.
 
     Senders are held back as by a full journal; `flow counters` shows the limits.
     """
     changed = set_choke(operator, name, _rate(rate), node)
-    place = f" on node {node}" if node else ""
-    click.echo(f"choke of flow {name}{place} is {rate}{'' if changed else ' already'}")
+    where = f" on node {node}" if node else ""
+    click.echo(f"choke of flow {name}{where} is {rate}{'' if changed else ' already'}")
 
 
 @click.command()
@@ -39,10 +39,10 @@ def choke(
 @json_option
 @with_store
 def counters(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show how much the sources of a flow took, cut, refused and dropped, and the flow's chokes.
+    """Count events that a flow's sources accepted, cut, refused and dropped, and show its chokes.
 
-    Each number counts from the start of the node's workers. A source that is held takes nothing
-    now, for the reason that is shown.
+    Each number counts from the start of the node's workers. A held source accepts nothing now, for
+    the given reason.
     """
     limits = chokes(store, name)
     rows, silent = counter_rows(store, context.counters, name)
@@ -65,17 +65,17 @@ def _rate(text: str) -> float | None:
     try:
         return float(size(text.removesuffix("/s")))
     except ValueError as error:
-        raise UserError(f"RATE is a size for each second, such as 10MB, or off: {error}") from error
+        raise UserError(f"RATE is bytes per second, such as 10MB, or off: {error}") from error
 
 
 def _else(row: CounterRow) -> str:
     """Formats nonzero counters besides events and bytes, and why the source is held."""
     shown = row.counters.items()
     rest = {key: n for key, n in shown if key not in ("events", "bytes", "held_seconds_total")}
-    said = [f"{key} {number}" for key, number in sorted(rest.items()) if number]
+    cells = [f"{key} {number}" for key, number in sorted(rest.items()) if number]
     if row.held_by:
-        said.insert(0, f"held for {row.held_seconds:.0f} s, {row.held_by}")
-    return ", ".join(said)
+        cells.insert(0, f"held for {row.held_seconds:.0f} s, {row.held_by}")
+    return ", ".join(cells)
 
 
 NAMED = 5
@@ -88,32 +88,31 @@ NAMED = 5
 def lag(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show how far a flow is behind in each of its partitions, the latest first.
 
-    BEHIND counts events that are there and not in the sinks yet, SECONDS is by how much the oldest
-    of them is older than the newest event of Kafka's, or than now where a node stamps events.
-    EVENTS/S is the rate of delivery in the last minute. CAUGHT UP IN is the time in seconds until
-    all is delivered, if events are delivered and added as in that minute. "-" stands for unknown
-    values.
+    BEHIND counts events that are not in the sinks yet. SECONDS is the age of the oldest of them,
+    relative to Kafka's newest event, or to now where a node stamps events. EVENTS/S is the rate of
+    delivery in the last minute. CAUGHT UP IN is the time in seconds until all is delivered, at the
+    rates of that minute. "-" stands for unknown values.
     """
-    found = lag_of_flow(store, context.accounts, name, context.clock())
-    for problem in found.problems:
+    lag_now = lag_of_flow(store, context.accounts, name, context.clock())
+    for problem in lag_now.problems:
         warn(problem)
-    for away in found.silent:
+    for away in lag_now.silent:
         warn(f"node {away} does not answer")
-    if found.unknown:
-        named = ", ".join(found.unknown[:NAMED])
-        more = f" and {len(found.unknown) - NAMED} more" if len(found.unknown) > NAMED else ""
-        warn(f"nobody says how far {named}{more} reach")
+    if lag_now.unknown:
+        named = ", ".join(lag_now.unknown[:NAMED])
+        more = f" and {len(lag_now.unknown) - NAMED} more" if len(lag_now.unknown) > NAMED else ""
+        warn(f"no process reports the end of {named}{more}")
     if as_json:
-        show_json(found)
+        show_json(lag_now)
         return
-    click.echo(_headline(found))
-    _show(found)
-    for part in found.parts:
+    click.echo(_headline(lag_now))
+    _show(lag_now)
+    for part in lag_now.parts:
         click.echo(f"\nisolated part: {_headline(part)}")
         _show(part)
 
 
-def _show(found: LagOfFlow) -> None:
+def _show(shown: LagOfFlow) -> None:
     show_table(
         (
             "PARTITION", "ACK", "END", "BEHIND", "SECONDS", "EVENTS/S", "CAUGHT UP IN", "PROBLEM",
@@ -129,23 +128,23 @@ def _show(found: LagOfFlow) -> None:
                 row.caught_up_seconds,
                 row.problem,
             )
-            for row in found.partitions
+            for row in shown.partitions
         ),
     )  # fmt: skip
 
 
-def _headline(found: LagOfFlow) -> str:
-    late = sum(bool(row.events) for row in found.partitions)
-    said = [
-        f"flow {found.flow} is {found.state}, {count(found.events, 'event')} behind in {late} of "
-        f"{count(len(found.partitions), 'partition')}"
+def _headline(shown: LagOfFlow) -> str:
+    late = sum(bool(row.events) for row in shown.partitions)
+    sentences = [
+        f"flow {shown.flow} is {shown.state}, {count(shown.events, 'event')} behind in {late} of "
+        f"{count(len(shown.partitions), 'partition')}"
     ]
-    if found.unknown:
-        said.append(f"{len(found.unknown)} unknown")
-    if found.events and found.seconds is not None:
-        said.append(f"the oldest for {found.seconds:.0f} s")
-    if found.acked_per_second is not None:
-        said.append(f"{found.acked_per_second:.0f} events/s")
-    if found.events and found.caught_up_seconds is not None:
-        said.append(f"caught up in about {found.caught_up_seconds:.0f} s")
-    return ", ".join(said)
+    if shown.unknown:
+        sentences.append(f"{len(shown.unknown)} unknown")
+    if shown.events and shown.seconds is not None:
+        sentences.append(f"the oldest for {shown.seconds:.0f} s")
+    if shown.acked_per_second is not None:
+        sentences.append(f"{shown.acked_per_second:.0f} events/s")
+    if shown.events and shown.caught_up_seconds is not None:
+        sentences.append(f"caught up in about {shown.caught_up_seconds:.0f} s")
+    return ", ".join(sentences)

@@ -16,7 +16,7 @@ from flumeng.control.zookeeper import Store
 
 @click.group(cls=CommandGroup)
 def rollout() -> None:
-    """Look at a rollout, let it stand still, end it, or go back."""
+    """Show, pause, resume, complete or abort a rollout."""
 
 
 @rollout.command()
@@ -25,17 +25,17 @@ def rollout() -> None:
 @with_store
 def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show how far the rollout of a flow is, and why the last one went back."""
-    found = overview.flow(store, name)
+    detail = overview.flow(store, name)
     if as_json:
-        fields = {"flow": name, "revision": found.revision, "rollout": found.rollout}
-        show_json({**fields, "went_back": found.went_back})
+        fields = {"flow": name, "revision": detail.revision, "rollout": detail.rollout}
+        show_json({**fields, "went_back": detail.went_back})
         return
-    if found.rollout is None:
-        click.echo(f"flow {name}: no rollout is under way, revision {found.revision} is current")
+    if detail.rollout is None:
+        click.echo(f"flow {name}: no rollout is under way, revision {detail.revision} is current")
     else:
-        click.echo(f"flow {name}: {found.rollout}")
-    if found.went_back:
-        click.echo(f"it went back to revision {found.revision}: {found.went_back}")
+        click.echo(f"flow {name}: {detail.rollout}")
+    if detail.went_back:
+        click.echo(f"it went back to revision {detail.revision}: {detail.went_back}")
 
 
 @rollout.command()
@@ -43,9 +43,9 @@ def status(_context: CliContext, store: Store, name: str, as_json: bool) -> None
 @revision_option
 @with_operator
 def pause(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
-    """Let no further task take the new revision; those that have it go on with it."""
+    """Let no further task take the new revision; tasks that have it keep it."""
     changed = rollouts.change_rollout(operator, name, "pause", expect_revision=if_revision)
-    click.echo(f"flow {name}: its rollout stands still{'' if changed else ' already'}")
+    click.echo(f"flow {name}: its rollout is paused{'' if changed else ' already'}")
 
 
 @rollout.command()
@@ -53,7 +53,7 @@ def pause(_context: CliContext, operator: Operator, name: str, if_revision: int 
 @revision_option
 @with_operator
 def resume(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
-    """Go on with a rollout that stands still."""
+    """Resume a paused rollout."""
     changed = rollouts.change_rollout(operator, name, "resume", expect_revision=if_revision)
     click.echo(f"flow {name}: its rollout goes on{'' if changed else ' already'}")
 
@@ -63,7 +63,7 @@ def resume(_context: CliContext, operator: Operator, name: str, if_revision: int
 @revision_option
 @with_operator
 def promote(_context: CliContext, operator: Operator, name: str, if_revision: int | None) -> None:
-    """Give the new revision to all tasks now, proven or not."""
+    """Give the new revision to all tasks now, without further proof."""
     rollouts.change_rollout(operator, name, "promote", expect_revision=if_revision)
     click.echo(f"flow {name}: all tasks take its current revision now")
 

@@ -14,9 +14,9 @@ from cli.lazy import exit_code
 from cli.options import given, json_option, reason_option, revision_option, timeout_option
 from cli.output import count, show_json, warn
 from flumeng.control.commands.flows import StateOutcome, hand_off, set_flow_state, set_flow_states
+from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.commands.parts import parts_there
 from flumeng.control.queries import conditions, overview
 from flumeng.control.queries.acks import acks_of, positions
 from flumeng.control.queries.overview import UNREADABLE, Receiving, receiving
@@ -37,7 +37,7 @@ class Chosen:
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.names, self.every, self.labels))) != 1:
-            raise UserError("name the flows, or take --all or --label KEY=VALUE")
+            raise UserError("name the flows, or use --all or --label KEY=VALUE")
         if self.if_revision is not None and len(self.names) != 1:
             raise UserError("--if-revision goes with one flow")
 
@@ -45,15 +45,15 @@ class Chosen:
         """Leaves out flows that are being deleted; keeps unreadable ones, to report them."""
         if self.names:
             return list(dict.fromkeys(self.names))
-        wanted = given(self.labels, "a label").items()
-        found = [
+        labels = given(self.labels, "a label").items()
+        matches = [
             row.flow
             for row in overview.flows(store, checked=False)
-            if row.state != "deleted" and (wanted <= row.labels.items() or row.state == UNREADABLE)
+            if row.state != "deleted" and (labels <= row.labels.items() or row.state == UNREADABLE)
         ]
-        if not found and self.labels:
+        if not matches and self.labels:
             raise UserError(f"no flow has the labels {', '.join(self.labels)}: see `flow list`")
-        return found
+        return matches
 
 
 def for_flows(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,10 +81,10 @@ def for_flows(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @for_flows
 def pause(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
-    """Stop collecting; the sources go on into the journals, and messages in Kafka wait there, so
-    nothing is lost for as long as it is kept. Isolated parts are paused, resumed and stopped with
+    """Stop collecting; sources still write to the journals, and messages in Kafka wait there, so
+    nothing is lost within their retention. Isolated parts are paused, resumed and stopped with
     their flow, or one alone by its name, such as web~errors."""
-    _set(context, store, chosen, "suspended", reason=reason, told=_paused, as_json=as_json)
+    _set(context, store, chosen, "suspended", reason=reason, describe=_paused, as_json=as_json)
 
 
 @click.command()
@@ -99,7 +99,7 @@ def resume(
         chosen,
         "running",
         reason=reason,
-        told=lambda _kept: RESUMED,
+        describe=lambda _kept: RESUMED,
         as_json=as_json,
     )
 
@@ -107,31 +107,31 @@ def resume(
 @click.command()
 @for_flows
 def stop(context: CliContext, store: Store, chosen: Chosen, *, reason: str, as_json: bool) -> None:
-    """Stop the sources and collect all accepted events; the flows stay. Messages in Kafka are not
-    collected to their end: a flow that is resumed goes on there."""
-    _set(context, store, chosen, "stopped", reason=reason, told=_stopped, as_json=as_json)
+    """Stop the sources and collect all accepted events; the flows stay. Remaining messages in Kafka
+    are read when the flow is resumed."""
+    _set(context, store, chosen, "stopped", reason=reason, describe=_stopped, as_json=as_json)
 
 
 def _paused(kept: Receiving) -> str:
     if not kept.others:
-        return "collecting stops now, its sources go on into the journals"
+        return "collecting stops now, its sources still write to the journals"
     if kept.flow:
-        return f"collecting stops now, what comes waits in the journals of flow {kept.flow}"
+        return f"collecting stops now, new events wait in the journals of flow {kept.flow}"
     if not kept.journals:
-        return "collecting stops now, what comes waits in Kafka"
-    return "collecting stops now, its sources go on into the journals or wait in Kafka"
+        return "collecting stops now, new events wait in Kafka"
+    return "collecting stops now, new events wait in the journals or in Kafka"
 
 
 def _stopped(kept: Receiving) -> str:
     if not kept.others:
-        return "its sources stop now, its journals are collected to their end"
+        return "its sources stop now, its journals are fully collected"
     if kept.flow:
-        return f"collecting stops now, what is left waits in the journals of flow {kept.flow}"
+        return f"collecting stops now, remaining events wait in the journals of flow {kept.flow}"
     if not kept.journals:
-        return "collecting stops now, what is left waits in Kafka"
+        return "collecting stops now, remaining events wait in Kafka"
     return (
-        "its sources stop now, its journals are collected to their end, and what is left in Kafka "
-        "waits there"
+        "its sources stop now, its journals are fully collected, and remaining events in Kafka "
+        "wait there"
     )
 
 
@@ -142,7 +142,7 @@ def _set(
     state: str,
     *,
     reason: str,
-    told: Callable[[Receiving], str],
+    describe: Callable[[Receiving], str],
     as_json: bool,
 ) -> None:
     names = chosen.flows(store)
@@ -152,27 +152,25 @@ def _set(
         outcomes = [StateOutcome(names[0], changed)]
     else:
         outcomes = list(set_flow_states(operator, names, state))
-    failed = [one for one in outcomes if one.error]
+    failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
         show_json(
-            [
-                {"flow": one.flow, "changed": one.changed, "error": str(one.error or "")}
-                for one in outcomes
-            ]
+            [{"flow": o.flow, "changed": o.changed, "error": str(o.error or "")} for o in outcomes]
         )
     else:
-        kept = receiving(store, [one.flow for one in outcomes if one.changed])
-        for one in outcomes:
-            if one.error:
-                warn(one.error)
-            elif one.changed:
-                click.echo(f"flow {one.flow}: {told(kept[one.flow])}{_with(store, one.flow)}")
+        kept = receiving(store, [outcome.flow for outcome in outcomes if outcome.changed])
+        for outcome in outcomes:
+            if outcome.error:
+                warn(outcome.error)
+            elif outcome.changed:
+                flow = outcome.flow
+                click.echo(f"flow {flow}: {describe(kept[flow])}{_with(store, flow)}")
             else:
-                click.echo(f"flow {one.flow} is {state} already")
+                click.echo(f"flow {outcome.flow} is {state} already")
         if len(outcomes) != 1:
             click.echo(_total(outcomes))
     if failed:
-        raise SystemExit(max(exit_code(one.error) for one in failed if one.error))
+        raise SystemExit(max(exit_code(outcome.error) for outcome in failed if outcome.error))
 
 
 def _with(store: Store, flow: str) -> str:
@@ -181,14 +179,14 @@ def _with(store: Store, flow: str) -> str:
 
 
 def _total(outcomes: Sequence[StateOutcome]) -> str:
-    changed = sum(one.changed for one in outcomes)
-    failed = sum(one.error is not None for one in outcomes)
+    changed = sum(outcome.changed for outcome in outcomes)
+    failed = sum(outcome.error is not None for outcome in outcomes)
     return f"{count(changed, 'flow')} changed, {failed} failed, {len(outcomes)} in all"
 
 
 @click.command()
 @flow_argument
-@click.option("--wait", is_flag=True, help="Until all that was there when it was asked is acked.")
+@click.option("--wait", is_flag=True, help="Wait until all events accepted so far are acked.")
 @timeout_option(300.0)
 @revision_option
 @json_option
@@ -205,8 +203,8 @@ def handoff(
 ) -> None:
     """Deliver now all events that the flow has read, without waiting for its batches to fill.
 
-    Its tasks write and commit the events that have come so far, once; then batches gather again for
-    `batch.seconds`. With --wait: exit code 1 when it is not all delivered in time.
+    Its tasks write and commit the events read so far, once; then batches fill again for
+    `batch.seconds`. With --wait the exit code is 1 if not all is delivered in time.
     """
     store = operator.store
     require_flow(store, name)
@@ -216,10 +214,10 @@ def handoff(
         ends = {row.partition: row.end for row in rows if row.end is not None}
         for row in rows:
             if row.end is None:
-                warn(f"nobody says how far {row.partition} reaches: it is not waited for")
+                warn(f"no process reports the end of {row.partition}: it is not waited for")
     number = hand_off(operator, name, expect_revision=if_revision)
     if not as_json:
-        click.echo(f"flow {name}: its tasks deliver now what has come")
+        click.echo(f"flow {name}: its tasks deliver all events read so far")
     if wait:
         context.wait_for(lambda: conditions.flow_acked(store, name, ends), timeout)
     if as_json:

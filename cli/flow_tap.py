@@ -35,16 +35,16 @@ STATEFUL = ("dedupe", "limit")
     default=10,
     show_default=True,
     metavar="N",
-    help="Show at most so many events a second.",
+    help="Show at most N events per second.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N events.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 3600, min_open=True),
     default=60.0,
     show_default=True,
     metavar="S",
-    help="End after so long.",
+    help="End after S seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
 @with_operator
@@ -60,12 +60,12 @@ def tap(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Show events of a running flow as they come, before or behind its filters.
+    """Show events of a running flow as they arrive, before or after its filters.
 
-    The newest events are read out of the journals, a few of them each second, and the filters of
-    the current revision run on them here: the flow does not notice. The policy files of nodes name
-    the flows that may be tapped, and the audit keeps each tap with its author. The numbers of
-    events shown and passed over are printed at the end, on standard error.
+    The newest events are read from the journals, a few of them each second, and the filters of the
+    current revision run on them here, without any effect on the flow. The policy files of nodes
+    name the flows that may be tapped, and the audit keeps each tap with its author. The numbers of
+    events shown and skipped are printed at the end, on standard error.
     """
     spec = parse_flow(overview.flow(operator.store, name).text)
     _require_journals(spec)
@@ -76,35 +76,35 @@ def tap(
     from flumeng.agent.dryrun.users_code import calls_users_code  # noqa: PLC0415  loads pyarrow
     from flumeng.events.schema import READ_SCHEMA  # noqa: PLC0415  loads pyarrow
 
-    wanted = spec
+    tapped_spec = spec
     if at is not None or where is not None:
         if at is None and spec.branches:
-            raise UserError("--where is for one step of a flow with branches: say which with --at")
-        wanted = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
+            raise UserError("--where in a flow with branches needs --at STEP")
+        tapped_spec = steps.as_far_as(spec, steps.find(spec, at or "sinks"), where)
     addresses = taps.servers(operator.store, name)
     render = rendering.json_lines if as_json else rendering.text_lines
     spark = LocalSpark(partial(click.echo, err=True), users_code=calls_users_code(spec))
     with quiet_end(spark):
-        tree = FilterTree(wanted.stages, spark, READ_SCHEMA)
+        tree = FilterTree(tapped_spec.stages, spark, READ_SCHEMA)
         keep_tap(operator, name, at=at, where=where)
-        for said in _partial(wanted, len(addresses), taps.MOST_SERVERS):
-            warn(said)
+        for warning in _partial(tapped_spec, len(addresses), taps.MOST_SERVERS):
+            warn(warning)
         tapped = taps.Tap(name, addresses)
         shown = 0
         try:
-            for found in taps.shown(tapped, tree, wanted.multiline, rate, seconds):
-                if isinstance(found, taps.Lost):
-                    warn(f"{found.error}: it is not asked any more")
-                elif not (found.failed and at is not None):
-                    events = found.batches[0].slice(0, None if limit is None else limit - shown)
-                    write(render(events, end_of(found, wanted) if at is None else None))
+            for output in taps.shown(tapped, tree, tapped_spec.multiline, rate, seconds):
+                if isinstance(output, taps.Lost):
+                    warn(f"{output.error}: it is not read any more")
+                elif not (output.failed and at is not None):
+                    events = output.batches[0].slice(0, None if limit is None else limit - shown)
+                    write(render(events, end_of(output, tapped_spec) if at is None else None))
                     shown += events.num_rows
                 if limit is not None and shown >= limit:
                     break
         finally:
             tapped.stop()
-            looked = f"{tapped.came} came, {tapped.given} of them were looked at"
-            warn(f"{count(shown, 'event')} shown; {looked}")
+            sampled = f"{tapped.came} received, {tapped.given} of them sampled"
+            warn(f"{count(shown, 'event')} shown; {sampled}")
 
 
 def _require_journals(spec: FlowSpec) -> None:
@@ -112,8 +112,8 @@ def _require_journals(spec: FlowSpec) -> None:
         if isinstance(source.options, KafkaSource):
             topics = ", ".join(source.options.topics)
             raise UserError(
-                f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: let "
-                f"a consumer of Kafka write {topics} into `flumeng flow try`"
+                f"flow {spec.flow} reads topics of Kafka, which no node of the cluster serves: "
+                f"pipe {topics} from a Kafka consumer into `flumeng flow try`"
             )
         if source.name == "flow":
             raise UserError(f"flow {spec.flow} reads another flow: tap that one")
@@ -122,11 +122,11 @@ def _require_journals(spec: FlowSpec) -> None:
 def _partial(spec: FlowSpec, servers: int, most: int) -> Iterator[str]:
     """Yields differences from the cluster, since not all events are read."""
     if servers > most:
-        yield f"{servers} servers have events of the flow; {most} of them are looked at"
+        yield f"{servers} servers have events of the flow; only {most} of them are read"
     partial = [
         part.name for part in spec.all_filters if part.name in STATEFUL or part.options.regroups
     ]
     partial += ["multiline"] if spec.multiline is not None else []
     if partial:
         names = ", ".join(dict.fromkeys(partial))
-        yield f"{names}: sees only the events that are looked at, so the flow has other results"
+        yield f"{names}: sees only the sampled events, so its results differ from the flow's"

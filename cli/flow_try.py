@@ -18,14 +18,14 @@ from cli.output import count, warn
 from flumeng.agent.dryrun.cases import micros
 from flumeng.config.flow_files import read_flows
 from flumeng.platform.errors import UnavailableError, UserError
-from flumeng.platform.garbage import no_garbage_collection
+from flumeng.platform.garbage_collection import no_garbage_collection
 
 if TYPE_CHECKING:
     from flumeng.agent.dryrun.explaining import Explained, ExplainedStep, Row
     from flumeng.agent.dryrun.filter_tree import Output
     from flumeng.agent.dryrun.local_spark import LocalSpark
     from flumeng.agent.dryrun.outcomes import Outcome
-    from flumeng.agent.dryrun.received import ReceivedLines
+    from flumeng.agent.dryrun.received_lines import ReceivedLines
     from flumeng.config import FlowSpec
 
 INTERRUPTED = 130
@@ -39,7 +39,7 @@ INTERRUPTED = 130
     "--explain",
     type=click.IntRange(min=1, max=1000),
     metavar="N",
-    help="Show what each filter does to each of the first N events, and read no more.",
+    help="Show the effect of each filter on each of the first N events, and read no more.",
 )
 @click.option(
     "--source",
@@ -47,12 +47,12 @@ INTERRUPTED = 130
     default=0,
     show_default=True,
     metavar="N",
-    help="Take lines as this source of the flow does, counted from 0.",
+    help="Receive the lines as this source of the flow, counted from 0.",
 )
-@click.option("--host", help="The events' host; else as of a sender on this host.")
-@click.option("--attr", "attrs", multiple=True, metavar="KEY=VALUE", help="An attribute of each.")
+@click.option("--host", help="The events' host. Default: as for a sender on this host.")
+@click.option("--attr", "attrs", multiple=True, metavar="KEY=VALUE", help="An attribute of all.")
 @click.option(
-    "--ts", "time", metavar="TIME", help="When they were received, in RFC 3339; else now."
+    "--ts", "time", metavar="TIME", help="The time of receipt, in RFC 3339. Default: now."
 )
 def try_(
     *,
@@ -67,13 +67,13 @@ def try_(
 ) -> None:
     """Run lines through the filters of a flow file, and print the events that its sinks would get.
 
-    Lines come from files, or from standard input. No cluster is asked, and no sink is written to.
+    Lines come from files, or from standard input. It needs no cluster, and writes to no sink.
     The numbers of events in and out are printed at the end, on standard error.
     """
     with no_garbage_collection():
         (file,) = read_flows([flow_file])
         from flumeng.agent.dryrun.local_spark import LocalSpark  # noqa: PLC0415  loads pyarrow
-        from flumeng.agent.dryrun.received import ReceivedLines  # noqa: PLC0415  loads pyarrow
+        from flumeng.agent.dryrun.received_lines import ReceivedLines  # noqa: PLC0415  loads pyarrow
         from flumeng.agent.dryrun.users_code import calls_users_code, leave_out_pandas  # noqa: PLC0415  too
 
         users_code = calls_users_code(file.spec)
@@ -85,7 +85,7 @@ def try_(
     if received.filtered_by:
         warn(
             f"the filters of {received.filtered_by} do not run here, only this flow's "
-            "own: each line is the body of an event as those leave it"
+            "own: each line is the body of an event after those filters"
         )
     spark = LocalSpark(partial(click.echo, err=True), users_code=users_code)
     with quiet_end(spark):
@@ -166,8 +166,8 @@ def _run(
     finally:
         errors = f", {counts.parse_errors} of them with parse_error" if counts.parse_errors else ""
         letters = f", {count(counts.dead_letters, 'dead letter')}" if counts.dead_letters else ""
-        said = f"{count(counts.received, 'event')} in, {counts.out} out{errors}{letters}"
-        warn(said)
+        totals = f"{count(counts.received, 'event')} in, {counts.out} out{errors}{letters}"
+        warn(totals)
 
 
 def _explain(
@@ -199,17 +199,17 @@ def show_explained(explained: Explained, *, as_json: bool) -> None:
 
 def outcome(step: ExplainedStep) -> str:
     if step.lost:
-        return "makes rows of which nobody can tell the event"
+        return "makes rows that cannot be matched to an event"
     if not step.rows:
         why = ", ".join(f"{name} is {_value(value)}" for name, value in step.why.items())
         did = "not taken" if step.branch else "dropped"
         return f"{did}: {why}" if why else did
     if step.branch:
         return "taken"
-    said = [", ".join(_changes(step.before, row)) or "kept" for row in step.rows]
-    if len(said) == 1:
-        return said[0]
-    return f"made {len(said)} rows: " + "; ".join(said)
+    effects = [", ".join(_changes(step.before, row)) or "kept" for row in step.rows]
+    if len(effects) == 1:
+        return effects[0]
+    return f"made {len(effects)} rows: " + "; ".join(effects)
 
 
 def _changes(before: Row, after: Row) -> Iterator[str]:
@@ -261,8 +261,8 @@ def _as_json(explained: Explained) -> dict[str, Any]:
 def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
     """Run the cases in files such as web-logs.test.yaml through the filters of their flows.
 
-    A case gives the events that come in, and those that have to come out. Exit code 1 when one has
-    failed, 2 when a file is wrong. No cluster is asked, and no sink is written to.
+    A case gives the input events and the expected output events. Exit code 1 if a case fails, 2 if
+    a file is invalid. It needs no cluster, and writes to no sink.
     """
     with no_garbage_collection():
         from flumeng.agent.dryrun.cases import read_cases  # noqa: PLC0415  loads the spec
@@ -281,11 +281,11 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
             for outcome in run_cases(cases, spark, lambda name: part.lower() in name.lower()):
                 outcomes.append(outcome)
                 if not outcome.passed:
-                    click.echo(told(outcome))
+                    click.echo(failure_text(outcome))
     if not outcomes:
         raise UserError(f"no case has {part!r} in its name")
     if junit_file is not None:
-        failures = {one.place: told(one) for one in outcomes if not one.passed}
+        failures = {failed.place: failure_text(failed) for failed in outcomes if not failed.passed}
         junit_file.write_text(junit(outcomes, failures), "utf-8")
     failed = sum(not outcome.passed for outcome in outcomes)
     click.echo(f"{count(len(outcomes), 'case')}, {failed or 'none'} failed")
@@ -293,11 +293,11 @@ def test(files: tuple[Path, ...], part: str, junit_file: Path | None) -> None:
         raise SystemExit(1)
 
 
-def told(outcome: Outcome) -> str:
-    said = [f"{outcome.place}: {outcome.name}: failed"]
+def failure_text(outcome: Outcome) -> str:
+    lines = [f"{outcome.place}: {outcome.name}: failed"]
     if outcome.error:
-        said.append(f"  {outcome.error}")
+        lines.append(f"  {outcome.error}")
     for difference in outcome.differences:
         where = f"line {difference.line}: " if difference.line else ""
-        said.append(f"  {where}{difference.what}")
-    return "\n".join(said)
+        lines.append(f"  {where}{difference.what}")
+    return "\n".join(lines)

@@ -16,7 +16,7 @@ from cli.sites import Clusters, with_clusters
 from cli.task_output import TASK_HEADERS, show_counts, show_ended, task_cells
 from flumeng.config import parse_written
 from flumeng.config.flow_files import read_flows
-from flumeng.control.queries import conditions, flow_graph, history, moments, overview
+from flumeng.control.queries import conditions, flow_graph, history, overview, timestamps
 from flumeng.control.queries.acks import progress
 from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import FlowGraph, graph_of, rates_of
@@ -77,63 +77,63 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one flow: its text and author, where its tasks run, and the outcome of their events in
     the last 1, 5 and 15 minutes."""
-    found = overview.flow(store, name)
-    found = replace(found, counts=task_counts(store, context.counters, found.tasks))
+    detail = overview.flow(store, name)
+    detail = replace(detail, counts=task_counts(store, context.counters, detail.tasks))
     if as_json:
-        show_json(found)
+        show_json(detail)
         return
-    reason = f": {found.reason}" if found.reason else ""
-    click.echo(f"flow {found.flow} is {found.state}")
-    click.echo(f"health: {found.health}")
-    if found.health.cause:
-        click.echo(f"- {found.health.cause}")
-    if found.health.advice:
-        click.echo(f"  {found.health.advice}")
+    reason = f": {detail.reason}" if detail.reason else ""
+    click.echo(f"flow {detail.flow} is {detail.state}")
+    click.echo(f"health: {detail.health}")
+    if detail.health.cause:
+        click.echo(f"- {detail.health.cause}")
+    if detail.health.advice:
+        click.echo(f"  {detail.health.advice}")
     click.echo(
-        f"revision {found.revision} by {found.author}, {moments.utc(found.time)} UTC{reason}"
+        f"revision {detail.revision} by {detail.author}, {timestamps.utc(detail.time)} UTC{reason}"
     )
-    if found.rollout:
-        click.echo(f"rollout: {found.rollout}")
-    if found.backfill:
-        click.echo(f"it is a backfill of flow {found.backfill.of}: {found.backfill}")
-    if found.part_of:
-        click.echo(f"it is an isolated part of flow {found.part_of}, and is applied with that")
-    for part, state in found.parts.items():
+    if detail.rollout:
+        click.echo(f"rollout: {detail.rollout}")
+    if detail.backfill:
+        click.echo(f"it is a backfill of flow {detail.backfill.of}: {detail.backfill}")
+    if detail.part_of:
+        click.echo(f"it is an isolated part of flow {detail.part_of}, and is applied with it")
+    for part, state in detail.parts.items():
         click.echo(f"isolated part {part} is {state}")
-    if found.went_back:
-        click.echo(f"it went back to this revision: {found.went_back}")
-    click.echo(f"\n{found.text.strip()}\n")
+    if detail.went_back:
+        click.echo(f"it went back to this revision: {detail.went_back}")
+    click.echo(f"\n{detail.text.strip()}\n")
     show_table(
         TASK_HEADERS,
-        ((task.task, *task_cells(task), task.partitions, task.why) for task in found.tasks),
+        ((task.task, *task_cells(task), task.partitions, task.why) for task in detail.tasks),
     )
-    for node, url in found.spark_uis.items():
+    for node, url in detail.spark_uis.items():
         click.echo(f"Spark jobs on node {node}: {url}")
-    show_counts(found.counts)
-    if found.ended:
-        last = found.ended[-ENDED_SHOWN:]
+    show_counts(detail.counts)
+    if detail.ended:
+        last = detail.ended[-ENDED_SHOWN:]
         click.echo(
-            f"\nended last ({len(last)} of {len(found.ended)} that are kept: "
+            f"\ntasks that ended last ({len(last)} of {len(detail.ended)} kept: "
             f"`flumeng task list --ended {name}`)"
         )
         show_ended(last)
-    if found.scaling:
-        _show_scaling(found.scaling)
+    if detail.scaling:
+        _show_scaling(detail.scaling)
 
 
 def _show_scaling(scaling: ScalingRow) -> None:
-    wanted = scaling.tasks or "nothing decided yet"
-    click.echo(f"\ncollect tasks, {scaling.min} to {scaling.max}: {wanted}")
+    tasks = scaling.tasks or "not decided yet"
+    click.echo(f"\ncollect tasks, {scaling.min} to {scaling.max}: {tasks}")
     show_table(
         ("TIME (UTC)", "DECISION", "TASKS", "WHY"),
         (
             (
-                moments.utc(one.time),
-                one.kind,
-                one.tasks if one.before == one.tasks else f"{one.before} -> {one.tasks}",
-                one.why,
+                timestamps.utc(d.time),
+                d.kind,
+                d.tasks if d.before == d.tasks else f"{d.before} -> {d.tasks}",
+                d.why,
             )
-            for one in scaling.decisions
+            for d in scaling.decisions
         ),
     )
 
@@ -143,9 +143,9 @@ def _show_scaling(scaling: ScalingRow) -> None:
 @json_option
 @with_store
 def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """List the revisions of a flow that are kept, with author, time and reason.
+    """List the kept revisions of a flow, with author, time and reason.
 
-    Of a deleted flow too, with the author of its deletion and its last text.
+    For a deleted flow, also the author of its deletion and its last text.
     """
     rows = history.history(store, name)
     if rows and rows[-1].deleted and not as_json:
@@ -155,7 +155,7 @@ def history_(_context: CliContext, store: Store, name: str, as_json: bool) -> No
     show_rows(
         rows,
         ("REVISION", "CURRENT", "TIME (UTC)", "AUTHOR", "REASON"),
-        lambda row: (row.revision, row.current, moments.utc(row.time), row.author, row.reason),
+        lambda row: (row.revision, row.current, timestamps.utc(row.time), row.author, row.reason),
         as_json=as_json,
     )
 
@@ -171,15 +171,15 @@ def diff(
 ) -> None:
     """Show the differences from revision N to revision M.
 
-    Without M: to the current one. Without N: from the one before it.
+    M is the current one by default, N the one before it.
     """
-    found = history.difference(store, name, old, new)
+    result = history.difference(store, name, old, new)
     if as_json:
-        show_json(found)
-    elif found.diff:
-        click.echo(found.diff)
+        show_json(result)
+    elif result.diff:
+        click.echo(result.diff)
     else:
-        click.echo(f"revisions {found.old} and {found.new} of flow {name} have the same text")
+        click.echo(f"revisions {result.old} and {result.new} of flow {name} have the same text")
 
 
 @click.command()
@@ -189,7 +189,7 @@ def diff(
     "--rolled-out",
     "condition",
     flag_value="rolled-out",
-    help="Until all of its tasks run its revision; fails at once when it goes back by itself.",
+    help="Until all of its tasks run its revision; fails at once if it rolls back automatically.",
 )
 @click.option(
     "--stopped", "condition", flag_value="stopped", help="Until all is collected and nothing runs."
@@ -202,16 +202,16 @@ def wait(
 ) -> None:
     """Wait for a flow; when the time is up, print the missing parts and exit with code 1.
 
-    With --stopped a terminal shows how much is read, of how much, and for how long it goes on.
+    With --stopped a terminal shows the progress and the remaining time.
     """
     if condition is None:
-        raise UserError(f"say what to wait for: {', '.join(f'--{word}' for word in CONDITIONS)}")
+        raise UserError(f"give a condition: {', '.join(f'--{word}' for word in CONDITIONS)}")
     with moving_progress(name) if condition == "stopped" else nullcontext() as tell:
 
         def missing() -> Sequence[str]:
             if tell is not None:
-                found = progress(store, context.ask, name)
-                tell(found.what, found.done, found.total)
+                reached = progress(store, context.ask, name)
+                tell(reached.what, reached.done, reached.total)
             return CONDITIONS[condition](store, name)
 
         context.wait_for(missing, timeout)
@@ -232,27 +232,27 @@ def wait(
 def graph(*, hosts: str | None, flow: str, format_: str, as_json: bool) -> None:
     """Show the way of events through a flow, from its sources to its sinks.
 
-    A name with a dot or a slash in it is a flow file, and no cluster is asked. Of a flow of the
-    cluster it shows how many events a second its tasks had in the last minute, too.
+    A name with a dot or a slash is a flow file, and needs no cluster. For a flow of the cluster it
+    also shows the events per second of its tasks in the last minute.
     """
     if set(flow) & set("./"):
         (file,) = read_flows([Path(flow)])
-        found = graph_of(parse_written(file.text))
+        drawn = graph_of(parse_written(file.text))
     else:
-        found = _of_cluster(hosts, flow)
+        drawn = _of_cluster(hosts, flow)
     if as_json:
-        show_json(found)
+        show_json(drawn)
     else:
-        click.echo(flow_graph.FORMATS[format_](found))
+        click.echo(flow_graph.FORMATS[format_](drawn))
 
 
 def _of_cluster(hosts: str | None, name: str) -> FlowGraph:
     if hosts is None:
-        raise UserError(f"say which cluster flow {name} is in: --zk, or FLUMENG_ZK; or name a file")
+        raise UserError(f"name the cluster of flow {name} with --zk or FLUMENG_ZK, or name a file")
     context = click.get_current_context().ensure_object(CliContext)
     with context.store(hosts) as store:
-        found = overview.flow(store, name)
-        counts = task_counts(store, context.counters, found.tasks)
+        detail = overview.flow(store, name)
+        counts = task_counts(store, context.counters, detail.tasks)
     for node in counts.silent:
-        warn(f"node {node} does not say what became of events")
-    return graph_of(parse_written(found.text), rates_of(counts, context.clock()))
+        warn(f"node {node} reports no event counts")
+    return graph_of(parse_written(detail.text), rates_of(counts, context.clock()))

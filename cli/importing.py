@@ -19,7 +19,7 @@ OWN = {
 
 
 def _installed() -> Mapping[str, EntryPoint]:
-    return {one.name: one for one in entry_points(group="flumeng.importers")}
+    return {point.name: point for point in entry_points(group="flumeng.importers")}
 
 
 class Importers(CommandGroup):
@@ -38,13 +38,13 @@ class Importers(CommandGroup):
         return sorted({*OWN, *self._installed()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (found := self._installed().get(cmd_name)) is not None:
+        if (entry_point := self._installed().get(cmd_name)) is not None:
             try:
-                command = found.load()
+                command = entry_point.load()
                 if not isinstance(command, click.Command):
-                    raise TypeError("it is no click.Command")
-            except Exception as error:  # a broken importer is no reason to show no help
-                reason = f"the importer {cmd_name} ({found.value}) cannot be loaded: {error}"
+                    raise TypeError("it is not a click.Command")
+            except Exception as error:  # help is shown despite a broken importer
+                reason = f"the importer {cmd_name} ({entry_point.value}) cannot be loaded: {error}"
                 return _missing(cmd_name, "Cannot be loaded.", reason)
             return command
         if cmd_name not in OWN:
@@ -53,7 +53,7 @@ class Importers(CommandGroup):
         return _missing(
             cmd_name,
             f"{text} (not installed: needs {distribution}).",
-            f"{cmd_name} is in a package of its own: pip install {distribution}",
+            f"{cmd_name} is in a separate package: pip install {distribution}",
         )
 
 
@@ -68,4 +68,4 @@ def _missing(name: str, text: str, reason: str) -> click.Command:
 
 @click.group(name="import", cls=Importers)
 def import_() -> None:
-    """Make flow files of the configurations of other systems."""
+    """Convert configurations of other systems to flow files."""

@@ -44,7 +44,7 @@ def journal() -> None:
     """List journals and their replicas; verify, dump and repair their directories.
 
     verify, dump and repair work on the directory of one journal, on its host, and need neither
-    ZooKeeper nor a node; but repair of one that is replicated asks ZooKeeper for other replicas.
+    ZooKeeper nor a node; only repair of a replicated journal asks ZooKeeper for other replicas.
     """
 
 
@@ -56,12 +56,12 @@ for command in journal_replicas.COMMANDS:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, as_json: bool) -> None:
-    """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are to be.
+    """List all journals. Events from FLOOR up to SAFE can be read, UNACKED of them are not acked.
 
     Values that only a journal's node knows are "-" while it does not answer. OLDEST is the age of
-    the oldest event that is not acked. Where journals are replicated, NODE leads in this TERM,
-    REPLICAS are to hold them, and those IN SYNC have every answered event; LAG counts events that
-    replicas lack.
+    the oldest event that is not acked. For replicated journals NODE is the primary of this TERM,
+    REPLICAS are the nodes to hold them, and those IN SYNC have every accepted event; LAG counts
+    events that replicas lack.
     """
     rows = journals.journals(store, context.accounts, context.clock())
     replicated = any(row.in_sync for row in rows)
@@ -93,7 +93,7 @@ def list_(context: CliContext, store: Store, as_json: bool) -> None:
 @json_option
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show all that is known of one journal."""
+    """Show one journal in detail."""
     row = journals.journal(store, context.accounts, context.clock(), name)
     if as_json:
         show_json(row)
@@ -113,25 +113,25 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
     """Check every bit of the journal in DIR. Changes nothing; exit code 1 when there is damage.
 
-    Of events that are encrypted only checksums are checked without their key. Of a journal that a
-    process has open, only the part that is on disk for certain is checked.
+    Without their key only checksums of encrypted events are checked. Of a journal that a process
+    has open, only the part that is surely on disk is checked.
     """
     from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
     from flumeng.journal.log.inspection import inspect  # noqa: PLC0415  loads pyarrow
 
-    found = inspect(directory, keyring=Keyring.resolve(keys))
+    result = inspect(directory, keyring=Keyring.resolve(keys))
     if as_json:
-        show_json({"in_use": found.in_use, "findings": found.findings, "damaged": found.damaged})
+        show_json({"in_use": result.in_use, "findings": result.findings, "damaged": result.damaged})
     else:
-        if found.in_use:
-            click.echo("a process has it open: what it writes now is not looked at", err=True)
-        for finding in found.findings:
+        if result.in_use:
+            click.echo("a process has it open: data written now is not checked", err=True)
+        for finding in result.findings:
             click.echo(f"{'DAMAGE' if finding.damage else 'note'}: {finding}")
-        if not found.damaged:
-            known = found.checkpoint
-            assert known is not None
-            click.echo(f"{directory.name} is sound: events {known.floor} to {known.safe}")
-    if found.damaged:
+        if not result.damaged:
+            sound = result.checkpoint
+            assert sound is not None
+            click.echo(f"{directory.name} is sound: events {sound.floor} to {sound.safe}")
+    if result.damaged:
         raise SystemExit(1)
 
 
@@ -143,17 +143,15 @@ def verify(directory: Path, keys: tuple[str, ...], as_json: bool) -> None:
     type=click.IntRange(min=0),
     default=0,
     metavar="SEQ",
-    help="The first event; the oldest when not given.",
+    help="The first event. Default: the oldest.",
 )
-@click.option(
-    "--to", "end", type=click.IntRange(min=0), metavar="SEQ", help="Behind the last event."
-)
+@click.option("--to", "end", type=click.IntRange(min=0), metavar="SEQ", help="The end, exclusive.")
 @click.option("--attrs", is_flag=True, help="With all attributes.")
 @key_option
 def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[str, ...]) -> None:
     """Print the events of the journal in DIR as JSON, one a line. Changes nothing.
 
-    A body that is no UTF-8 text is given as "body_base64". Unreadable parts are named on standard
+    A body that is not UTF-8 is printed as "body_base64". Unreadable parts are named on standard
     error, and the exit code is 1.
     """
     from flumeng.journal.log.encryption import Keyring  # noqa: PLC0415  loads pyarrow
@@ -161,12 +159,12 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
     from flumeng.journal.log.inspection import dump as found_in  # noqa: PLC0415  loads pyarrow
 
     bad = False
-    for found in found_in(directory, start, end, Keyring.resolve(keys)):
-        if isinstance(found, Finding):
+    for item in found_in(directory, start, end, Keyring.resolve(keys)):
+        if isinstance(item, Finding):
             bad = True
-            warn(found)
+            warn(item)
         else:
-            for event in _events(*found, attrs=attrs):
+            for event in _events(*item, attrs=attrs):
                 click.echo(json.dumps(event))
     if bad:
         raise SystemExit(1)
@@ -174,7 +172,7 @@ def dump(directory: Path, start: int, end: int | None, attrs: bool, keys: tuple[
 
 @journal.command()
 @directory_argument
-@click.option("--accept-loss", is_flag=True, help="Let readers go on behind events that are lost.")
+@click.option("--accept-loss", is_flag=True, help="Let readers skip lost events.")
 @optional_zk_option
 @json_option
 @click.pass_context
@@ -186,13 +184,13 @@ def repair(
     hosts: str | None,
     as_json: bool,
 ) -> None:
-    """Make the journal in DIR open again; its node must be stopped.
+    """Repair the journal in DIR so that it opens again; its node must be stopped.
 
-    A torn tail is cut. Damaged files go to DIR/quarantine, and all events that are whole are kept.
-    Readers stop where the first one is lost, until that is accepted with --accept-loss.
+    A torn tail is cut. Damaged files go to DIR/quarantine, and all intact events are kept. Readers
+    stop at the first lost event until the loss is accepted with --accept-loss.
 
-    Of a replicated journal nothing is lost while another replica is in sync, which is looked up
-    with --zk: that one leads then, and the one in DIR is set aside, to be made again.
+    A replicated journal loses nothing while another replica is in sync, which is looked up with
+    --zk: that one becomes the primary, and the one in DIR is set aside and replaced.
     """
     from flumeng.journal.log.repair import repair as run  # noqa: PLC0415  loads pyarrow
 
@@ -215,7 +213,7 @@ def repair(
     if done.waits_at is not None:
         click.echo(
             f"readers stop at seq {done.waits_at}, since events are lost (in all {done.events}); "
-            "to let them go on: flumeng journal repair --accept-loss"
+            "to skip these: flumeng journal repair --accept-loss"
         )
 
 
@@ -229,8 +227,8 @@ def _left_to_others(
         return None
     if not hosts:
         raise UserError(
-            f"{directory} is one replica of a replicated journal, and others may have what is "
-            "damaged in it: say with --zk which cluster it is of"
+            f"{directory} is a replica of a replicated journal, and others may have the damaged "
+            "events: name its cluster with --zk"
         )
     context = click_context.ensure_object(CliContext)
     with context.store(hosts) as store:

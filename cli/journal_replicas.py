@@ -24,37 +24,37 @@ FOLLOW = "follow with `flumeng journal list`"
 
 @click.command()
 @journal_argument
-@click.option("--to", type=Name("node"), metavar="NODE", help="Which node; any in sync without.")
-@click.option("--unclean", is_flag=True, help="Give up what only replicas have that are not live.")
+@click.option("--to", type=Name("node"), metavar="NODE", help="The node. Default: any in sync.")
+@click.option("--unclean", is_flag=True, help="Give up events that only dead replicas have.")
 @click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
 @with_operator
 def promote(
     context: CliContext, operator: Operator, *, name: str, to: str | None, unclean: bool, yes: bool
 ) -> None:
-    """Let another replica of JOURNAL lead it: one in sync, so that nothing is lost.
+    """Make another replica of JOURNAL its primary: one in sync, so that nothing is lost.
 
-    Masters do so when the node that leads is lost. The journal takes no more events then, and is
-    collected to its end. With --unclean a replica leads that is not in sync, when none that is in
-    sync is left: events that were answered may be lost.
+    Masters do so when the primary's node is lost. The journal then accepts no more events, and is
+    fully collected. With --unclean a replica that is not in sync becomes the primary, when none in
+    sync is left: accepted events may be lost.
     """
     store = operator.store
     if unclean:
         if to is None:
-            raise UserError("say with --to which node is to lead")
+            raise UserError("--unclean needs --to NODE")
         change = replicas.promote_unclean(store, name, to)
         given_up = _given_up(context, store, change, to)
         if not yes:
             click.confirm(f"{given_up} Go on?", abort=True, err=True)
         replicas.carry_out(operator, change)
-        click.echo(f"node {to} leads journal {name} in another lineage, term {change.after.term}")
+        click.echo(f"node {to} is the primary of {name} in a new lineage, term {change.after.term}")
         return
     clean = replicas.promote(store, name, to)
     if clean is None:
-        click.echo(f"node {to} leads journal {name} already")
+        click.echo(f"node {to} is the primary of journal {name} already")
         return
     replicas.carry_out(operator, clean)
     after = clean.after
-    click.echo(f"node {after.primary} leads journal {name} in term {after.term} ({FOLLOW})")
+    click.echo(f"node {after.primary} is the primary of {name} in term {after.term} ({FOLLOW})")
 
 
 def _given_up(context: CliContext, store: Store, change: replicas.Change, to: str) -> str:
@@ -65,11 +65,11 @@ def _given_up(context: CliContext, store: Store, change: replicas.Change, to: st
     if change.before is None:
         return _begun_with(change.name, ends, to)
     nodes = ", ".join(map(node_of, change.before.in_sync))
-    reaches = f"reaches up to seq {end}" if end is not None else "may lack any number of them"
+    reaches = f"reaches up to seq {end}" if end is not None else "may lack any number of events"
     return (
-        f"Only {nodes} had every answered event of {change.name}, and none of these is live, or it "
-        f"is damaged or lost there. The replica of {to} {reaches}: what comes after that is lost "
-        "for good, also when those come back."
+        f"Only {nodes} had every accepted event of {change.name}, and each is down, or its replica "
+        f"is damaged or lost. The replica of {to} {reaches}: later events are lost for good, even "
+        "if the others come back."
     )
 
 
@@ -85,24 +85,23 @@ def _begun_with(name: str, ends: Mapping[str, int], to: str) -> str:
         )
     return (
         f"ZooKeeper has no record of {name}: an older export was imported. The replica of {to} "
-        f"reaches up to seq {ends[to]}; its events are delivered from the first one on, some of "
-        "them perhaps for the second time. What nodes have that do not answer is given up."
+        f"reaches up to seq {ends[to]}; all its events are delivered, some of them perhaps for the "
+        "second time. Events of nodes that do not answer are given up."
     )
 
 
 @click.command()
 @journal_argument
 @click.option(
-    "--from", "source", required=True, type=Name("node"), metavar="NODE", help="Whose replica."
+    "--from", "source", required=True, type=Name("node"), metavar="NODE", help="The old node."
 )
-@click.option("--to", "target", required=True, type=Name("node"), metavar="NODE", help="Where to.")
+@click.option("--to", "target", required=True, type=Name("node"), metavar="NODE", help="A new one.")
 @with_operator
 def move(_context: CliContext, operator: Operator, *, name: str, source: str, target: str) -> None:
-    """Let another node hold a replica of JOURNAL; the one before it holds on until that is in
-    sync."""
+    """Move a replica of JOURNAL to another node; the old one stays until the new one is in sync."""
     change = replicas.move(operator.store, name, source, target)
     replicas.carry_out(operator, change)
-    click.echo(f"the replica of {name} goes from {source} to {target} ({FOLLOW})")
+    click.echo(f"the replica of {name} moves from {source} to {target} ({FOLLOW})")
 
 
 @click.command(name="add-replica")
@@ -110,13 +109,13 @@ def move(_context: CliContext, operator: Operator, *, name: str, source: str, ta
 @node_argument
 @with_operator
 def add_replica(_context: CliContext, operator: Operator, *, name: str, node: str) -> None:
-    """Let NODE hold a replica of JOURNAL, also when there are as many as its flow wants."""
+    """Add a replica of JOURNAL on NODE, even if it has as many as its flow wants."""
     change = replicas.add_replica(operator.store, name, node)
     if change is None:
-        click.echo(f"node {node} holds a replica of {name}, or is to, already")
+        click.echo(f"node {node} has or gets a replica of {name} already")
         return
     replicas.carry_out(operator, change)
-    click.echo(f"node {node} is to hold a replica of {name} ({FOLLOW})")
+    click.echo(f"node {node} gets a replica of {name} ({FOLLOW})")
 
 
 @click.command(name="drop-replica")
@@ -127,17 +126,17 @@ def add_replica(_context: CliContext, operator: Operator, *, name: str, node: st
 def drop_replica(
     _context: CliContext, operator: Operator, *, name: str, node: str, yes: bool
 ) -> None:
-    """Let NODE hold no replica of JOURNAL any more, at once.
+    """Drop the replica of JOURNAL on NODE, at once.
 
-    When there are fewer than its flow wants then, masters choose a node for another one.
+    If fewer remain than its flow wants, masters choose a node for another one.
     """
     change = replicas.drop_replica(operator.store, name, node)
-    wanted = replicas.replicas_of(operator.store, change.after.flow)
-    left, least = len(change.after.in_sync), wanted.min_in_sync if wanted else 1
+    replication = replicas.replicas_of(operator.store, change.after.flow)
+    left, least = len(change.after.in_sync), replication.min_in_sync if replication else 1
     if left < least and change.leaves_sync and not yes:
         click.confirm(
-            f"{name} would be in sync on {left} of the {least} nodes that its flow wants at "
-            "least: it takes no events until another one is. Go on?",
+            f"{name} would be in sync on {left} of the {least} nodes that its flow requires: it "
+            "accepts no events until another replica is in sync. Go on?",
             abort=True,
             err=True,
         )
@@ -155,13 +154,13 @@ class LeftToOthers:
     set_aside: str | None
 
     def text(self, name: str) -> str:
-        lines = [f"nothing is lost: {', '.join(self.in_sync)} have all answered events of {name}"]
+        lines = [f"nothing is lost: {', '.join(self.in_sync)} have all accepted events of {name}"]
         if self.leads:
-            lines.append(f"node {self.leads} leads it now ({FOLLOW})")
+            lines.append(f"node {self.leads} is its primary now ({FOLLOW})")
         if self.set_aside:
             lines.append(f"kept as it was: {self.set_aside}; another replica is made when needed")
         else:
-            lines.append("left as it is: its node gives it up when it is started")
+            lines.append("left in place: its node discards it at its start")
         return "\n".join(lines)
 
 
@@ -178,7 +177,7 @@ def leave_to_others(context: CliContext, store: Store, directory: Path) -> LeftT
         own = replica.read(directory).id
         others = replicas.others_in_sync(store, name, own)
         if not others:
-            why = f"no other replica of {name} is in sync: what is damaged here is nowhere else"
+            why = f"no other replica of {name} is in sync: there is no other copy of its events"
             click.echo(why, err=True)
             return None
         leads = None

@@ -18,7 +18,7 @@ from flumeng.platform.errors import (
     UnavailableError,
     UserError,
 )
-from flumeng.platform.garbage import no_garbage_collection
+from flumeng.platform.garbage_collection import no_garbage_collection
 from flumeng.platform.options.problems import nearest
 
 EXIT_CODES: tuple[tuple[type[FlumengError], int], ...] = (
@@ -46,7 +46,7 @@ def first_sentence(text: str) -> str:
 class Lazy:
     """The place of a command (``"module:attribute"``) and its one-line help."""
 
-    place: str
+    target: str
     help: str
 
 
@@ -64,7 +64,7 @@ class CommandGroup(click.Group):
         row = self._lazy.get(cmd_name)
         if row is None:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = row.place.partition(":")
+        module, _, attribute = row.target.partition(":")
         with no_garbage_collection():
             command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)

@@ -13,30 +13,28 @@ COMMANDS = {
     "standalone": Lazy("cli.daemons:standalone", "Run a whole cluster on this host."),
     "zookeeper": Lazy("cli.daemons:zookeeper", "Run a ZooKeeper server, for one host or tests."),
     "master": Lazy("cli.daemons:master", "Run a master; any number of them may run."),
-    "node": Lazy("cli.node:node", "Run this host's node; look at, label, drain nodes."),
-    "flow": Lazy("cli.flow:flow", "Validate, try, test, apply, look at, pause and delete flows."),
+    "node": Lazy("cli.node:node", "Run this host's node; list, label, drain nodes."),
+    "flow": Lazy("cli.flow:flow", "Validate, try, test, apply, inspect, pause and delete flows."),
     "components": Lazy(
         "cli.components:components", "List sources, filters and sinks; show their options."
     ),
-    "task": Lazy(
-        "cli.task:task", "See which tasks there are and how they do; restart and move them."
+    "task": Lazy("cli.task:task", "List tasks with their states; restart and move them."),
+    "queue": Lazy("cli.queue:queue", "List waiting and failed objects; retry or skip failed ones."),
+    "ack": Lazy("cli.ack:ack", "Show how far each flow has delivered."),
+    "cursor": Lazy("cli.ack:cursor", "List other readers of flows; delete cursors of Spark jobs."),
+    "journal": Lazy(
+        "cli.journal:journal", "List journals and their replicas; verify and repair them."
     ),
-    "queue": Lazy(
-        "cli.queue:queue", "See the objects that wait or failed; read them again, or not."
-    ),
-    "ack": Lazy("cli.ack:ack", "See how far each flow has delivered."),
-    "cursor": Lazy("cli.ack:cursor", "See who else reads a flow; end cursors of Spark jobs."),
-    "journal": Lazy("cli.journal:journal", "See which journals there are and what they hold."),
     "cluster": Lazy(
         "cli.cluster:cluster",
-        "Settings of the whole cluster, maintenance mode, and who changed what.",
+        "Settings of the whole cluster, maintenance mode, and the audit of changes.",
     ),
-    "schema": Lazy("cli.schema:schema", "Look at, check, export, migrate the tree in ZooKeeper."),
+    "schema": Lazy("cli.schema:schema", "Check, repair, export, migrate the tree in ZooKeeper."),
     "import": Lazy(
-        "cli.importing:import_", "Make flow files of the configurations of other systems."
+        "cli.importing:import_", "Convert configurations of other systems to flow files."
     ),
-    "push": Lazy("cli.push:push", "Bring many sites to what one inventory says, and back."),
-    "status": Lazy("cli.status:status", "Say whether the cluster is well, and if not, why."),
+    "push": Lazy("cli.push:push", "Bring many sites to one inventory, and back."),
+    "status": Lazy("cli.status:status", "Show the cluster's health, with causes and remedies."),
     "top": Lazy("cli.top:top", "Show the cluster live: health, flows, rates, nodes."),
     "shell": Lazy("cli.shell:shell", "Run commands at a prompt, or those of a script."),
 }
@@ -57,7 +55,7 @@ def tree() -> None:
 
 
 def main() -> None:
-    atexit.register(gc.freeze)  # Python would look for garbage among all that ends with the process
+    atexit.register(gc.freeze)  # else Python collects garbage once more at exit
     tree(prog_name="flumeng")
 
 

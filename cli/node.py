@@ -19,7 +19,7 @@ from flumeng.agent.node.settings import Settings
 from flumeng.config.policy import DEFAULT_FILE
 from flumeng.control.commands import nodes, preview
 from flumeng.control.commands.operator import Operator
-from flumeng.control.queries import conditions, details, moments, overview
+from flumeng.control.queries import conditions, details, overview, timestamps
 from flumeng.control.queries.acks import positions
 from flumeng.control.zookeeper import Store
 from flumeng.platform import logs
@@ -37,13 +37,13 @@ HEADERS = (
     "APPLIED",
     "RUNNING",
 )
-LAZY = {"enroll": Lazy("cli.secure:enroll", "Give a host the certificates that it needs.")}
+LAZY = {"enroll": Lazy("cli.secure:enroll", "Issue the certificates of a node's host.")}
 name_argument = click.argument("name", type=Name("node"), metavar="NODE")
 
 
 @click.group(cls=CommandGroup, lazy=LAZY)
 def node() -> None:
-    """Run this host's node; look at nodes, label, drain and remove them."""
+    """Run this host's node; list, label, drain and remove nodes."""
 
 
 @node.command(name="list")
@@ -63,10 +63,15 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
             _numbers(row.capacity),
             row.assigned,
             row.applied,
-            f"{sum(state == 'running' for state in row.tasks.values())}/{len(row.tasks)}",
+            _running(row) if row.live else None,
         ),
         as_json=as_json,
     )
+
+
+def _running(row: overview.NodeRow) -> str:
+    running = sum(state == "running" for state in row.tasks.values())
+    return f"{running}/{len(row.tasks)}"
 
 
 @node.command()
@@ -75,11 +80,11 @@ def list_(_context: CliContext, clusters: Clusters, as_json: bool) -> None:
 @with_store
 def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
     """Show one node: its tasks, and the events in its journals that are not in the sinks yet."""
-    found = details.node(store, positions(store, context.ask), name)
+    detail = details.node(store, positions(store, context.ask), name)
     if as_json:
-        show_json(found)
+        show_json(detail)
         return
-    row = found.node
+    row = detail.node
     for field, value in (
         ("node", row.node),
         ("live", f"yes, at {row.address or 'no address yet'}" if row.live else "no"),
@@ -94,9 +99,9 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
         click.echo(f"{field:<11}{value or '-'}")
     show_table(
         ("TASK", "KIND", "EPOCH", "STATE", "WHY"),
-        ((f"{t.flow}/{t.task}", t.kind, t.epoch, t.state, t.why) for t in found.tasks),
+        ((f"{t.flow}/{t.task}", t.kind, t.epoch, t.state, t.why) for t in detail.tasks),
     )
-    show_table(("JOURNAL", "LAG"), found.journals.items())
+    show_table(("JOURNAL", "LAG"), detail.journals.items())
 
 
 @node.command()
@@ -104,21 +109,21 @@ def show(context: CliContext, store: Store, name: str, as_json: bool) -> None:
 @options.json_option
 @with_store
 def story(_context: CliContext, store: Store, name: str, as_json: bool) -> None:
-    """Show the latest events of a node, oldest first; also when it is dead.
+    """Show the event log of a node, oldest event first; also of a dead node.
 
-    A node writes its story down every few seconds, and the story of its earlier lives stays.
+    A node saves its event log every few seconds, and keeps the events from before a restart.
     """
-    found = details.story(store, name)
+    log = details.event_log(store, name)
     if as_json:
-        show_json(found)
+        show_json(log)
         return
-    if not found.live:
-        click.echo(f"node {name} is not live; this is what it told last")
+    if not log.live:
+        click.echo(f"node {name} is not live; this is its last saved event log")
     show_table(
         ("TIME (UTC)", "WHO", "EVENT", "FROM", "TO", "CAUSE"),
         (
-            (moments.utc(li.time), li.who, li.event, li.before, li.after, li.cause)
-            for li in found.lines
+            (timestamps.utc(li.time), li.who, li.event, li.before, li.after, li.cause)
+            for li in log.lines
         ),
     )
 
@@ -143,7 +148,7 @@ def drain(
     """Take a node out of use: it gets no work, and its tasks and events are handed off or
     collected.
 
-    Prints the tasks and events that are left, and says when it is done. Asking again changes
+    Prints the tasks and events that are left, or that the node is drained. Repeating it changes
     nothing.
     """
     store = operator.store
@@ -154,15 +159,15 @@ def drain(
     nodes.set_node_desired(operator, name, "draining")
     if wait:
         context.wait_for(lambda: conditions.node_drained(store, name), timeout)
-    found = details.node(store, positions(store, context.ask), name)
+    detail = details.node(store, positions(store, context.ask), name)
     if as_json:
-        show_json(found.left)
-    elif not found.left:
+        show_json(detail.left)
+    elif not detail.left:
         click.echo(f"node {name} is drained (remove it with `flumeng node decommission {name}`)")
     else:
-        away = "" if found.node.live else "; it is not live: start it, its journals are on its disk"
-        click.echo(f"node {name} drains: {found.left} left{away}")
-        for line in _left(found):
+        away = "" if detail.node.live else "; it is not live: start it to collect its journals"
+        click.echo(f"node {name} drains: {detail.left} left{away}")
+        for line in _left(detail):
             click.echo(f"- {line}")
 
 
@@ -178,14 +183,14 @@ def undrain(_context: CliContext, operator: Operator, name: str) -> None:
 @node.command()
 @name_argument
 @click.option(
-    "--discard", is_flag=True, help="The host is gone for good: give up what only its disk held."
+    "--discard", is_flag=True, help="The host is gone for good: give up events that only it had."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before events are given up.")
 @with_operator
 def decommission(
     _context: CliContext, operator: Operator, *, name: str, discard: bool, yes: bool
 ) -> None:
-    """Remove a node that is drained and stopped. Exit code 3 while it is not."""
+    """Remove a drained and stopped node. Exit code 3 if it is not."""
     if discard:
         _confirm_loss(name, nodes.data_loss(operator.store, name), yes=yes)
         nodes.discard_node(operator, name)
@@ -211,19 +216,19 @@ def label(_context: CliContext, operator: Operator, name: str, changes: tuple[st
 @click.argument("changes", nargs=-1, required=True, metavar="DIMENSION=NUMBER|DIMENSION-...")
 @with_operator
 def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple[str, ...]) -> None:
-    """Say how much work fits on a node, such as slots=16 mb_per_second=200.
+    """Set how much work fits on a node, such as slots=16 mb_per_second=200.
 
-    DIMENSION- removes a bound; without any, the node is as large as every other such node.
+    DIMENSION- removes a limit; all nodes without any count as equally large.
     """
     given, taken = options.changes(changes, "a capacity")
     numbers = options.numbers(given, "capacity")
     fits = nodes.resize_node(operator, name, numbers, taken)
     click.echo(f"node {name} has {'capacity ' + _numbers(fits) if fits else 'no set capacity'}")
-    known = overview.dimensions(operator.store) | {"slots"}
-    for dimension in sorted({*fits} - known):
-        hint = nearest(dimension, sorted(known))
+    dimensions = overview.dimensions(operator.store) | {"slots"}
+    for dimension in sorted({*fits} - dimensions):
+        hint = nearest(dimension, sorted(dimensions))
         click.echo(
-            f"no flow weighs its tasks in {dimension}: it bounds nothing yet; {hint}", err=True
+            f"no flow has a task weight {dimension}, so this limits nothing yet; {hint}", err=True
         )
 
 
@@ -235,20 +240,20 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address under which collectors on other nodes reach this one's journals.",
+    help="The address at which collectors on other nodes reach this node's journals.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, 65_000),
-    help="The port there; a second ingest worker has the next, and discovery and the collector the "
-    "two after the last. Default: any that are free.",
+    help="The first port there; further ingest workers, then discovery and the collector, take the "
+    "next ones. Default: any free ports.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
     envvar="FLUMENG_INSECURE",
     show_envvar=True,
-    help="Serve journals at --host to whoever reaches it, in plain text. Else a node that has no "
+    help="Serve journals at --host in plain text, without authentication. Else a node without an "
     "identity serves them on loopback only.",
 )
 @click.option(
@@ -258,23 +263,23 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     type=click.Choice(["ingest", "collect", "replica"]),
     default=("ingest", "collect", "replica"),
     show_default=True,
-    help="What may run here, or be kept for other nodes (replica); may be given again.",
+    help="The work of this node: tasks, or replicas for other nodes; may be given again.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, os.cpu_count()),
     default=1,
     show_default=True,
-    help="How many processes ingest, at most one a core; senders are spread over them.",
+    help="The number of ingest processes, at most one per core; senders are spread over them.",
 )
-@click.option("--zone", default="", help="Where the host stands, such as a rack.")
+@click.option("--zone", default="", help="The location of the host, such as a rack.")
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
     callback=lambda _context, _option, values: options.given(values, "--label"),
-    help="What flows can ask for; may be given again.",
+    help="A label that flows can require; may be given again.",
 )
 @click.option(
     "--capacity",
@@ -289,7 +294,7 @@ def capacity(_context: CliContext, operator: Operator, name: str, changes: tuple
     "--policy",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=f"What flows may do on this host. Default: {DEFAULT_FILE}, where it exists.",
+    help=f"The policy for flows on this host. Default: {DEFAULT_FILE}, if it exists.",
 )
 @options.session_option
 @options.metrics_option
@@ -341,7 +346,7 @@ def _numbers(capacity: Mapping[str, float]) -> str:
 
 def _confirm_loss(name: str, lost: list[nodes.DataLoss], *, yes: bool) -> None:
     for row in lost:
-        end = "nobody knows how far it reached" if row.end is None else f"it reached {row.end}"
+        end = "its end is unknown" if row.end is None else f"its end is {row.end}"
         events = "an unknown number of" if row.events is None else row.events
         click.echo(
             f"journal {row.journal} of flow {row.flow}: {events} events are given up "
@@ -352,11 +357,11 @@ def _confirm_loss(name: str, lost: list[nodes.DataLoss], *, yes: bool) -> None:
         click.confirm(f"Give these events up, and remove node {name}?", abort=True, err=True)
 
 
-def _left(found: details.NodeDetail) -> list[str]:
-    states = {f"{task.flow}/{task.task}": task.state for task in found.tasks}
-    tasks = [f"task {key} is {states.get(key, 'stopping')}" for key in found.left.tasks]
+def _left(detail: details.NodeDetail) -> list[str]:
+    states = {f"{task.flow}/{task.task}": task.state for task in detail.tasks}
+    tasks = [f"task {key} is {states.get(key, 'stopping')}" for key in detail.left.tasks]
     journals = [
         f"journal {journal}: {'?' if lag is None else lag} events are not in the sinks yet"
-        for journal, lag in found.journals.items()
+        for journal, lag in detail.journals.items()
     ]
     return [*tasks, *journals]

@@ -23,7 +23,7 @@ optional_zk_option, zk_option = (
         show_envvar=True,
         required=required,
         metavar="HOST:PORT[,HOST:PORT]/CHROOT",
-        help="Which cluster.",
+        help="The cluster.",
     )
     for required in (False, True)
 )
@@ -37,7 +37,7 @@ optional_inventory_option, inventory_option = (
         required=required,
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="The inventory: a directory that says which sites there are and what each holds.",
+        help="The inventory: a directory with all sites and the content of each.",
     )
     for required in (False, True)
 )
@@ -46,25 +46,25 @@ revision_option = click.option(
     "--if-revision",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only when the flow is at this revision now (0: only when there is none).",
+    help="Only if the flow is at this revision now (0: only if there is none).",
 )
 reason_option = click.option("--reason", default="", help="Why; kept in the audit.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Only print what masters would do; change nothing."
+    "--dry-run", is_flag=True, help="Only print the actions of masters; change nothing."
 )
 data_option = click.option(
     "--data",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where its state is kept; made when absent.",
+    help="The directory for its state; created if absent.",
 )
 session_option = click.option(
     "--session-seconds",
     type=click.FloatRange(min=1),
     default=10.0,
     show_default=True,
-    help="How long ZooKeeper waits for a sign of life before it counts this process as gone.",
+    help="The session timeout, after which ZooKeeper counts this process as gone.",
 )
 
 
@@ -98,38 +98,38 @@ metrics_option = click.option(
     "--metrics",
     type=Address(),
     metavar="HOST:PORT",
-    help="Serve /metrics for Prometheus, /healthz and /readyz there; anyone may ask.",
+    help="Serve /metrics for Prometheus, /healthz and /readyz there, without authentication.",
 )
 
 
-def given(texts: Sequence[str], what: str) -> dict[str, str]:
+def given(texts: Sequence[str], noun: str) -> dict[str, str]:
     """Parses ``KEY=VALUE`` words. Raises ``UserError``, which names the noun, for other words."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise UserError(f"{what} is KEY=VALUE, not {text!r}")
+            raise UserError(f"{noun} is KEY=VALUE, not {text!r}")
         pairs[key] = value
     return pairs
 
 
-def changes(texts: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
+def changes(texts: Sequence[str], noun: str) -> tuple[dict[str, str], list[str]]:
     """Returns pairs to set, and keys that ``KEY-`` removes. Raises ``UserError``."""
     taken = [text[:-1] for text in texts if "=" not in text and text.endswith("-")]
-    pairs = given([text for text in texts if text[:-1] not in taken], what)
+    pairs = given([text for text in texts if text[:-1] not in taken], noun)
     both = sorted({*taken} & {*pairs})
     if both:
-        raise UserError(f"{what} cannot be set and removed at once: {both[0]}")
+        raise UserError(f"{noun} cannot be set and removed at once: {both[0]}")
     return pairs, taken
 
 
-def numbers(pairs: Mapping[str, str], what: str) -> dict[str, float]:
-    found = {}
+def numbers(pairs: Mapping[str, str], noun: str) -> dict[str, float]:
+    values = {}
     for key, text in pairs.items():
         try:
-            found[key] = float(text)
+            values[key] = float(text)
         except ValueError as error:
-            raise UserError(f"{what} {key} is a number, not {text!r}") from error
-        if not 0 < found[key] < math.inf:
-            raise UserError(f"{what} {key} is above 0, not {text}")
-    return found
+            raise UserError(f"{noun} {key} is a number, not {text!r}") from error
+        if not 0 < values[key] < math.inf:
+            raise UserError(f"{noun} {key} is above 0, not {text}")
+    return values

@@ -43,7 +43,7 @@ only_option = click.option(
 prune_option = click.option(
     "--prune",
     is_flag=True,
-    help="Delete what pushes made and the inventory has no more.",
+    help="Delete pushed resources that are no longer in the inventory.",
 )
 drift_option = click.option(
     "--drift",
@@ -51,11 +51,11 @@ drift_option = click.option(
     type=click.Choice(["refuse", "keep", "overwrite"]),
     default="refuse",
     show_default=True,
-    help="What becomes of resources that were changed by hand since the last push.",
+    help="The treatment of resources that were changed by hand since the last push.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before it begins.")
 take_over_option = click.option(
-    "--take-over", is_flag=True, help="Also where another process is said to push: it is gone."
+    "--take-over", is_flag=True, help="Take over the push of another process that is gone."
 )
 
 
@@ -73,8 +73,8 @@ for command in (adopt, drift, export, history, status):
 @with_inventory
 @json_option
 def render(_context: CliContext, inventory: Inventory, site: str, as_json: bool) -> None:
-    """Show the content that a site should have: its flows, as they would be applied, and all
-    else."""
+    """Show the desired content of a site: its flows, as they would be applied, and all other
+    resources."""
     find_site(inventory, site)
     resources = render_all(inventory)[site]
     if as_json:
@@ -96,7 +96,7 @@ def render(_context: CliContext, inventory: Inventory, site: str, as_json: bool)
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the plan: `push apply --plan FILE` does just this, or says what has moved.",
+    help="Save the plan: `push apply --plan FILE` does just this, or fails if sites have changed.",
 )
 @json_option
 def plan(
@@ -134,18 +134,16 @@ def plan(
     "kept",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Do what this plan says, and nothing else.",
+    help="Carry out just this plan.",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["stop", "rollback"]),
     default="stop",
     show_default=True,
-    help="When a wave has failed: leave sites as they are, or give back what they had.",
+    help="After a failed wave: leave the sites as they are, or roll them back.",
 )
-@click.option(
-    "--wait-for-windows", is_flag=True, help="Wait until the windows of sites open, and go on."
-)
+@click.option("--wait-for-windows", is_flag=True, help="Wait for the windows of sites to open.")
 @yes_option
 @take_over_option
 @reason_option
@@ -168,8 +166,8 @@ def apply(
     """Bring the sites to the inventory, wave by wave.
 
     Each site must run its new content, and be no worse than before, before the next wave begins.
-    The same command goes on with a push that was interrupted. Exit codes: 0 done, 1 failed or
-    stopped, 2 wrong input, 3 drift, conflict, or somebody else pushes.
+    The same command resumes an interrupted push. Exit codes: 0 done, 1 failed or stopped, 2 wrong
+    input, 3 drift, conflict, or another push is under way.
     """
     if kept is not None:
         if only or prune or policy != "refuse":
@@ -206,7 +204,7 @@ def apply(
     "--to",
     default="",
     metavar="PUSH",
-    help="To what each site had right after this push; without it, before the newest one.",
+    help="Return to the content right after this push. Default: right before the newest one.",
 )
 @drift_option
 @yes_option
@@ -225,10 +223,10 @@ def rollback_(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Give sites back their content from before the newest push, or right after an earlier one.
+    """Restore the content of sites from before the newest push, or right after an earlier one.
 
-    All sites at once, also after only half a push. The same command goes on with a rollback that
-    was interrupted.
+    All sites at once, also after an incomplete push. The same command resumes an interrupted
+    rollback.
     """
     back = planning.plan_rollback(inventory, context.open_site, to=to, only=only, policy=policy)
     made = back.plan
@@ -242,8 +240,8 @@ def rollback_(
     source = _source(context, made, reason)
     source = replace(source, undoes="" if to else back.undoes, returns_to=to)
     source = replace(source, push=back.begun) if back.begun else source
-    what = f"Go back to push {to}" if to else f"Undo push {back.undoes}"
-    _ask(made, f"{what}?", yes=yes, as_json=as_json)
+    question = f"Go back to push {to}?" if to else f"Undo push {back.undoes}?"
+    _ask(made, question, yes=yes, as_json=as_json)
     settle = max(wave.settle_seconds for wave in inventory.waves)
     sites = tuple(made.sites)
     wave = Wave("rollback", sites, parallel=0, max_failures=len(sites), settle_seconds=settle)
@@ -287,7 +285,7 @@ def _as_kept(context: CliContext, inventory: Inventory, path: Path) -> PushPlan:
     now = _plan(context, inventory, tuple(kept.sites), prune=kept.prune, policy=kept.policy)
     moved = plans.moved_since(kept, now)
     if moved:
-        raise ConflictError("\n".join(["the plan does not hold any more:", *moved]))
+        raise ConflictError("\n".join(["the plan is outdated:", *moved]))
     return now
 
 
@@ -298,7 +296,7 @@ def _refuse_conflicts(made: PushPlan) -> None:
         for key, why in site.comparison.conflicts.items()
     ]
     if conflicts:
-        advice = "`flumeng push plan` shows all; what becomes of drift, --drift says"
+        advice = "`flumeng push plan` shows all; --drift sets the treatment of drift"
         raise ConflictError("\n".join([*conflicts, advice]))
 
 
@@ -323,13 +321,13 @@ def _ask(made: PushPlan, question: str, *, yes: bool, as_json: bool) -> None:
 def _openings(context: CliContext, inventory: Inventory, outcome: Outcome) -> dict[str, str]:
     """Site -> the time when its window opens, on its own clock."""
     moment = datetime.fromtimestamp(context.clock(), UTC)
-    opens, found = {}, dict[tuple[str, str], datetime | None]()
+    opens, opening_times = {}, dict[tuple[str, str], datetime | None]()
     for name in outcome.shut:
         zone = ZoneInfo(inventory.sites[name].time_zone)
         wave = next(wave for wave in inventory.waves if name in wave.sites)
-        if (wave.name, zone.key) not in found:
-            found[wave.name, zone.key] = windows.opens_at(wave.windows, moment, zone)
-        first = found[wave.name, zone.key]
+        if (wave.name, zone.key) not in opening_times:
+            opening_times[wave.name, zone.key] = windows.opens_at(wave.windows, moment, zone)
+        first = opening_times[wave.name, zone.key]
         opens[name] = f"opens {first:%Y-%m-%d %H:%M} ({zone})" if first else ""
     return opens
 

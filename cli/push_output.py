@@ -14,9 +14,9 @@ from flumeng.fleet.waves import Ending, Outcome
 
 SIGNS = {"make": "+", "change": "~", "delete": "-", "take": "=", "confirm": "=", "forget": "/"}
 MEANINGS = {
-    "take": "is there as it is wanted; pushes look after it from now on",
-    "confirm": "went back to what is wanted by itself; that is no failed rollout from now on",
-    "forget": "pushes look after it no more",
+    "take": "already has the desired value; pushes manage it from now on",
+    "confirm": "already rolled back to the desired value; its failed rollout is settled",
+    "forget": "pushes no longer manage it",
 }
 ENDINGS = {
     Ending.DONE: "is done",
@@ -47,14 +47,14 @@ def show_plan(plan: PushPlan) -> None:
     left = sum(len(site.comparison.left) for site in sites)
     drift = sum(len(site.comparison.drift) for site in sites)
     errors = sum(bool(site.error) for site in sites)
-    said = [
+    totals = [
         ", ".join(counts) or "nothing to change",
         f"{sum(site.comparison.unchanged for site in sites)} unchanged",
-        *([f"{left} would go with --prune"] if left else []),
+        *([f"{left} would be deleted with --prune"] if left else []),
         *([f"{drift} changed by hand"] if drift else []),
         *([f"{count(errors, 'site')} cannot be pushed to"] if errors else []),
     ]
-    click.echo(f"{count(len(plan.sites), 'site')}: {'; '.join(said)}")
+    click.echo(f"{count(len(plan.sites), 'site')}: {'; '.join(totals)}")
 
 
 def _title(names: Sequence[str]) -> str:
@@ -66,26 +66,27 @@ def _title(names: Sequence[str]) -> str:
 
 
 def _site_lines(site: SitePlan) -> Iterator[str]:
-    found = site.comparison
+    comparison = site.comparison
     if site.error:
         yield f"  ! cannot be pushed to: {site.error}"
         return
-    if not (site.has_work or found.drift or found.conflicts or found.waiting or found.left):
+    content = (comparison.drift, comparison.conflicts, comparison.waiting, comparison.left)
+    if not (site.has_work or any(content)):
         return
     if site.unproven:
         yield f"  ! {site.unproven}"
-    for change in found.changes:
+    for change in comparison.changes:
         yield from _change_lines(change)
     for flow, why in site.recomposed.items():
-        yield f"  ~ flow/{flow}: its text stays, what it runs changes: {why}"
-    for drift in found.drift:
+        yield f"  ~ flow/{flow}: its text is unchanged, its composed text changes: {why}"
+    for drift in comparison.drift:
         yield from _drift_lines(drift)
-    for key, why in found.conflicts.items():
+    for key, why in comparison.conflicts.items():
         yield f"  ! {key}: {why}"
-    for key, why in found.waiting.items():
+    for key, why in comparison.waiting.items():
         yield f"  . {key}: waits: {why}"
-    for key in found.left:
-        yield f"  . {key}: is not in the inventory any more; goes with --prune"
+    for key in comparison.left:
+        yield f"  . {key}: is no longer in the inventory; --prune deletes it"
     for move in site.moves[:MOST_MOVES]:
         yield f"  > task {move.task}: {move.what}" + _way(move.before, move.after)
     if len(site.moves) > MOST_MOVES:
@@ -107,8 +108,8 @@ def _change_lines(change: Change) -> Iterator[str]:
 
 
 def _drift_lines(drift: Drift) -> Iterator[str]:
-    what = "was removed by hand" if drift.there is None else "was changed by hand"
-    yield f"  ! {drift.key}: {what}; from what is wanted to what is there:"
+    change = "was removed by hand" if drift.there is None else "was changed by hand"
+    yield f"  ! {drift.key}: {change}; desired -> actual:"
     yield from _differences("!", drift.key, drift.wanted, drift.there)
 
 
@@ -143,7 +144,7 @@ def show_outcome(outcome: Outcome, opens: Mapping[str, str]) -> None:
         "done" if outcome.ending == Ending.DONE else f"the push {how(outcome.ending)}{where}"
     )
     if outcome.ending in (Ending.FAILED, Ending.STOPPED, Ending.WAITING):
-        click.echo("the same command goes on; `flumeng push rollback` undoes what was done")
+        click.echo("the same command resumes it; `flumeng push rollback` undoes it")
 
 
 def how(ending: Ending) -> str:

@@ -14,12 +14,12 @@ import click
 from cli.context import CliContext
 from cli.output import make_table
 from cli.push_output import how
-from flumeng.control.queries import health, moments
+from flumeng.control.queries import health, timestamps
 from flumeng.fleet.execution import Execution, Manner, Note, Report, World
 from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.site_copy import SiteCopy
-from flumeng.fleet.turn import Clocks
+from flumeng.fleet.site_turn import Clocks
 from flumeng.fleet.waves import Instruction, Outcome, Tell, Wave, WaveBegins, WaveEnds
 from flumeng.platform import processes
 from zkschema.records import PushClaim
@@ -32,13 +32,13 @@ MOST_ROWS = 40
 
 def world(context: CliContext) -> World:
     def causes(copy: SiteCopy) -> Mapping[str, str]:
-        found = health.status(copy, context.accounts, context.counters, context.clock())
+        status = health.status(copy, context.accounts, context.counters, context.clock())
         rolling = {
             f"flow {flow['flow']}: rollout": f"flow {flow['flow']}: its rollout is not over"
-            for flow in found["flows"]
+            for flow in status["flows"]
             if flow["rollout"]
         }
-        return {cause["about"]: cause["what"] for cause in found["causes"]} | rolling
+        return {cause["about"]: cause["what"] for cause in status["causes"]} | rolling
 
     clocks = Clocks(context.clock, context.monotonic, context.sleep)
     return World(context.open_site, causes, clocks, processes.has_ended)
@@ -73,7 +73,7 @@ def _stopped_by_signals(execution: Execution) -> Iterator[None]:
     def stop(number: int, _frame: Any) -> None:
         signal.signal(number, before[signal.Signals(number)])
         click.echo(
-            "stopping: sites under way come to their end; once more leaves at once", err=True
+            "stopping: sites under way are completed; a second signal leaves at once", err=True
         )
         execution.stop()
 
@@ -117,7 +117,7 @@ class _Board:
         last = list(self._rows.items())[-MOST_ROWS:]
         table = make_table(
             ("WAVE", "SITE", "STATE", "WHAT"),
-            ((wave, site, state, what) for site, (wave, state, what) in last),
+            ((wave, site, state, note) for site, (wave, state, note) in last),
         )
         self._live.update(table, refresh=True)
 
@@ -125,7 +125,7 @@ class _Board:
 def _print_line(context: CliContext, event: Instruction | Note) -> None:
     line = _line(event)
     if line:
-        click.echo(f"{moments.utc(context.clock())} {line}", err=True)
+        click.echo(f"{timestamps.utc(context.clock())} {line}", err=True)
 
 
 def _line(event: Instruction | Note) -> str:

@@ -16,9 +16,9 @@ from cli.output import count, show_json, show_table, warn
 from cli.push_output import show_plan
 from cli.push_progress import claim_of
 from cli.sites import find_site, with_inventory
-from flumeng.control.queries import health, moments
+from flumeng.control.queries import health, timestamps
 from flumeng.fleet import plan as plans
-from flumeng.fleet import planning, undo
+from flumeng.fleet import planning, rollback
 from flumeng.fleet.comparison import Comparison
 from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.inventory.export import export as export_files
@@ -43,10 +43,10 @@ WIDE_SITES = 12
 def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
     """Show the state of each site: its push, health, lag and drift, and each flow.
 
-    Exit code 1 when a site is not well, not reached, or not as the inventory has it.
+    Exit code 1 if a site is degraded, unreachable, or differs from the inventory.
     """
     rendered = render_all(inventory)
-    found = planning.look(
+    statuses = planning.read_sites(
         inventory.sites.values(),
         context.open_site,
         lambda site, _store, copy: site_status(
@@ -58,8 +58,8 @@ def status(context: CliContext, inventory: Inventory, as_json: bool) -> None:
         ),
     )
     rows = [
-        SiteStatus(name, str(one)) if isinstance(one, FlumengError) else one
-        for name, one in found.items()
+        SiteStatus(name, str(status)) if isinstance(status, FlumengError) else status
+        for name, status in statuses.items()
     ]
     if as_json:
         show_json([asdict(row) for row in rows])
@@ -92,10 +92,10 @@ def _show_sites(rows: Sequence[SiteStatus], waves: Mapping[str, str]) -> None:
         ),
     )
     for row in rows:
-        said = [row.unproven] if row.unproven else []
-        said += [f"{row.pushed_by} pushes now"] if row.pushed_by else []
-        said += [f"{key} was changed by hand" for key in row.drift]
-        for line in (*said, *row.causes):
+        notes = [row.unproven] if row.unproven else []
+        notes += [f"{row.pushed_by} pushes now"] if row.pushed_by else []
+        notes += [f"{key} was changed by hand" for key in row.drift]
+        for line in (*notes, *row.causes):
             click.echo(f"- site {row.site}: {line}")
 
 
@@ -163,12 +163,12 @@ def drift(context: CliContext, inventory: Inventory, as_json: bool) -> None:
 @with_inventory
 @json_option
 def history(context: CliContext, inventory: Inventory, site: str | None, as_json: bool) -> None:
-    """List the pushes that the sites, or one of them, remember, with author, place and reason."""
+    """List the recorded pushes of all sites, or of one, with author, content and reason."""
     sites = [find_site(inventory, site)] if site else list(inventory.sites.values())
-    found = planning.look(
-        sites, context.open_site, lambda _site, store, copy: undo.read_history(store, copy)
+    histories = planning.read_sites(
+        sites, context.open_site, lambda _site, store, copy: rollback.read_history(store, copy)
     )
-    kept = {name: one for name, one in found.items() if not isinstance(one, FlumengError)}
+    kept = {name: h for name, h in histories.items() if not isinstance(h, FlumengError)}
     rows = history_rows({name: entries for name, (entries, _) in kept.items()})
     if as_json:
         show_json(rows)
@@ -179,7 +179,7 @@ def history(context: CliContext, inventory: Inventory, site: str | None, as_json
                 (
                     row.push,
                     f"{row.verb} {row.undoes}".strip(),
-                    moments.utc(row.time),
+                    timestamps.utc(row.time),
                     row.author,
                     row.revision or row.digest[:12],
                     row.sites if len(row.sites) <= WIDE_SITES else len(row.sites),
@@ -191,8 +191,8 @@ def history(context: CliContext, inventory: Inventory, site: str | None, as_json
         )
     damaged = {name: why for name, (_, why) in kept.items() if why}
     for name, why in damaged.items():
-        warn(f"site {name}: what is older cannot be told: {why}")
-    _tell_silent(found)
+        warn(f"site {name}: older pushes cannot be read: {why}")
+    _tell_silent(histories)
     if damaged:
         raise SystemExit(plans.FAILED)
 
@@ -205,10 +205,10 @@ def history(context: CliContext, inventory: Inventory, site: str | None, as_json
 def adopt(
     context: CliContext, inventory: Inventory, site: str, keys: tuple[str, ...], reason: str
 ) -> None:
-    """Put resources that were made by hand under the inventory, as they are.
+    """Let pushes manage resources that were made by hand, as they are.
 
-    A KEY is one as a plan shows it (flow/web, setting/grace_seconds); without any, all flows of the
-    site that no push made.
+    A KEY is as in a plan (flow/web, setting/grace_seconds). Default: all flows of the site that no
+    push made.
     """
     target = find_site(inventory, site)
     empty = PushPlan(inventory.name, "", "", False, "refuse", {})
@@ -223,7 +223,7 @@ def adopt(
         claim = claim_of(context, source.push)
         adopted = planning.adopt(store, keys, source, claim, processes.has_ended)
     for key in adopted:
-        click.echo(f"site {site}: {key} is under the inventory now")
+        click.echo(f"site {site}: {key} is managed by pushes now")
     if not adopted:
         click.echo(f"site {site}: nothing to adopt")
 
@@ -247,12 +247,14 @@ def export(here: click.Context, directory: Path, clusters: tuple[str, ...], name
         raise UserError(f"{directory} is not empty: an export makes a new inventory")
     zookeepers = dict(_named(cluster) for cluster in clusters)
     sites = [Site(site, hosts) for site, hosts in zookeepers.items()]
-    found = planning.look(sites, context.open_site, lambda _site, _store, copy: _state(copy))
+    results = planning.read_sites(
+        sites, context.open_site, lambda _site, _store, copy: _state(copy)
+    )
     states: dict[str, SiteState] = {}
-    for site, one in found.items():
-        if isinstance(one, FlumengError):
-            raise type(one)(f"site {site}: {one}") from one
-        states[site] = one
+    for site, result in results.items():
+        if isinstance(result, FlumengError):
+            raise type(result)(f"site {site}: {result}") from result
+        states[site] = result
     resources = {site: state.resources for site, state in states.items()}
     for path, text in export_files(resources, name, zookeepers).items():
         file = directory / path
@@ -260,7 +262,7 @@ def export(here: click.Context, directory: Path, clusters: tuple[str, ...], name
         file.write_bytes(text.encode())
         click.echo(str(file))
     _check_export(directory, states)
-    click.echo(f"look at {directory / 'sites.yaml'}, then run `flumeng push plan`")
+    click.echo(f"review {directory / 'sites.yaml'}, then run `flumeng push plan`")
 
 
 def _named(cluster: str) -> tuple[str, str]:
@@ -290,7 +292,7 @@ def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
         for key, why in state.unreadable.items()
     ]
     left += [
-        f"site {site}: {key} cannot be said in an inventory"
+        f"site {site}: {key} cannot be expressed in an inventory"
         for site, state in states.items()
         for key in sorted({*state.resources, *rendered[site]})
         if state.resources.get(key) != rendered[site].get(key)
@@ -301,8 +303,8 @@ def _check_export(directory: Path, states: Mapping[str, SiteState]) -> None:
         raise SystemExit(1)
 
 
-def _tell_silent(found: Mapping[str, object]) -> None:
-    silent = {name: one for name, one in found.items() if isinstance(one, FlumengError)}
+def _tell_silent(results: Mapping[str, object]) -> None:
+    silent = {name: result for name, result in results.items() if isinstance(result, FlumengError)}
     for name, error in silent.items():
         warn(f"site {name} cannot be read: {error}")
     if silent:

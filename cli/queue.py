@@ -14,10 +14,10 @@ from cli.output import count, show_json, show_rows, show_table, warn
 from flumeng.control.commands.lookup import require_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
-from flumeng.control.queries import asking, lag, moments, queues
+from flumeng.control.queries import fan_out, lag, queues, timestamps
 from flumeng.control.queries.causes import of_unreadable
 from flumeng.control.queries.queues import LaneRow, QueueRow, lanes_of, listed_items
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Store
 
 SHOWN = 100
@@ -25,7 +25,7 @@ SHOWN = 100
 
 @click.group(cls=CommandGroup)
 def queue() -> None:
-    """See the items that wait in work queues or failed; read them again, or give them up."""
+    """List waiting and failed items of work queues; retry or skip failed ones."""
 
 
 @queue.command(name="list")
@@ -33,21 +33,20 @@ def queue() -> None:
 @json_option
 @with_store
 def list_(context: CliContext, store: Store, flow: str | None, as_json: bool) -> None:
-    """List all queues, or the lanes of a flow's: items that wait in them, are read, are done and
-    failed.
+    """List all queues, or the lanes of a flow's, with waiting, running, done and failed items.
 
-    OLDEST is when the oldest item that waits was written. ITEMS/S were done in the last minute, and
-    DONE IN is the time in seconds until all is done, if items are done and added as in that minute.
-    Of a lane, AT is the item that its NODE reads now if it is RUNNING, or is to read next, with the
-    POSITION up to which its events are acked, SINCE then. "-" stands for unknown values.
+    OLDEST is the write time of the oldest waiting item. ITEMS/S were done in the last minute, and
+    DONE IN is the time in seconds until all are done, at the rates of that minute. AT is the item
+    that a lane's NODE reads now if it is RUNNING, or reads next, with the POSITION up to which its
+    events are acked, SINCE then. "-" stands for unknown values.
     """
-    reading = Reading.of(store)
+    cache = ReadCache.of(store)
     state = require_flow(store, flow).value.state if flow is not None else ""
-    told, silent = asking.ask_all(reading, context.accounts)
-    known = lag.newest(told)
-    whole = queues.overview(reading, known) if flow is None else []
-    lanes = lanes_of(reading, [flow], known) if flow is not None else []
-    for cause in of_unreadable(reading.unreadable.values()):
+    accounts_by_node, silent = fan_out.ask_all(cache, context.accounts)
+    accounts = lag.newest(accounts_by_node)
+    whole = queues.overview(cache, accounts) if flow is None else []
+    lanes = lanes_of(cache, [flow], accounts) if flow is not None else []
+    for cause in of_unreadable(cache.unreadable.values()):
         warn(cause.what)
     for away in silent:
         warn(f"node {away} does not answer")
@@ -115,20 +114,20 @@ def _show_lanes(rows: Sequence[LaneRow], state: str) -> None:
 
 
 def _headline(row: QueueRow) -> str:
-    said = [
+    sentences = [
         f"flow {row.flow} is {row.state}, {count(row.waiting, 'item')} wait in "
         f"{count(row.lanes, 'lane')}, {row.running} of them read now"
     ]
     if row.bytes:
-        said.append(f"{row.bytes} bytes")
-    said += [f"{row.done} done", f"{row.failed} failed"]
+        sentences.append(f"{row.bytes} bytes")
+    sentences += [f"{row.done} done", f"{row.failed} failed"]
     if row.waiting and row.end_seconds is not None:
-        said.append(f"done in about {row.end_seconds:.0f} s")
-    return ", ".join(said)
+        sentences.append(f"done in about {row.end_seconds:.0f} s")
+    return ", ".join(sentences)
 
 
 def _utc(seconds: float | None) -> str | None:
-    return None if seconds is None else moments.utc(seconds)
+    return None if seconds is None else timestamps.utc(seconds)
 
 
 @queue.command()
@@ -139,14 +138,14 @@ def _utc(seconds: float | None) -> str | None:
 @json_option
 @with_store
 def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: bool) -> None:
-    """Show the items of a flow's queue: those that failed, those that are read, those that wait.
+    """Show the items of a flow's queue: failed, running, then waiting ones.
 
-    NODE reads an item, whose lane was acked SINCE for the last time.
+    NODE reads the item; SINCE is the time of the last ack of its lane.
     """
     require_flow(store, flow)
-    reading = Reading.of(store)
-    rows = listed_items(reading, flow, limit)
-    for cause in of_unreadable(reading.unreadable.values()):
+    cache = ReadCache.of(store)
+    rows = listed_items(cache, flow, limit)
+    for cause in of_unreadable(cache.unreadable.values()):
         warn(cause.what)
     show_rows(
         rows,
@@ -156,7 +155,7 @@ def show(_context: CliContext, store: Store, flow: str, limit: int, as_json: boo
             row.state,
             row.location,
             row.bytes,
-            moments.utc(row.modified),
+            timestamps.utc(row.modified),
             row.position or None,
             row.node,
             _utc(row.since),
@@ -172,14 +171,14 @@ def _decides(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.argument("flow", type=Name("flow"), metavar="FLOW")
     @click.argument("items", nargs=-1, metavar="[ITEM]...")
-    @click.option("--all", "every", is_flag=True, help="All that failed.")
+    @click.option("--all", "every", is_flag=True, help="All failed items.")
     @with_operator
     @functools.wraps(command)
     def chosen(
         _context: CliContext, operator: Operator, flow: str, items: tuple[str, ...], *, every: bool
     ) -> None:
         if bool(items) == every:
-            raise click.UsageError("name the items, as `flumeng queue show` does, or say --all")
+            raise click.UsageError("name the items, as `flumeng queue show` does, or use --all")
         require_flow(operator.store, flow)
         command(operator, flow, items)
 
@@ -189,9 +188,9 @@ def _decides(command: Callable[..., None]) -> Callable[..., None]:
 @queue.command()
 @_decides
 def retry(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
-    """Read items that failed again, from where they could not be read.
+    """Read failed items again, from the position where they failed.
 
-    The parts that were read are not read again, so nothing comes twice.
+    Parts that were read are not read again, so nothing is duplicated.
     """
     names = decide(operator, flow, items, "retry")
     click.echo(f"{count(len(names), 'item')} of flow {flow} will be read again")
@@ -200,6 +199,6 @@ def retry(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
 @queue.command()
 @_decides
 def skip(operator: Operator, flow: str, items: tuple[str, ...]) -> None:
-    """Give up items that failed: their unread parts are never read."""
+    """Give up failed items: their unread parts are never read."""
     names = decide(operator, flow, items, "skip")
     click.echo(f"{count(len(names), 'item')} of flow {flow} are given up")

@@ -38,7 +38,7 @@ EXPORT_CHARACTERS = 256 * 1024 * 1024
 
 @click.group(cls=CommandGroup)
 def schema() -> None:
-    """Look at, create, check, export, import and migrate the tree in ZooKeeper."""
+    """Create, check, repair, export, import and migrate the tree in ZooKeeper."""
 
 
 @schema.command()
@@ -72,12 +72,12 @@ def init(context: CliContext, store: Store) -> None:
     if created:
         click.echo(f"created {len(created)} znodes, schema version {table.VERSION}")
     else:
-        click.echo("nothing to do: the cluster is there")
+        click.echo("nothing to do: the cluster exists")
 
 
 @schema.command()
-@click.option("--fix", is_flag=True, help="Put right what can be, and then check.")
-@click.option("--yes", is_flag=True, help="Do not ask before anything is put right.")
+@click.option("--fix", is_flag=True, help="Repair where possible, then check.")
+@click.option("--yes", is_flag=True, help="Do not ask before repairs.")
 @reason_option
 @json_option
 @with_store
@@ -86,8 +86,8 @@ def verify(
 ) -> None:
     """Check every znode of a cluster against the schema. Exit code 1 when something is wrong.
 
-    An orphan is a znode of something that is gone. REMEDY is the repair that --fix makes; without
-    one a person must look.
+    An orphan is a znode of something that is gone. REMEDY is the repair by --fix; a problem without
+    one needs a person.
     """
     if fix:
         _fix(context, store, yes, reason)
@@ -97,7 +97,7 @@ def verify(
     elif problems:
         show_table(("ZNODE", "PROBLEM", "REMEDY"), ((p.path, p.what, p.remedy) for p in problems))
     else:
-        click.echo(f"every znode keeps to schema version {tree.require(store).version}")
+        click.echo(f"every znode conforms to schema version {tree.require(store).version}")
     if problems:
         raise SystemExit(1)
 
@@ -109,10 +109,10 @@ def verify(
     multiple=True,
     metavar="ROLE:NAME[@FLOW,...]",
     help="Admit this node, operator or subscriber; may be given again. An operator with flows, as "
-    "in operator:bob@web,app-*, changes only these, and makes and deletes none.",
+    "in operator:bob@web,app-*, changes only these, and creates and deletes none.",
 )
 @click.option(
-    "--without", "expel", multiple=True, metavar="ROLE:NAME", help="Take all rights from it."
+    "--without", "expel", multiple=True, metavar="ROLE:NAME", help="Expel it: revoke its rights."
 )
 @with_operator
 def secure(
@@ -120,14 +120,13 @@ def secure(
 ) -> None:
     """Give every znode an access list, or change the members of a secured cluster.
 
-    Needs an administrator's certificate (FLUMENG_IDENTITY). Interrupted, it is gone on with by
-    calling it again.
+    Needs an administrator's certificate (FLUMENG_IDENTITY). Repeat an interrupted command.
     """
     cluster = process.administered_cluster()
     if cluster is None:
         raise UserError(
-            "only an administrator with a certificate can secure a cluster: FLUMENG_IDENTITY has "
-            "to name a directory with admin.pem and admin.key"
+            "only an administrator with a certificate can secure a cluster: set FLUMENG_IDENTITY "
+            "to a directory with admin.pem and admin.key"
         )
     count = secure_cluster(operator, cluster=cluster, admit=admit, expel=expel)
     if admit and not expel:
@@ -164,7 +163,7 @@ def import_(_context: CliContext, operator: Operator, file: IO[str]) -> None:
 
 
 @schema.command()
-@click.option("--finish", is_flag=True, help="Raise the tree; older flumengs cannot use it then.")
+@click.option("--finish", is_flag=True, help="Migrate the tree; older flumengs cannot use it then.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @reason_option
 @json_option
@@ -172,10 +171,10 @@ def import_(_context: CliContext, operator: Operator, file: IO[str]) -> None:
 def migrate(
     context: CliContext, store: Store, *, finish: bool, yes: bool, reason: str, as_json: bool
 ) -> None:
-    """Show the migrations from the tree to the schema version of this flumeng, or raise the tree.
+    """Show the migrations of the tree to the schema version of this flumeng, or carry them out.
 
-    A flumeng uses the tree of the version before it, so hosts are upgraded one by one, while
-    everything runs. When no older process is left, --finish brings the tree to the new version.
+    A flumeng can use the tree of the version before it, so hosts are upgraded one by one, while
+    everything runs. When no older process is left, --finish migrates the tree.
     """
     pending = pending_migrations(store)
     if finish:
@@ -208,16 +207,16 @@ def _step(migration: Migration) -> str:
 
 def _fix(context: CliContext, store: Store, yes: bool, reason: str) -> None:
     """Reports on standard error: standard output is the check's."""
-    found, lists = repairs(store), access_problems(store)
-    for repair in found:
+    tree_repairs, lists = repairs(store), access_problems(store)
+    for repair in tree_repairs:
         click.echo(f"{repair.path}: {repair.what}; {repair.remedy}", err=True)
     for problem in lists:
         click.echo(f"{problem.path}: {problem.what}; {problem.remedy}", err=True)
-    count = len(found) + len(lists)
+    count = len(tree_repairs) + len(lists)
     if not count:
         return
     if not yes:
         click.confirm(f"Carry out these {count} repairs?", abort=True, err=True)
-    done = len(repair_cluster(context.operator(store, reason), found))
+    done = len(repair_cluster(context.operator(store, reason), tree_repairs))
     done += set_access(store) if lists else 0
     click.echo(f"{done} of {count} repairs done", err=True)

@@ -32,21 +32,21 @@ to_option = click.option(
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where the files go; by default the directory NAME.",
+    help="The directory for the files. Default: NAME.",
 )
 host_option = click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="HOST",
-    help="A host name or address under which others connect to it; can be given several times.",
+    help="A host name or address at which others connect to it; can be given several times.",
 )
 days_option = click.option(
     "--days",
     type=click.FloatRange(min=0.01, max=3650),
     default=DAYS,
     show_default=True,
-    help="For how long it holds.",
+    help="The validity.",
 )
 
 
@@ -62,7 +62,7 @@ def secure() -> None:
     "--ca-certificate",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="An authority that you have, with those above it behind it, in PEM.",
+    help="An existing authority, followed by those above it, in PEM.",
 )
 @click.option(
     "--ca-key",
@@ -76,8 +76,8 @@ def init(
 ) -> None:
     """Make the authority of a new cluster in DIR, and your own certificate in DIR/ADMIN.
 
-    The holder of the file DIR/ca.key can be anybody in that cluster: keep DIR where no daemon
-    runs.
+    The holder of the file DIR/ca.key can impersonate anybody in that cluster: keep DIR on a host
+    without daemons.
     """
     if (ca_certificate is None) != (ca_key is None):
         raise UserError("give --ca-certificate and --ca-key together")
@@ -109,10 +109,10 @@ def issue(
     hosts: tuple[str, ...],
     days: float,
 ) -> None:
-    """Give a person, a master or a server a certificate, or one of them a new one.
+    """Issue or renew the certificate of a person, a master or a server.
 
-    ROLE is admin, operator, viewer, subscriber, master or zookeeper; hosts that run a node get all
-    that they need with `flumeng node enroll`.
+    ROLE is admin, operator, viewer, subscriber, master or zookeeper; hosts that run a node get
+    their certificates with `flumeng node enroll`.
     """
     fill(authority, folder or Path(name), (role,), name, hosts=hosts, days=days)
 
@@ -123,7 +123,7 @@ def signing_key(file: Path) -> None:
     """Make a key in FILE that signs revisions of flows, and print its public half.
 
     Set `FLUMENG_SIGNING_KEY` to FILE where flows are applied, and name the public half in `signers`
-    of the policy files of nodes: these run nothing then that was applied without the key.
+    of the policy files of nodes: these then run only flows that were applied with the key.
     """
     click.echo(make_key(file))
 
@@ -137,10 +137,10 @@ def signing_key(file: Path) -> None:
 def enroll(
     name: str, *, authority: Path, folder: Path | None, hosts: tuple[str, ...], days: float
 ) -> None:
-    """Give the host of node NODE the certificates that it needs, or new ones.
+    """Issue or renew the certificates for the host of node NODE.
 
-    Run it where the authority is, bring the directory to the host, and start the node with
-    `FLUMENG_IDENTITY` set to where it is there. Processes take new files up by themselves.
+    Run it where the authority is, copy the directory to the host, and start the node with
+    `FLUMENG_IDENTITY` set to its path there. Processes load renewed files automatically.
     """
     fill(authority, folder or Path(name), enrolment.HOST_ROLES, name, hosts=hosts, days=days)
 
@@ -154,23 +154,22 @@ def enroll(
 )
 @json_option
 def show(folder: Path, *, as_json: bool) -> None:
-    """Show which certificates are in DIR, and for how long they hold. Exit code 1 when one cannot
-    be used."""
+    """Show the certificates in DIR and their validity. Exit code 1 if one cannot be used."""
     rows: list[dict[str, object]] = []
     useless = False
-    for keystore, found in expiry.credentials_in(folder):
-        if isinstance(found, UserError):
+    for keystore, credentials in expiry.credentials_in(folder):
+        if isinstance(credentials, UserError):
             useless = True
-            rows.append({"role": keystore.role, "problem": str(found)})
+            rows.append({"role": keystore.role, "problem": str(credentials)})
             continue
-        left = expiry.days_left(found, utc_now())
+        left = expiry.days_left(credentials, utc_now())
         useless |= left <= 0
         rows.append(
             {
                 "role": keystore.role,
-                "name": found.identity.name,
-                "cluster": found.identity.cluster,
-                "until": f"{found.expires:%Y-%m-%d %H:%M}",
+                "name": credentials.identity.name,
+                "cluster": credentials.identity.cluster,
+                "until": f"{credentials.expires:%Y-%m-%d %H:%M}",
                 "days_left": round(left, 1),
             }
         )
@@ -197,5 +196,5 @@ def fill(
     issuer.fill(folder, roles, name, hosts, days=days, now=utc_now())
     click.echo(
         f"{folder} has the {'certificate' if len(roles) == 1 else 'certificates'} of {name} for "
-        f"{', '.join(roles)}: bring it to its host, and set {DIRECTORY} to where it is there"
+        f"{', '.join(roles)}: copy it to its host, and set {DIRECTORY} to its path there"
     )

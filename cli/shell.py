@@ -56,20 +56,20 @@ class Session:
 
     def run_all(self, lines: Iterable[tuple[str, str]]) -> int:
         """Runs lines with their places until one fails; returns its exit code."""
-        for place, line in lines:
+        for position, line in lines:
             try:
                 code = self.run(line)
             except Left:
                 return 0
             if code:
-                warn(f"{place}: stopped, exit code {code}")
+                warn(f"{position}: stopped, exit code {code}")
                 return code
         return 0
 
 
 @click.command()
 @click.option("-c", "commands", multiple=True, metavar="COMMAND", help="Run it; may be repeated.")
-@click.option("--zk", "hosts", envvar=zk_envvar, metavar="HOST:PORT/CHROOT", help="Which cluster.")
+@click.option("--zk", "hosts", envvar=zk_envvar, metavar="HOST:PORT/CHROOT", help="The cluster.")
 @click.argument(
     "scripts", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[SCRIPT]..."
 )
@@ -82,8 +82,8 @@ def shell(
 ) -> None:
     """Run commands at a prompt, or those of -c and then of script files.
 
-    Without a terminal the commands are read from standard input. The first one that fails ends all,
-    with its exit code.
+    Without a terminal the commands are read from standard input. The first failure ends all, with
+    its exit code.
     """
     if hosts:
         os.environ[zk_envvar] = hosts

@@ -52,13 +52,13 @@ class Clusters:
 
     def read_each(self, read: Callable[[Store], R]) -> Mapping[str, R | FlumengError]:
         """Reads all ``sites`` at once; returns the result or the error of each."""
-        from flumeng.fleet.everywhere import in_sites  # noqa: PLC0415  only for many sites
+        from flumeng.fleet.parallel_sites import in_sites  # noqa: PLC0415  only for many sites
 
-        def look(site: Site) -> R:
+        def read_site(site: Site) -> R:
             with closing(self.context.open_site(site)) as store:
                 return read(store)
 
-        return in_sites(self.sites, look)
+        return in_sites(self.sites, read_site)
 
     def show_list(
         self,
@@ -75,11 +75,11 @@ class Clusters:
                 rows = read(store)
             show_rows(rows, headers, cells, as_json=as_json)
             return
-        found = self.read_each(read)
-        silent = {name: said for name, said in found.items() if isinstance(said, FlumengError)}
+        results = self.read_each(read)
+        silent = {name: rows for name, rows in results.items() if isinstance(rows, FlumengError)}
         listed = [
             (name, row)
-            for name, rows in found.items()
+            for name, rows in results.items()
             if not isinstance(rows, FlumengError)
             for row in rows
         ]
@@ -99,7 +99,7 @@ def with_clusters(
     """Adds the options that choose clusters; the command gets the context and the clusters."""
 
     @optional_zk_option
-    @click.option("--site", "site_name", metavar="SITE", help="Which site of the inventory.")
+    @click.option("--site", "site_name", metavar="SITE", help="A site of the inventory.")
     @click.option("--all-sites", is_flag=True, help="All sites of the inventory at once.")
     @optional_inventory_option
     @functools.wraps(command)
@@ -121,7 +121,7 @@ def with_clusters(
             clusters = Clusters(context, hosts)
         else:
             raise UserError(
-                "which cluster? give --zk HOST:PORT/CHROOT (or FLUMENG_ZK), or --site or "
+                "no cluster is given: use --zk HOST:PORT/CHROOT (or FLUMENG_ZK), or --site or "
                 "--all-sites of an inventory"
             )
         return command(context, clusters, *args, **options)

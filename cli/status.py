@@ -23,71 +23,71 @@ HEADERS = ("FLOW", "STATE", "REVISION", "RUNNING", "LAG", "ROLLOUT", "HEALTH")
 @json_option
 @with_clusters
 def status(context: CliContext, clusters: Clusters, as_json: bool) -> None:
-    """Show whether the cluster is well, and if not, the causes and remedies. Exit code 1 when not.
+    """Show the health of the cluster, with causes and remedies. Exit code 1 if it is degraded.
 
-    Of all sites at once it is 1 when any is not well, or cannot be read.
+    For all sites at once it is 1 if any is degraded, or cannot be read.
     """
 
-    def look(store: Store) -> dict[str, Any]:
+    def read_status(store: Store) -> dict[str, Any]:
         return health.status(store, context.accounts, context.counters, context.clock())
 
     if clusters.are_many:
-        _show_sites(clusters.read_each(look), as_json=as_json)
+        _show_sites(clusters.read_each(read_status), as_json=as_json)
         return
     with clusters.open() as store:
-        found = look(store)
+        current = read_status(store)
     if as_json:
-        show_json(found)
+        show_json(current)
     else:
-        nodes = found["nodes"]
+        nodes = current["nodes"]
         click.echo(
-            f"{found['health']}: {count(len(found['masters']), 'master')} live, "
+            f"{current['health']}: {count(len(current['masters']), 'master')} live, "
             f"{nodes['live']} of {nodes['registered']} nodes live"
         )
-        for what, advice in grouped(found["causes"]):
-            click.echo(f"- {what}\n  {advice}")
+        for problem, advice in grouped(current["causes"]):
+            click.echo(f"- {problem}\n  {advice}")
         show_table(
             HEADERS,
             (
                 (*state_cells(flow), _progress(flow["rollout"]), flow["health"]["shown"])
-                for flow in found["flows"]
+                for flow in current["flows"]
             ),
         )
-    if found["health"] != "ok":
+    if current["health"] != "ok":
         raise SystemExit(1)
 
 
-def _show_sites(found: Mapping[str, dict[str, Any] | FlumengError], *, as_json: bool) -> None:
-    read = {name: said for name, said in found.items() if not isinstance(said, FlumengError)}
-    silent = {name: said for name, said in found.items() if isinstance(said, FlumengError)}
-    well = sum(said["health"] == "ok" for said in read.values())
+def _show_sites(results: Mapping[str, dict[str, Any] | FlumengError], *, as_json: bool) -> None:
+    read = {name: res for name, res in results.items() if not isinstance(res, FlumengError)}
+    silent = {name: res for name, res in results.items() if isinstance(res, FlumengError)}
+    well = sum(site_status["health"] == "ok" for site_status in read.values())
     if as_json:
-        show_json({name: read.get(name) or {"error": str(silent[name])} for name in found})
+        show_json({name: read.get(name) or {"error": str(silent[name])} for name in results})
     else:
-        click.echo(f"{well} of {count(len(found), 'site')} {'is' if well == 1 else 'are'} ok")
+        click.echo(f"{well} of {count(len(results), 'site')} {'is' if well == 1 else 'are'} ok")
         for name, error in silent.items():
             click.echo(f"- site {name} cannot be read: {error}")
-        for name, said in read.items():
-            for what, advice in grouped(said["causes"]):
-                click.echo(f"- site {name}: {what}\n  {advice}")
+        for name, site_status in read.items():
+            for problem, advice in grouped(site_status["causes"]):
+                click.echo(f"- site {name}: {problem}\n  {advice}")
         show_table(
             ("SITE", "HEALTH", "MASTERS", "NODES", "FLOWS", "LAG"),
-            (_site(name, read.get(name)) for name in found),
+            (_site(name, read.get(name)) for name in results),
         )
-    if well < len(found):
+    if well < len(results):
         raise SystemExit(1)
 
 
-def _site(name: str, said: dict[str, Any] | None) -> Sequence[object]:
-    if said is None:
+def _site(name: str, site_status: dict[str, Any] | None) -> Sequence[object]:
+    if site_status is None:
         return name, "unreadable", None, None, None, None
-    flows, nodes = said["flows"], said["nodes"]
+    flows, nodes = site_status["flows"], site_status["nodes"]
     running = sum(flow["state"] == "running" for flow in flows)
     unknown = any(flow["lag_unknown"] for flow in flows)
     return (
         name,
-        said["health"],
-        len(said["masters"]),
+        site_status["health"],
+        len(site_status["masters"]),
         f"{nodes['live']}/{nodes['registered']}",
         f"{running}/{len(flows)}",
         f"{sum(flow['lag'] for flow in flows)}{'+?' if unknown else ''}",
@@ -106,11 +106,11 @@ def state_cells(flow: dict[str, Any]) -> Sequence[object]:
 
 def lag_text(flow: dict[str, Any]) -> str:
     """Events, age of the oldest, and trend: ``1200, 15 s, growing``."""
-    said = [f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}"]
+    parts = [f"{flow['lag']}{'+?' if flow['lag_unknown'] else ''}"]
     if flow["lag"]:
-        said += [f"{flow['lag_seconds']:.0f} s"] if flow["lag_seconds"] is not None else []
-        said += [flow["lag_trend"]] if flow["lag_trend"] else []
-    return ", ".join(said)
+        parts += [f"{flow['lag_seconds']:.0f} s"] if flow["lag_seconds"] is not None else []
+        parts += [flow["lag_trend"]] if flow["lag_trend"] else []
+    return ", ".join(parts)
 
 
 def _progress(rollout: dict[str, Any] | None) -> str:

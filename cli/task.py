@@ -23,11 +23,11 @@ key_argument = click.argument("key", type=Name("task"), metavar="FLOW/TASK")
 
 @click.group(cls=CommandGroup)
 def task() -> None:
-    """See which tasks there are and how they do; restart and move them."""
+    """List tasks with their states; restart and move them."""
 
 
 @task.command(name="list")
-@click.option("--ended", is_flag=True, help="How tasks have ended, as far as it is kept.")
+@click.option("--ended", is_flag=True, help="List ended tasks and their outcomes, as far as kept.")
 @click.argument("flow", required=False, type=Name("flow"), metavar="[FLOW]")
 @json_option
 @with_store
@@ -56,14 +56,14 @@ def list_(
 @json_option
 @with_store
 def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
-    """Show one task: where it runs, which revision, how far it is in each partition, and the
-    outcome of its events in the last 1, 5 and 15 minutes."""
+    """Show one task: its node, its revision, its position in each partition, and the outcome of its
+    events in the last 1, 5 and 15 minutes."""
     where = positions(store, context.ask)
-    found = details.task(store, where, context.counters, key)
+    detail = details.task(store, where, context.counters, key)
     if as_json:
-        show_json(found)
+        show_json(detail)
         return
-    row = found.task
+    row = detail.task
     click.echo(f"task {key} ({row.kind}) is {row.state}{': ' + row.why if row.why else ''}")
     if row.state == "failed" and row.node:
         click.echo(f"a traceback, if there is one, is in the log of node {row.node}")
@@ -75,9 +75,9 @@ def show(context: CliContext, store: Store, key: str, as_json: bool) -> None:
     if row.partitions:
         show_table(
             ("PARTITION", "EPOCH", "OFFSET", "END", "LAG"),
-            ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in found.acks),
+            ((a.partition, a.epoch, a.offset, a.end, a.lag) for a in detail.acks),
         )
-    show_counts(found.counts)
+    show_counts(detail.counts)
 
 
 @task.command()
@@ -124,7 +124,8 @@ def move(
     elif change is None:
         click.echo(f"task {key} is on {node}, or on its way there, already")
     else:
-        click.echo(f"task {key} goes from {change.after.node} to {node} ({FOLLOW.format(key=key)})")
+        before = change.after.node
+        click.echo(f"task {key} moves from {before} to {node} ({FOLLOW.format(key=key)})")
 
 
 @task.command()

@@ -8,7 +8,7 @@ import click
 
 from cli.output import show_json, show_rows, show_table, warn
 from flumeng.control.commands.preview import Preview
-from flumeng.control.queries import moments
+from flumeng.control.queries import timestamps
 from flumeng.control.queries.counters import TaskCounts, TaskCountsRow
 from flumeng.control.queries.task_status import EndedRow, TaskRow
 
@@ -23,17 +23,17 @@ def task_cells(task: TaskRow) -> Sequence[object]:
     return (*where, task.epoch, task.shown_revision, task.state)
 
 
-def show_counts(found: TaskCounts) -> None:
-    for node in found.silent:
-        warn(f"node {node} does not say what became of events")
-    if not found.rows:
+def show_counts(counts: TaskCounts) -> None:
+    for node in counts.silent:
+        warn(f"node {node} reports no event counts")
+    if not counts.rows:
         return
     click.echo("\nevents in the last 1, 5 and 15 minutes:")
     show_table(
         ("TASK", *(name.upper().replace("_", " ") for name in SHOWN), "COUNTED SINCE (UTC)"),
         (
-            (row.task, *(_windows(row, name) for name in SHOWN), moments.utc(row.since))
-            for row in found.rows
+            (row.task, *(_windows(row, name) for name in SHOWN), timestamps.utc(row.since))
+            for row in counts.rows
         ),
     )
 
@@ -47,24 +47,24 @@ def show_ended(rows: Sequence[EndedRow], *, as_json: bool = False) -> None:
     show_rows(
         rows,
         ("TIME", "TASK", "NODE", "EPOCH", "ENDED", "WHY"),
-        lambda row: (moments.utc(row.time), row.key, row.node, row.epoch, row.how, row.why),
+        lambda row: (timestamps.utc(row.time), row.key, row.node, row.epoch, row.how, row.why),
         as_json=as_json,
     )
 
 
-def show_preview(found: Preview, *, as_json: bool) -> None:
+def show_preview(planned: Preview, *, as_json: bool) -> None:
     if as_json:
-        show_json(found)
+        show_json(planned)
         return
-    for sentence in found.left:
+    for sentence in planned.left:
         click.echo(sentence)
-    if not found.moves:
+    if not planned.moves:
         click.echo("nothing would move")
         return
     show_table(
-        ("TASK", "FROM", "TO", "WHAT"), ((m.task, m.before, m.after, m.what) for m in found.moves)
+        ("TASK", "FROM", "TO", "WHAT"), ((m.task, m.before, m.after, m.what) for m in planned.moves)
     )
-    for reason in found.why:
+    for reason in planned.why:
         click.echo(f"- {reason}")
-    if not found.complete:
-        click.echo("this is not all: more would follow")
+    if not planned.complete:
+        click.echo("this preview is incomplete: more would follow")

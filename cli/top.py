@@ -23,7 +23,7 @@ from flumeng.control.queries.counters import task_counts
 from flumeng.control.queries.flow_graph import Rates, rates_of
 from flumeng.control.queries.flow_rates import RateMeter
 from flumeng.control.queries.lag import lag_of_flow
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError, UserError
 
@@ -54,11 +54,11 @@ def top(context: CliContext, store: Store, as_json: bool) -> None:
     """
     meter = RateMeter()
     if as_json:
-        seen = look(context, store, meter, View())
+        seen = read_cluster(context, store, meter, View())
         rates = {flow: dataclasses.asdict(rate) for flow, rate in seen.rates.items()}
         show_json({**seen.status, "node_rows": list(seen.nodes), "rates": rates})
     elif not (sys.stdout.isatty() and sys.stdin.isatty()):
-        seen = look(context, store, meter, View())
+        seen = read_cluster(context, store, meter, View())
         click.echo(headline(seen.status))
         for headers, rows in tables(seen, View()):
             show_table(headers, rows)
@@ -67,7 +67,7 @@ def top(context: CliContext, store: Store, as_json: bool) -> None:
             live(context, store, wait)
 
 
-def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> Seen:
+def read_cluster(context: CliContext, store: Store, meter: RateMeter, view: View) -> Seen:
     status = health.status(store, context.accounts, context.counters, context.clock())
     meter.add(status, _last_minute(context, store), context.monotonic())
     return Seen(
@@ -79,7 +79,7 @@ def look(context: CliContext, store: Store, meter: RateMeter, view: View) -> See
 
 
 def _last_minute(context: CliContext, store: Store) -> dict[str, Rates]:
-    flows = overview.flows(Reading(store), checked=False)
+    flows = overview.flows(ReadCache(store), checked=False)
     tasks = [task for flow in flows for task in flow.tasks]
     counts = task_counts(store, context.counters, tasks)
     now = context.clock()
@@ -109,11 +109,11 @@ def live(context: CliContext, store: Store, wait: Wait) -> None:
 
     meter, view = RateMeter(), View()
     seen: Seen | None = None
-    with Live(Text("looking"), screen=True, auto_refresh=False) as screen:
+    with Live(Text("loading"), screen=True, auto_refresh=False) as screen:
         try:
             while not view.ended:
                 try:
-                    seen = look(context, store, meter, view)
+                    seen = read_cluster(context, store, meter, view)
                 except UnavailableError as error:
                     screen.update(Text(f"{error}\nq quit"), refresh=True)
                 else:

@@ -76,12 +76,12 @@ def pressed(view: View, key: str, seen: Seen) -> View:
         following = names[(names.index(view.sort) + 1) % len(names)]
         return replace(view, sort=following, reverse=False)
     names = [flow["flow"] for flow in flows_in_order(seen, view)]
-    place = names.index(view.selected) if view.selected in names else -1
+    index = names.index(view.selected) if view.selected in names else -1
     if key in ("down", "j") and names:
-        return replace(view, selected=names[min(place + 1, len(names) - 1)])
+        return replace(view, selected=names[min(index + 1, len(names) - 1)])
     if key in ("up", "k") and names:
-        return replace(view, selected=names[max(place - 1, 0)])
-    if key == "enter" and place >= 0:
+        return replace(view, selected=names[max(index - 1, 0)])
+    if key == "enter" and index >= 0:
         return replace(view, opened=view.selected)
     return view
 
@@ -98,7 +98,7 @@ def tables(seen: Seen, view: View) -> Iterator[Table]:
     """The worst rows first, since not all may fit."""
     causes = seen.status["causes"]
     if causes:
-        yield ("PROBLEM", "WHAT TO DO"), [*grouped(causes)]
+        yield ("PROBLEM", "ADVICE"), [*grouped(causes)]
     yield FLOW_HEADERS, [_flow(flow, seen) for flow in flows_in_order(seen, view)]
     yield (
         ("NODE", "LIVE", "DESIRED", "TASKS", "NOT RUNNING"),
@@ -125,13 +125,13 @@ def picture(seen: Seen, view: View, lines: int) -> Group:
     rows = max(3, lines // 4)
     order = f"by {view.sort}{', reversed' if view.reverse else ''}"
     parts: list[RenderableType] = [Text(f"{headline(seen.status)} · {order}")]
-    for headers, found in tables(seen, view):
+    for headers, table_rows in tables(seen, view):
         if headers is FLOW_HEADERS:
-            parts.append(_selectable(seen, view, found, rows))
+            parts.append(_selectable(seen, view, table_rows, rows))
         else:
-            parts.append(make_table(headers, found[:rows]))
-        if len(found) > rows:
-            parts.append(Text(f"and {len(found) - rows} more"))
+            parts.append(make_table(headers, table_rows[:rows]))
+        if len(table_rows) > rows:
+            parts.append(Text(f"and {len(table_rows) - rows} more"))
     parts.append(Text(HELP))
     return Group(*parts)
 
@@ -144,7 +144,7 @@ def _selectable(seen: Seen, view: View, flows: list[Sequence[object]], rows: int
         (f"{'>' if number == chosen else ' '} {row[0]}", *row[1:], spark(seen, names[number]))
         for number, row in enumerate(flows)
     ]
-    return make_table((*FLOW_HEADERS, "OUT, LAST LOOKS"), shown[first : first + rows])
+    return make_table((*FLOW_HEADERS, "OUT, RECENT"), shown[first : first + rows])
 
 
 def spark(seen: Seen, flow: str) -> str:
@@ -179,7 +179,7 @@ def _of_flow(seen: Seen, name: str, lines: int) -> Iterator[RenderableType]:
     yield make_table(FLOW_HEADERS[1:], [_flow(flow, seen)[1:]])
     causes = [c for c in seen.status["causes"] if f"{name}/" in c["about"] or _names(c, name)]
     if causes:
-        yield make_table(("PROBLEM", "WHAT TO DO"), grouped(causes))
+        yield make_table(("PROBLEM", "ADVICE"), grouped(causes))
     worst = sorted(tasks, key=lambda task: task.state == "running")
     yield make_table(
         ("TASK", "NODE", "EPOCH", "STATE", "WHY"),

@@ -36,7 +36,7 @@ SHARED = {
     "spark": "SparkSession",
     "standalone_of_all": "Standalone",
 }
-"""Fixtures that take long to start, and are there once for all tests of a worker."""
+"""Fixtures that take long to start; each worker shares one among all its tests."""
 LONG = [
     *SHARED,
     *(
@@ -57,7 +57,7 @@ LONG = [
             "chaos",
             "polls_chaos",
             "chaos_elasticsearch",
-            "kept_java",
+            "spark_keeper",
             "upgrade",
             "sink_chaos",
             "replicas_encrypted",
@@ -82,11 +82,11 @@ LONG = [
         )
     ),
 ]
-"""What is begun with, the longest first."""
+"""Groups of live files in the order in which they start, the longest first."""
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""Servers and Spark live for seconds or minutes here: compiling them as for days costs more than it
-gives."""
+"""Servers and Spark live for seconds or minutes here: full compilation of their code would cost
+more time than it saves."""
 
 settings.register_profile(
     "untimed",
@@ -98,15 +98,18 @@ settings.load_profile("untimed")
 
 @cache
 def unit_of(file: str) -> str:
-    """What is run by one worker: all files that ask for a shared fixture, or one file."""
+    """The unit that one worker runs: all files that use a shared fixture, or one file."""
     text = (TOP / file).read_text()
     asked = (name for name, kind in SHARED.items() if re.search(rf"\b{name}: {kind}\b", text))
     return next(asked, file)
 
 
 class InLanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Those of real processes go to LANES workers for as long as there are others, so that few of
-    them take turns with the processors; the longest first, so that all end together."""
+    """Runs the tests of real processes on LANES workers while there are other tests, so that few of
+    them compete for the processors.
+
+    The longest go first, so that all workers end together.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid.partition("::")[0])
@@ -170,7 +173,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def hosts(zookeeper: str) -> str:
-    """A connect string with a chroot that nobody else uses."""
+    """A connect string with a chroot of its own."""
     return f"{zookeeper}/test-{uuid.uuid4().hex[:12]}"
 
 

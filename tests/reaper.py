@@ -1,7 +1,7 @@
 """Ends all processes of a test run when the run is over, also when it was killed.
 
 Every process that tests start inherits ``FLUMENG_TEST_RUN``, an id that no other run has. A process
-beside the run waits for the end of the run, and then ends what still has that id.
+beside the run waits for the end of the run, and then ends all processes that still have that id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECONDS = 10.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Of workers of xdist the controller takes care."""
+    """For workers of xdist the controller does it."""
     if hasattr(config, "workerinput"):
         return
     run = uuid.uuid4().hex
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def processes_of(run: str) -> Iterator[int]:
-    """Their ids."""
+    """The pids of all processes of the run."""
     mark = f"{VARIABLE}={run}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -93,11 +93,11 @@ class Secured:
 
     @cached_property
     def admitted(self) -> dict[str, Member]:
-        return {one.name: one for one in map(Member.parse, self.members)}
+        return {member.name: member for member in map(Member.parse, self.members)}
 
     @cached_property
     def limited_operators(self) -> tuple[Member, ...]:
-        return tuple(one for one in self.admitted.values() if one.flows is not None)
+        return tuple(member for member in self.admitted.values() if member.flows is not None)
 
 
 def groups_of(member: Member) -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def _acl(access: table.Access, owners: tuple[Owner, ...]) -> tuple[Entry, ...]:
         ("a", access.admin),
     )
     for permission, roles in rights:
-        for one in _principals(roles.split(), owners):
-            allowed.setdefault(one, set("r")).add(permission)
+        for principal in _principals(roles.split(), owners):
+            allowed.setdefault(principal, set("r")).add(permission)
     return tuple(
-        (one, "".join(p for p in PERMISSIONS if p in allowed[one])) for one in sorted(allowed)
+        (who, "".join(p for p in PERMISSIONS if p in allowed[who])) for who in sorted(allowed)
     )
 
 
@@ -145,7 +145,7 @@ def _principals(roles: Sequence[str], owners: Collection[Owner]) -> Iterable[str
         elif role in (*NAMED, ANY_OPERATOR):
             yield MEMBERS + role
         else:
-            yield from (one for kind, one in owners if kind == role)
+            yield from (owner for kind, owner in owners if kind == role)
 
 
 def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> Iterable[Owner]:
@@ -167,9 +167,9 @@ def _owners(row: table.Row[Record], names: Sequence[str], secured: Secured) -> I
     if flow is None:
         return
     yield "own-operator", f"{MEMBERS}operator"
-    for one in secured.limited_operators:
-        if one.is_for(flow):
-            yield "own-operator", one.name
+    for member in secured.limited_operators:
+        if member.is_for(flow):
+            yield "own-operator", member.name
 
 
 def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
@@ -181,4 +181,4 @@ def _holders(journal: Journal, secured: Secured) -> Iterable[Owner]:
 def _not_expelled(kind: str, names: Iterable[str], secured: Secured) -> Iterable[Owner]:
     """Names of the role that ends ``kind``; one that was never admitted is harmless."""
     members = ((kind, f"{kind.rpartition('-')[2]}:{name}") for name in names)
-    return (one for one in members if one[1] not in secured.expelled)
+    return (owner for owner in members if owner[1] not in secured.expelled)

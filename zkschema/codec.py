@@ -40,7 +40,7 @@ class NewerVersionError(DecodeError):
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return number
 
 
@@ -100,13 +100,13 @@ def decode(kind: type[R], data: bytes) -> R:
 def _plain_fields(record: Record) -> dict[str, Any]:
     kind: Any = type(record)
     names, values, composite, optional = _layout(kind)
-    known = dict(zip(names, values(record), strict=True))
+    plain = dict(zip(names, values(record), strict=True))
     for name in composite:
-        known[name] = _plain(known[name])
+        plain[name] = _plain(plain[name])
     for name in optional:
-        if known[name] is None:
-            del known[name]
-    return {**record.extra, **known} if record.extra else known
+        if plain[name] is None:
+            del plain[name]
+    return {**record.extra, **plain} if record.extra else plain
 
 
 @cache
@@ -117,13 +117,13 @@ def _layout(
     names = tuple(f.name for f in fields(kind) if f.name != "extra")
     composite = tuple(name for name in names if not _is_json(_hints(kind)[name]))
     optional = tuple(f.name for f in fields(kind) if f.default is None)
-    values = attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, n) for n in names]
+    values = attrgetter(*names) if len(names) > 1 else lambda it: [getattr(it, n) for n in names]
     return names, values, composite, optional
 
 
 def _is_json(hint: Any) -> bool:
     if get_origin(hint) in (Union, types.UnionType, tuple):
-        return all(one is Ellipsis or _is_json(one) for one in get_args(hint))
+        return all(part is Ellipsis or _is_json(part) for part in get_args(hint))
     return hint in (str, int, float, bool, types.NoneType)
 
 
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [one if isinstance(one, int | str) else _plain(one) for one in value]
+        return [item if isinstance(item, int | str) else _plain(item) for item in value]
     return value
 
 
@@ -144,61 +144,61 @@ def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _record(kind: Any, document: Any, place: str) -> Record:
+def _record(kind: Any, document: Any, path: str) -> Record:
     if not isinstance(document, dict):
-        raise DecodeError(f"{place}: expected an object, got {type(document).__name__}")
+        raise DecodeError(f"{path}: expected an object, got {type(document).__name__}")
     hints = _hints(kind)
     values: dict[str, Any] = {}
     for f in fields(kind):
         if f.name == "extra":
             continue
         if f.name in document:
-            values[f.name] = _value(hints[f.name], document.pop(f.name), f"{place}.{f.name}")
+            values[f.name] = _value(hints[f.name], document.pop(f.name), f"{path}.{f.name}")
         elif f.default is MISSING and f.default_factory is MISSING:
-            raise DecodeError(f"{place}.{f.name}: missing")
+            raise DecodeError(f"{path}.{f.name}: missing")
     record: Record = kind(**values, extra=document)
     return record
 
 
-def _value(hint: Any, value: Any, place: str) -> Any:
+def _value(hint: Any, value: Any, path: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
         (hint,) = [a for a in arguments if a is not type(None)]
-        return _value(hint, value, place)
+        return _value(hint, value, path)
     if origin is tuple:
-        return _tuple(arguments, value, place)
+        return _tuple(arguments, value, path)
     if origin is Mapping:
-        return _mapping(arguments, value, place)
+        return _mapping(arguments, value, path)
     if issubclass(hint, Record):
-        return _record(hint, value, place)
+        return _record(hint, value, path)
     if hint is float and type(value) is int:
-        return _float(value, place)
+        return _float(value, path)
     if type(value) is not hint:
-        raise DecodeError(f"{place}: expected {hint.__name__}, got {type(value).__name__}")
+        raise DecodeError(f"{path}: expected {hint.__name__}, got {type(value).__name__}")
     return value
 
 
-def _float(value: int, place: str) -> float:
+def _float(value: int, path: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise DecodeError(f"{place}: too large a number") from error
+        raise DecodeError(f"{path}: too large a number") from error
 
 
-def _mapping(arguments: tuple[Any, ...], value: Any, place: str) -> dict[str, Any]:
+def _mapping(arguments: tuple[Any, ...], value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DecodeError(f"{place}: expected an object, got {type(value).__name__}")
-    return {key: _value(arguments[1], item, f"{place}.{key}") for key, item in value.items()}
+        raise DecodeError(f"{path}: expected an object, got {type(value).__name__}")
+    return {key: _value(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
 
 
-def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
+def _tuple(arguments: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise DecodeError(f"{place}: expected a list, got {type(value).__name__}")
+        raise DecodeError(f"{path}: expected a list, got {type(value).__name__}")
     if arguments[-1] is Ellipsis:
         arguments = (arguments[0],) * len(value)
     if len(arguments) != len(value):
-        raise DecodeError(f"{place}: expected {len(arguments)} items, got {len(value)}")
+        raise DecodeError(f"{path}: expected {len(arguments)} items, got {len(value)}")
     pairs = enumerate(zip(arguments, value, strict=True))
-    return tuple(_value(hint, item, f"{place}[{i}]") for i, (hint, item) in pairs)
+    return tuple(_value(hint, item, f"{path}[{i}]") for i, (hint, item) in pairs)

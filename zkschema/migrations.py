@@ -45,8 +45,8 @@ MIGRATIONS: tuple[Migration, ...] = ()
 
 def path_to(version: int, target: int) -> list[Migration]:
     """The migrations from ``version`` to ``target``. Raises LookupError when one is missing."""
-    known = {migration.before: migration for migration in MIGRATIONS}
-    missing = [number for number in range(version, target) if number not in known]
+    by_version = {migration.before: migration for migration in MIGRATIONS}
+    missing = [number for number in range(version, target) if number not in by_version]
     if missing or version > target:
         raise LookupError(f"there is no migration from schema version {version} to {target}")
-    return [known[number] for number in range(version, target)]
+    return [by_version[number] for number in range(version, target)]

@@ -315,8 +315,8 @@ class Ack(Record):
     @property
     def emitted(self) -> int:
         """All events that begin below are in the sinks."""
-        known = self.joined is not None and self.joined.offset == self.offset
-        return self.joined.emitted if self.joined is not None and known else self.offset
+        valid = self.joined is not None and self.joined.offset == self.offset
+        return self.joined.emitted if self.joined is not None and valid else self.offset
 
 
 @dataclass(frozen=True, kw_only=True)

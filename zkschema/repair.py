@@ -40,7 +40,7 @@ class Repair:
 def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]:
     """``without_session`` names znodes that should be ephemeral and have no session."""
     remedies = {repair.path: repair.remedy for repair in repairs(tree, without_session)}
-    found = [
+    everything = [
         *verify(tree),
         *dangling(tree),
         *orphans(tree),
@@ -48,7 +48,7 @@ def problems(tree: Tree, without_session: Collection[str] = ()) -> list[Problem]
     ]
     return [
         Problem(problem.path, problem.what, remedies.get(problem.path, ""))
-        for problem in sorted(found, key=lambda problem: problem.path)
+        for problem in sorted(everything, key=lambda problem: problem.path)
     ]
 
 
@@ -57,23 +57,23 @@ def repairs(tree: Tree, without_session: Collection[str] = ()) -> list[Repair]:
     schema = _readable(tree, table.schema())
     if schema is None or schema.version != tree_version(tree):
         return []
-    found: dict[str, Repair] = {}
+    by_path: dict[str, Repair] = {}
     for problem in [*orphans(tree), *_stale(without_session)]:
-        found[problem.path] = _removal(problem, tree)
+        by_path[problem.path] = _removal(problem, tree)
     for problem in dangling(tree):
         repair = _of_dangling(problem, tree)
         if repair is not None:
-            found.setdefault(problem.path, repair)
+            by_path.setdefault(problem.path, repair)
     for problem in verify(tree):
         repair = _of_fault(problem, tree)
         if repair is not None:
-            found.setdefault(problem.path, repair)
-    return [found[path] for path in sorted(found)]
+            by_path.setdefault(problem.path, repair)
+    return [by_path[path] for path in sorted(by_path)]
 
 
 def _stale(without_session: Collection[str]) -> list[Problem]:
-    said = "orphan: not ephemeral, so it says of a dead process that it is live"
-    return [Problem(path, said) for path in sorted(without_session)]
+    fault = "orphan: not ephemeral, so a dead process counts as live"
+    return [Problem(path, fault) for path in sorted(without_session)]
 
 
 def _removal(problem: Problem, tree: Tree) -> Repair:
@@ -93,7 +93,7 @@ def _of_dangling(problem: Problem, tree: Tree) -> Repair | None:
     acks = [
         Delete(path) for path in tree if (ack := table.ack.matches(path)) and ack[2] == names[0]
     ]
-    remedy = "struck with its acks: the events that only its node has are given up"
+    remedy = "removed with its acks: events that only its node has are given up"
     return Repair(problem.path, problem.what, remedy, (Delete(problem.path), *acks))
 
 
@@ -114,10 +114,10 @@ def _of_fault(problem: Problem, tree: Tree) -> Repair | None:
     if row.record is None:
         return Repair(path, problem.what, "emptied: it is a folder", (Set(path, None),))
     if row in (table.audit, table.status, table.story):
-        remedy = "removed" if row is table.audit else "removed: its node writes it anew"
+        remedy = "removed" if row is table.audit else "removed: its node writes it again"
         return Repair(path, problem.what, remedy, (Delete(path),))
     if row in (table.assignment, table.assignment_page):
-        remedy = "emptied: masters write it anew"
+        remedy = "emptied: masters write it again"
         return Repair(path, problem.what, remedy, (Set(path, _document(records.Assignment())),))
     if row in (table.plan, table.plan_bucket):
         return _new_plan(problem, tree)
@@ -148,7 +148,7 @@ def _new_plan(problem: Problem, tree: Tree) -> Repair:
     return Repair(
         problem.path,
         problem.what,
-        f"the flow is planned anew: each of its tasks starts again, under {higher}",
+        f"the flow is planned again: each of its tasks restarts under {higher}",
         (*buckets, Set(plan, _document(empty))),
     )
 
@@ -160,8 +160,8 @@ def _highest_epoch(flow: str, tree: Tree) -> int:
             if (names := table.ack.matches(path)) and names[0] == flow:
                 epochs.append(codec.decode(records.Ack, data).epoch)
             elif table.assignment.matches(path) or table.assignment_page.matches(path):
-                told = codec.decode(records.Assignment, data).tasks
-                epochs += [task.epoch for task in told if task.flow == flow]
+                tasks = codec.decode(records.Assignment, data).tasks
+                epochs += [task.epoch for task in tasks if task.flow == flow]
         except codec.DecodeError:
             continue
     return max(epochs)
@@ -192,15 +192,15 @@ def _newest_text(problem: Problem, flow: str, tree: Tree) -> Repair | None:
     if not readable:
         return None
     newest = max(readable)
-    known = _readable(tree, table.flow(flow))
-    wanted = known or records.Flow(revision=newest, state="suspended")
+    current = _readable(tree, table.flow(flow))
+    record = current or records.Flow(revision=newest, state="suspended")
     taken = [int(n[1]) for path in tree if (n := table.revision.matches(path)) and n[0] == flow]
-    number = max(*taken, wanted.revision) + 1
-    why = f"repair: revision {newest} again, because revision {wanted.revision} cannot be read"
+    number = max(*taken, record.revision) + 1
+    why = f"repair: revision {newest} again, because revision {record.revision} cannot be read"
     text = readable[newest]
     revision = replace(text, reason=why)
-    flow_document = _document(replace(wanted, revision=number))
-    state = "" if known else ", and the flow is suspended: resume it when that is right"
+    flow_document = _document(replace(record, revision=number))
+    state = "" if current else ", and the flow is suspended: resume it if that revision is right"
     return Repair(
         problem.path,
         problem.what,
@@ -262,37 +262,37 @@ def orphans(tree: Tree) -> list[Problem]:
         and (plan := plans.get((names[0],))) is not None
         and not (names[1].isdecimal() and int(names[1]) < plan.buckets)
     ]
-    found = [*gone, *extra, *_of_journals(tree)]
-    return sorted(found, key=lambda problem: problem.path)
+    all_orphans = [*gone, *extra, *_of_journals(tree)]
+    return sorted(all_orphans, key=lambda problem: problem.path)
 
 
 def dangling(tree: Tree) -> list[Problem]:
     """Flows without their revision's text or a folder, and journals without their node."""
     version = tree_version(tree)
-    found = [
-        Problem(str(table.flow(name)), f"its revision {flow.revision} is not there")
+    missing = [
+        Problem(str(table.flow(name)), f"its revision {flow.revision} is missing")
         for (name,), flow in _records(tree, table.flow)
         if str(table.revision(name, str(flow.revision))) not in tree
     ]
-    found += [
+    missing += [
         Problem(str(folder), f"missing: a folder of flow {name}")
         for (name,), _ in _records(tree, table.flow)
         for folder in bootstrap.flow_folders(name, version)
         if str(folder) not in tree
     ]
-    found += [
-        Problem(str(table.journal(name)), f"its node {journal.primary} is not there")
+    missing += [
+        Problem(str(table.journal(name)), f"its node {journal.primary} is missing")
         for (name,), journal in _records(tree, table.journal)
         if str(table.node(journal.primary)) not in tree
         and str(table.live_node(journal.primary)) not in tree
     ]
-    return sorted(found, key=lambda problem: problem.path)
+    return sorted(missing, key=lambda problem: problem.path)
 
 
 def _of_journals(tree: Tree) -> list[Problem]:
     """Journals of gone flows, and acks of partitions that nothing names."""
     journals = dict(_records(tree, table.journal))
-    found = [
+    orphaned = [
         Problem(str(table.journal(name)), f"orphan: flow {journal.flow} is gone")
         for (name,), journal in journals.items()
         if str(table.flow(journal.flow)) not in tree
@@ -306,11 +306,11 @@ def _of_journals(tree: Tree) -> list[Problem]:
     } | {
         (names[0], partition)
         for row in (table.partitions, table.partitions_bucket)
-        for names, known in _records(tree, row)
-        for partition in known.partitions
+        for names, bucket in _records(tree, row)
+        for partition in bucket.partitions
     }
     registered = set(_names(tree, table.journal))
-    found += [
+    orphaned += [
         Problem(path, f"orphan: {names[2]} is gone")
         for path in tree
         if (names := table.ack.matches(path))
@@ -318,7 +318,7 @@ def _of_journals(tree: Tree) -> list[Problem]:
         and names[2] not in registered
         and (names[0], names[2]) not in named
     ]
-    return found
+    return orphaned
 
 
 def _names(tree: Tree, row: Row[Record]) -> list[str]:

@@ -70,8 +70,8 @@ class Row(Generic[R_co]):
 
     def __call__(self, *names: str) -> ZPath[R_co]:
         """The path for ``names``. Raises ValueError for a name that cannot be part of a path."""
-        wanted = self._template.count("%s")
-        assert len(names) == wanted, f"{self.pattern} takes {wanted} names, got {names}"
+        expected = self._template.count("%s")
+        assert len(names) == expected, f"{self.pattern} takes {expected} names, got {names}"
         for name in names:
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be the name of a znode")
@@ -79,8 +79,8 @@ class Row(Generic[R_co]):
 
     def matches(self, path: str) -> tuple[str, ...] | None:
         """The names in ``path`` when it is of this row, else None."""
-        found = self._regex.fullmatch(path)
-        return found.groups() if found else None
+        match = self._regex.fullmatch(path)
+        return match.groups() if match else None
 
     @cached_property
     def _template(self) -> str:
@@ -130,7 +130,7 @@ schema = _row(
     "/schema",
     records.Schema,
     "migrations",
-    "version of the tree and features in use; who was admitted to a secured cluster; raised by "
+    "version of the tree and features in use; admitted operators of a secured cluster; raised by "
     "compare-and-set",
     size_bytes=64 * KIB,
     access=Access(),
@@ -146,7 +146,7 @@ groups = _row(
 members = _folder(
     "/members",
     "bootstrap",
-    "who was admitted to a secured cluster, beside administrators and the roles of daemons",
+    "admitted members of a secured cluster, besides administrators and the roles of daemons",
     access=Access(read=NOT_NODES),
 )
 member = _row(
@@ -169,7 +169,7 @@ moves = _row(
     "/moves",
     records.Moves,
     "masters",
-    "written with each move that a throttle bounds: throttles hold for all masters together",
+    "written with each throttled move: throttles hold for all masters together",
     size_bytes=4 * KIB,
     access=Access(write="master", read=NOT_NODES),
 )
@@ -183,7 +183,7 @@ flow = _row(
     "/flows/{flow}",
     records.Flow,
     "operators",
-    "current revision and wanted state",
+    "current revision and desired state",
     size_bytes=4 * KIB,
     access=Access(
         write="own-operator master discovery",
@@ -209,7 +209,7 @@ partitions = _row(
     "/flows/{flow}/partitions",
     records.Partitions,
     "discovery tasks",
-    "partitions known, with weights; the bucket count when they are many",
+    "discovered partitions, with weights; the bucket count when they are many",
     size_bytes=512 * KIB,
     access=Access(
         write="discovery own-operator",
@@ -254,7 +254,7 @@ tombstone = _row(
     "/tombstones/{flow}",
     records.Tombstone,
     "operators",
-    "who deleted the flow of that name last, why and when; its revisions and its last text",
+    "the last deletion of a flow of that name: author, reason, time, revisions and last text",
     size_bytes=512 * KIB,
     access=Access(write="operator", read=NOT_NODES),
 )
@@ -295,15 +295,15 @@ ack = _row(
 leases = _folder(
     "/leases",
     "bootstrap",
-    "for whom journals are kept who is no flow",
+    "readers that are not flows, for which journals are kept",
     access=Access(create="subscriber", delete="operator master"),
 )
 lease = _row(
     "/leases/{flow}@{cursor}",
     records.Lease,
     "the cursor's reader",
-    "the cursor of a reader that is no flow, such as a Spark job: who it is, for how long it keeps "
-    "what it has not read; removed by masters when it was not renewed",
+    "the cursor of a reader that is not a flow, such as a Spark job: its name, and how long its "
+    "unread events are kept; removed by masters when it is not renewed",
     size_bytes=4 * KIB,
     access=Access(write="own-subscriber", read=NOT_NODES),
 )
@@ -337,7 +337,7 @@ node = _row(
     "/nodes/{node}",
     records.Node,
     "node, operators",
-    "identity, roles, zone, labels, capacity, wanted state",
+    "identity, roles, zone, labels, capacity, desired state",
     size_bytes=16 * KIB,
     access=Access(
         write="own-node operator master",
@@ -350,7 +350,7 @@ assignment = _row(
     "/nodes/{node}/assignment",
     records.Assignment,
     "masters",
-    "all that the node should run now; the page count when it is much",
+    "all that the node should run now; the page count when it is large",
     size_bytes=512 * KIB,
     access=Access(
         write="master",
@@ -363,7 +363,7 @@ assignment_page = _row(
     "/nodes/{node}/assignment/{page}",
     records.Assignment,
     "masters",
-    "a share of what the node should run",
+    "a share of the node's assignment",
     size_bytes=512 * KIB,
     access=Access(write="master", read=NOT_NODES),
 )
@@ -379,7 +379,7 @@ story = _row(
     "/nodes/{node}/story",
     records.Story,
     "node",
-    "what happened on the node last, for `flumeng node story`; also when it is dead",
+    "the node's event log, for `flumeng node story`; also of a dead node",
     size_bytes=16 * KIB,
     access=Access(write="own-node", read=NOT_NODES),
 )
@@ -414,7 +414,7 @@ live_master = _row(
     "/live/masters/{master}",
     records.LiveMaster,
     "master",
-    "host, process, version, and what it cannot do",
+    "host, process, version, and its troubles",
     size_bytes=4 * KIB,
     lifetime="ephemeral",
     access=Access(write="master", read=NOT_NODES),
@@ -429,7 +429,7 @@ journal = _row(
     "/journals/{journal}",
     records.Journal,
     "primary, masters, operators",
-    "flow, node, primary, term, in-sync replicas, closed and its end; who is to hold replicas",
+    "flow, node, primary, term, in-sync replicas, closed and its end; nodes to hold replicas",
     size_bytes=16 * KIB,
     access=Access(
         write="own-node primary-node own-operator master",
@@ -490,8 +490,8 @@ queue_failure = _row(
     "/queues/{flow}/failed/{item}",
     records.QueueFailure,
     "owner of the lane",
-    "`LANE.NUMBER`: an item that was passed over, up to where it was read and why; written with "
-    "the ack that passes it, removed when it is tried again or given up",
+    "`LANE.NUMBER`: a skipped item, the position reached and why; written with the ack that skips "
+    "it, removed when it is retried or given up",
     size_bytes=16 * KIB,
     access=Access(write="discovery collector own-operator", read=NOT_NODES),
 )
@@ -499,21 +499,21 @@ polls = _row(
     "/queues/{flow}/polls",
     records.Polls,
     "owner of the lane",
-    "of a flow that polls: the answers that are not in all sinks, and from where to go on",
+    "of a flow that polls: answers that are not in all sinks yet, and where to continue",
     size_bytes=128 * KIB,
     access=Access(write="collector", read=NOT_NODES),
 )
 queue_seen = _folder(
     "/queues/{flow}/seen",
     "discovery tasks",
-    "what was listed",
+    "items that were listed",
     access=Access(create="discovery", delete="discovery own-operator master", read=NOT_NODES),
 )
 queue_seen_bucket = _row(
     "/queues/{flow}/seen/{bucket}",
     records.QueueSeen,
     "discovery tasks",
-    "a share of what was listed before: hashes, or the name of their file; or a watermark",
+    "a share of the listed items: hashes, or the name of their file; or a watermark",
     size_bytes=50 * KIB,
     access=Access(write="discovery", read=NOT_NODES),
 )
@@ -545,7 +545,7 @@ push = _row(
     "/push",
     records.Push,
     "push tool",
-    "which push, of which inventory content, made this cluster what it is, and who pushes now",
+    "the last push to this cluster, its inventory content, and the process that pushes now",
     size_bytes=512 * KIB,
     access=Access(write="operator", create="operator", delete="operator", read=NOT_NODES),
 )
@@ -553,21 +553,21 @@ push_entry = _row(
     "/push/{entry}",
     records.PushEntry,
     "push tool",
-    "one transaction of a push: what it changed, and what was there before; bounded",
+    "one transaction of a push: its changes, and the values before; bounded",
     size_bytes=512 * KIB,
     access=Access(read=NOT_NODES),
 )
 audits = _folder(
     "/audit",
     "bootstrap",
-    "who changed what, bounded",
+    "audit of all changes, bounded",
     access=Access(create="any-operator viewer master discovery", delete="master", read=NOT_NODES),
 )
 audit = _row(
     "/audit/{entry}",
     records.Audit,
     "every operator command",
-    "one operator command: who, what, why, when",
+    "one operator command: author, command, reason, time",
     size_bytes=16 * KIB,
     access=Access(read=NOT_NODES),
 )
@@ -602,12 +602,12 @@ def to_markdown() -> str:
         "",
         "In a secured cluster each znode has an access list (see [security](../security.md)). An "
         "administrator may do everything. A node, an operator or a subscriber has these rights "
-        "once it was admitted, most of them by a group whose secret its record in `/members` has; "
-        "`own` is the one whom the path names. `own-operator` is each "
-        "operator of the flow that the path names, of a cursor's znodes each of the flow that "
-        "reads with it; `operator` only who was admitted for all flows, `any-operator` also who "
-        "was for some. `primary-node` and `replica-node` are the nodes that lead a journal or are "
-        "to hold a replica of it: masters keep these lists up to date with the journals' records.",
+        "once it is admitted, most of them by a group whose secret is in its record in "
+        "`/members`; `own-ROLE` is the member that the path names. `own-operator` is each "
+        "operator of the flow in the path; for a cursor's znodes, of the flow that reads with it. "
+        "`operator` is one admitted for all flows, `any-operator` also one admitted for some. "
+        "`primary-node` leads the journal, and `replica-node` is to hold a replica of it: masters "
+        "keep these lists up to date with the journals' records.",
         "",
         "| znode | changed by | children made by | children removed by | read by |",
         "|---|---|---|---|---|",
@@ -615,7 +615,7 @@ def to_markdown() -> str:
     root = ("/", ROOT)
     for pattern, access in (root, *((row.pattern, row.access) for row in ROWS)):
         roles = (access.write, access.create, access.delete)
-        shown = (" ".join(one.split()).replace(" ", ", ") or "-" for one in roles)
+        shown = (" ".join(role.split()).replace(" ", ", ") or "-" for role in roles)
         readers = "all" if access.read == EVERYONE else "all but nodes"
         if "viewer" not in access.read:
             readers = access.read or "administrators"

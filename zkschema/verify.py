@@ -36,10 +36,10 @@ def verify(tree: Mapping[str, bytes]) -> list[Problem]:
 def tree_version(tree: Mapping[str, bytes]) -> int:
     """The version in the tree; this code's when it has no usable one."""
     try:
-        said = codec.decode(records.Schema, tree.get(str(table.schema()), b"")).version
+        version = codec.decode(records.Schema, tree.get(str(table.schema()), b"")).version
     except codec.DecodeError:
         return table.VERSION
-    return said if table.OLDEST <= said <= table.VERSION else table.VERSION
+    return version if table.OLDEST <= version <= table.VERSION else table.VERSION
 
 
 def _fault(path: str, data: bytes, version: int) -> str | None:

@@ -21,7 +21,7 @@ from flumeng.config.flow import (
     Rollout,
     TaskRange,
 )
-from flumeng.config.partial import readable_flow
+from flumeng.config.partial_flow import readable_flow
 from flumeng.platform.options.problems import Problem, SpecError
 
 __all__ = [
@@ -77,10 +77,10 @@ def check_flow(text: str) -> FlowSpec:
         try:
             check_flow(made)
         except SpecError as error:
-            place = f"{part.path}.{isolation.ISOLATED}"
+            path = f"{part.path}.{isolation.ISOLATED}"
             raise SpecError(
-                Problem(lines[place], place, f"as the flow {part.flow}: {one.path}: {one.message}")
-                for one in error.problems
+                Problem(lines[path], path, f"as the flow {part.flow}: {p.path}: {p.message}")
+                for p in error.problems
             ) from error
     return spec
 

@@ -37,8 +37,8 @@ class Branch:
     needs_one_of: ClassVar[tuple[str, ...]] = SOMEWHERE
 
     name: str = option(
-        doc="What it is called in messages, metrics and dead letters. Branches beside each other "
-        "have different names.",
+        doc="The name of the branch in messages, metrics and dead letters. Branches beside each "
+        "other have different names.",
         check=check_name,
         example="errors",
     )
@@ -49,16 +49,16 @@ class Branch:
         default=None,
     )
     otherwise: bool = option(
-        doc="It takes the events that no branch beside it takes. One branch may, the last.",
+        doc="Takes the events that no branch beside it takes. Only the last branch may have it.",
         default=False,
     )
     isolated: bool = option(
-        doc="It reads the flow's journals at its own pace, by tasks of its own: while its sinks "
-        "are down it holds up no other.",
+        doc="Reads the flow's journals at its own pace, by tasks of its own: while its sinks are "
+        "down, no other branch waits.",
         default=False,
     )
     filters: tuple[Component[FilterOptions], ...] = option(
-        doc="What happens to the events of the branch, in order, as in the flow.", default=()
+        doc="The filters of the branch, in order, as in the flow.", default=()
     )
     sinks: tuple[Component[SinkOptions], ...] = option(
         doc="Where the events of the branch go. It has `sinks`, `branches` or both.",
@@ -67,12 +67,12 @@ class Branch:
         default=(),
     )
     branches: tuple[Branch, ...] = option(
-        doc="The branch may part again, as the flow does.", minimum=1, default=()
+        doc="Further branches inside this one, as in the flow.", minimum=1, default=()
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.otherwise and self.when is not None:
-            yield "otherwise", "it takes what no other branch takes: leave `when` out"
+            yield "otherwise", "it takes the events that no other branch takes: leave `when` out"
         yield from problems(self)
 
 
@@ -83,12 +83,12 @@ def problems(segment: Segment) -> Iterator[tuple[str, str]]:
             yield f"branches[{number}].name", f"there is a branch {branch.name} already"
         names.add(branch.name)
         if branch.otherwise and number < len(segment.branches) - 1:
-            yield f"branches[{number}].otherwise", "only the last branch takes what others leave"
+            yield f"branches[{number}].otherwise", "only the last branch may have `otherwise`"
     every = [b.name for b in segment.branches if b.when is None and not b.otherwise]
     if every and segment.branches[-1].otherwise:
         yield (
             f"branches[{len(segment.branches) - 1}].otherwise",
-            f"{every[0]} takes all events, so nothing is left: give it a `when`",
+            f"branch {every[0]} takes all events, so none are left: give {every[0]} a `when`",
         )
 
 

@@ -28,8 +28,8 @@ class CycleError(Exception):
     """Flows read each other; ``names`` ends with its first one."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        said = " ".join(f"{flow} reads" for flow in names[:-1])
-        super().__init__(f"flows read each other: {said} {names[-1]}")
+        loop = " ".join(f"{flow} reads" for flow in names[:-1])
+        super().__init__(f"flows read each other: {loop} {names[-1]}")
 
 
 def upstream_of(spec: FlowSpec) -> Upstream | None:
@@ -57,9 +57,9 @@ def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
     Raises ``SpecError``."""
     if not chain or (len(chain) == 1 and not chain[0].filters):
         return ""
-    read = [(one.flow, its) for one, its in zip(chain, texts, strict=True) if one.filters]
-    for one in (text, *texts[:-1], *(one for _, one in read)):
-        _refuse_rollout(one)
+    read = [(up.flow, its) for up, its in zip(chain, texts, strict=True) if up.filters]
+    for flow_text in (text, *texts[:-1], *(its for _, its in read)):
+        _refuse_rollout(flow_text)
     root = document.compose(text)
     own = document.items(root)
     source = document.items(own["sources"].value[0])[SOURCE]
@@ -67,12 +67,12 @@ def composed(text: str, chain: Sequence[Upstream], texts: Sequence[str]) -> str:
     document.put(source, "name", document.scalar(chain[-1].flow))
     filters: list[yaml.Node] = []
     multiline: yaml.Node | None = None
-    for flow, one in reversed(read):
-        said = document.items(document.compose(one))
-        if "multiline" in said:
+    for flow, its in reversed(read):
+        top = document.items(document.compose(its))
+        if "multiline" in top:
             _refuse_second_multiline(flow, filters, multiline)
-            multiline = said["multiline"]
-        filters += map(without_dead_letters, said["filters"].value if "filters" in said else ())
+            multiline = top["multiline"]
+        filters += map(without_dead_letters, top["filters"].value if "filters" in top else ())
     if "multiline" in own:
         _refuse_second_multiline("", filters, multiline)
     elif multiline is not None:
@@ -90,8 +90,8 @@ def _refuse_rollout(text: str) -> None:
     if spec.rollout is not None:
         raise _problem(
             "rollout",
-            f"flow {spec.flow} may go back by itself, and those that add its filters would not: "
-            "leave rollout out, or read `after: sources` what has sources of its own",
+            f"flow {spec.flow} may roll back by itself, but flows that add its filters would not: "
+            "leave rollout out, or read `after: sources` a flow with sources of its own",
         )
 
 
@@ -100,11 +100,11 @@ def _refuse_second_multiline(
 ) -> None:
     if not filters and multiline is None:
         return
-    whose = f"flow {flow}" if flow else "it"
+    reader = f"flow {flow}" if flow else "the flow"
     before = "filters" if filters else "a multiline"
     raise _problem(
         "multiline",
-        f"{whose} joins lines, and what is read has {before} before that: lines are joined once, "
+        f"{reader} joins lines, but a flow that it reads has {before}: lines are joined once, "
         "before all filters",
     )
 

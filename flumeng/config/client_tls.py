@@ -12,10 +12,10 @@ from flumeng.platform.options.quantities import check_absolute
 @dataclass(frozen=True)
 class ClientTls:
     """TLS of at least version 1.2 with a server whose name and certificate are checked. The PEM
-    files are on each host that talks to it."""
+    files are on each host that connects to it."""
 
     ca: str | None = option(
-        doc="The authorities that the server's certificate is from; those of the host without it.",
+        doc="The authorities that may issue the server's certificate; default: those of the host.",
         check=check_absolute,
         example="/etc/flumeng/tls/ca.pem",
         default=None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flumeng.config import expressions
 from flumeng.config.branch import Located
+from flumeng.config.column_kinds import EVENT, RECEIVED, Columns
 from flumeng.config.component import (
     KEEP,
     Component,
@@ -16,14 +17,13 @@ from flumeng.config.component import (
     mentions,
 )
 from flumeng.config.flow import FlowSpec
-from flumeng.config.kinds import EVENT, RECEIVED, Columns
-from flumeng.config.partial import Unreadable
+from flumeng.config.partial_flow import Unreadable
 from flumeng.config.sql_text import TextError
 
 UNSTEADY = (
-    "the place of an event depends on {column}, which comes from a table: when the table changes "
-    "before a batch is repeated, {sink} has the event twice; use delivery at-least-once, or name "
-    "index and routing by columns of the event itself"
+    "{sink} places events by {column}, which comes from a table: if the table changes before a "
+    "batch is repeated, {sink} has the event twice; use delivery at-least-once, or take index and "
+    "routing from columns of the event itself"
 )
 
 
@@ -53,16 +53,16 @@ def _of_segment(
 ) -> Iterator[tuple[str, str]]:
     filters = (*before, *where.segment.filters)
     for number, part in enumerate(where.segment.filters):
-        place = f"{where.path}filters[{number}]"
+        path = f"{where.path}filters[{number}]"
         before_it = events
-        events, errors = _through(part, place, events)
-        for path, error in errors:
+        events, errors = _through(part, path, events)
+        for option, error in errors:
             if before_it.shows(error):
-                yield path, str(error)
-        yield from ((f"{place}.{part.name}", problem) for problem in _of_lines(spec, part))
+                yield option, str(error)
+        yield from ((f"{path}.{part.name}", problem) for problem in _of_lines(spec, part))
         attrs = all(_has_attrs(these.columns) for these in (before_it, events))
         if part.on_error != KEEP and events.certain and not attrs:
-            yield f"{place}.on_error", "it needs the column attrs as it was received: keep it"
+            yield f"{path}.on_error", "it needs the column attrs as received: do not change it"
     for number, sink in enumerate(where.segment.sinks):
         if isinstance(sink.options, Unreadable):
             continue
@@ -82,7 +82,7 @@ def _of_segment(
 
 
 def _through(
-    part: Component[FilterOptions], place: str, events: _Events
+    part: Component[FilterOptions], path: str, events: _Events
 ) -> tuple[_Events, list[tuple[str, ValueError]]]:
     if isinstance(part.options, Unreadable):
         return _Events(events.columns, certain=False), []
@@ -91,8 +91,8 @@ def _through(
         try:
             expressions.check_condition(part.when, events.columns)
         except ValueError as error:
-            errors.append((f"{place}.when", error))
-    path = f"{place}.{part.name}"
+            errors.append((f"{path}.when", error))
+    path = f"{path}.{part.name}"
     try:
         columns = part.options.columns_behind(events.columns, conditional=part.when is not None)
     except EntriesError as entries:
@@ -112,7 +112,7 @@ def _of_lines(spec: FlowSpec, part: Component[FilterOptions]) -> Iterator[str]:
     if part.options.leaves_unread:
         yield "LIMIT leaves lines unread that multiline has to join: add an ORDER BY"
     if part.options.reads_container and spec.multiline.container is not None:
-        yield "events are the messages of containers, as multiline says: leave it out"
+        yield "multiline already unwraps the lines of containers: leave this filter out"
 
 
 def _has_attrs(columns: Columns) -> bool:
@@ -121,10 +121,10 @@ def _has_attrs(columns: Columns) -> bool:
 
 def read(spec: FlowSpec) -> Columns:
     """The columns of events as they are read. A journal in Kafka adds none."""
-    found = dict(EVENT)
+    columns = dict(EVENT)
     for part in spec.sources:
-        found |= part.options.read_columns
-    return found
+        columns |= part.options.read_columns
+    return columns
 
 
 def _unsteady(
@@ -137,16 +137,15 @@ def _unsteady(
     grouping = [part.name for part in filters if part.options.regroups]
     if by_event and grouping:
         return (
-            f"{grouping[0]} makes rows of what a batch holds, and one that is repeated may be cut "
-            f"in another way: {sink.name} would keep both; use delivery at-least-once"
+            f"{grouping[0]} makes rows from all events of a batch, and a repeated batch may have "
+            f"other events: {sink.name} would keep both rows; use delivery at-least-once"
         )
-    found = [(part.options.unsteady, part.name) for part in filters if part.options.unsteady]
-    if not found:
+    unsteady = [(part.options.unsteady, part.name) for part in filters if part.options.unsteady]
+    if not unsteady:
         return None
     return (
-        f"{found[0][0]} of the filter {found[0][1]} may choose other events when a batch is "
-        f"repeated, which {sink.name} would keep beside those it has: order by __journal and __seq "
-        "too, or leave it"
+        f"{unsteady[0][0]} of the filter {unsteady[0][1]} may choose other events when a batch is "
+        f"repeated, and {sink.name} would keep both: order by __journal and __seq too, or remove it"
     )
 
 
@@ -158,8 +157,8 @@ def _multiplied(
     if not names or not sink.options.one_row_an_event:
         return None
     return (
-        f"{names[0]} makes several rows of an event, of which {sink.name} with these options would "
-        "keep one: take other options, or another sink"
+        f"{names[0]} makes several rows of an event, and {sink.name} with these options keeps only "
+        "one of them: use other options, or another sink"
     )
 
 
@@ -190,23 +189,23 @@ def unsteady_places(
         columns = after
     for number, sink in enumerate(where.segment.sinks):
         path = f"{where.path}sinks[{number}].{sink.name}"
-        for one in (sink, *sink.options.members):
-            for column in one.options.placed_by:
+        for member in (sink, *sink.options.members):
+            for column in member.options.placed_by:
                 if column in looked_up:
-                    yield path, one, column
+                    yield path, member, column
     for inner in where.parts():
         yield from unsteady_places(inner, columns, looked_up)
 
 
 def _looked_up_behind(
-    part: Component[FilterOptions], before: Columns, after: Columns, known: frozenset[str]
+    part: Component[FilterOptions], before: Columns, after: Columns, looked_up: frozenset[str]
 ) -> frozenset[str]:
     """The looked up columns after a filter; unclear ones count."""
     options: FilterOptions = part.options
-    reads = options.reads_any or mentions(f"{options!r} {part.when}", known)
-    if not (options.looks_up or (known and reads)):
-        return known & after.keys()
-    made = options.looked_up(before, after, known)
+    reads = options.reads_any or mentions(f"{options!r} {part.when}", looked_up)
+    if not (options.looks_up or (looked_up and reads)):
+        return looked_up & after.keys()
+    made = options.looked_up(before, after, looked_up)
     if part.when is not None:
         made = made | options.made_again()
-    return (known | made) & after.keys()
+    return (looked_up | made) & after.keys()

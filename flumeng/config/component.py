@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_origin
 
-from flumeng.config.kinds import EVENT, Columns, either
+from flumeng.config.column_kinds import EVENT, Columns, either
 from flumeng.platform.options.locations import InStore
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.problems import nearest
@@ -182,7 +182,7 @@ class OutsideJournal(Declared):
     """Options of a journal in another system."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Its location, in a few words."""
         raise NotImplementedError
 
@@ -261,9 +261,9 @@ class FilterOptions(Declared):
         """Whether its output rows are not single events."""
         return self.multiplies or self.regroups
 
-    def looked_up(self, before: Columns, after: Columns, _known: frozenset[str], /) -> set[str]:
-        """Output columns that come from a table, or may; without unchanged ones in the last
-        argument."""
+    def looked_up(self, before: Columns, after: Columns, _earlier: frozenset[str], /) -> set[str]:
+        """Output columns that come from a table, or may; ``_earlier`` came from tables before, and
+        may be left out if unchanged."""
         return set(after.keys() - before.keys())
 
     @property
@@ -339,13 +339,13 @@ class SinkOptions(Declared):
 
 @dataclass(frozen=True)
 class Keep:
-    """How long dead letters in files are kept, and how many bytes of them; older files go."""
+    """How long dead letters in files are kept, and how many bytes of them."""
 
     days: int | None = option(
-        doc="Files that are older go.", between=(1, 36_500), example="30", default=None
+        doc="The days to keep a file.", between=(1, 36_500), example="30", default=None
     )
     bytes: int | None = option(
-        doc="Of more the oldest files go.", between=(2**20, 2**60), example="10 GiB", default=None
+        doc="The most bytes to keep.", between=(2**20, 2**60), example="10 GiB", default=None
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:

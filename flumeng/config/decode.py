@@ -36,15 +36,15 @@ _NUMBERS: Mapping[Unit | None, tuple[Callable[[str], float], str]] = {
     None: (quantities.whole_number, quantities.WHOLE_NUMBER),
 }
 SWITCH = "expected true or false"
-SECRET_REFERENCE = "expected a reference to a secret, like ${secret:NAME}, never the secret"
+SECRET_REFERENCE = "expected a reference to a secret, like ${secret:NAME}, not the secret itself"
 WHEN, ON_ERROR = "when", "on_error"
 BESIDE: Mapping[str, Mapping[str, tuple[Any, Option]]] = {
     "filters": {
         WHEN: (str, Option(doc="A condition in Spark SQL.", example='"severity <= 4"')),
-        ON_ERROR: (OnError, Option(doc="What becomes of events that the filter cannot process.")),
+        ON_ERROR: (OnError, Option(doc="The fate of events that the filter cannot process.")),
     },
     "sinks": {"isolated": (bool, Option(doc="Whether the sink is written at its own pace."))},
-    "dead_letters": {"keep": (Keep, Option(doc="How many dead letters are kept."))},
+    "dead_letters": {"keep": (Keep, Option(doc="The retention of dead letters."))},
 }
 """Options beside a component, fields of its ``Component``, by list."""
 _KINDS: Mapping[str, Kind] = {
@@ -63,11 +63,11 @@ OptionsT = TypeVar("OptionsT")
 def decode(cls: type[OptionsT], root: yaml.Node) -> OptionsT:
     """An instance of an option class. Raises ``SpecError``."""
     decoder = Decoder()
-    found = decoder.mapping(cls, root, "")
+    instance = decoder.mapping(cls, root, "")
     if decoder.problems:
         raise SpecError(decoder.problems)
-    assert isinstance(found, cls)
-    return found
+    assert isinstance(instance, cls)
+    return instance
 
 
 class Decoder:
@@ -96,20 +96,20 @@ class Decoder:
         values: dict[str, Any] = {}
         before = len(self.problems)
         for name, key, value in self._pairs(node, path):
-            place = f"{path}.{name}" if path else name
-            self.lines[place] = document.line(key)
+            option_path = f"{path}.{name}" if path else name
+            self.lines[option_path] = document.line(key)
             field = fields.get(name)
             if field is None:
                 hint = nearest(name, fields) if fields else "there are no options here"
-                self.report(key, place, f"unknown option; {hint}")
+                self.report(key, option_path, f"unknown option; {hint}")
                 continue
-            values[name] = self._value(hints[name], value, place, described(field))
+            values[name] = self._value(hints[name], value, option_path, described(field))
         choice = getattr(cls, "needs_one_of", ())
         needed = choice[:1] if values.keys().isdisjoint(choice) else ()
         for name, field in fields.items():
             if (is_required(field) or name in needed) and name not in values:
-                wanted = _wanted(hints[name], described(field))
-                self.report(node, path, f'missing "{name}": {wanted}')
+                expected = _expected(hints[name], described(field))
+                self.report(node, path, f'missing "{name}": {expected}')
         self.values[path] = values
         if len(self.problems) > before:
             return INVALID
@@ -120,9 +120,9 @@ class Decoder:
         before = len(self.problems)
         if hasattr(instance, "problems"):
             for name, message in instance.problems():
-                place = f"{path}.{name}" if path and name else path or name
-                line = self.lines.get(place) or self.lines.get(path, 1)  # it may be left out
-                self.problems.append(Problem(line, place, message))
+                option_path = f"{path}.{name}" if path and name else path or name
+                line = self.lines.get(option_path) or self.lines.get(path, 1)  # it may be left out
+                self.problems.append(Problem(line, option_path, message))
         return instance if len(self.problems) == before else INVALID
 
     def _pairs(
@@ -136,8 +136,8 @@ class Decoder:
                 continue
             name = str(key.value)
             if name in first:
-                place = f"{path}.{name}" if path else name
-                self.report(key, place, f"given twice; the first is in line {first[name]}")
+                option_path = f"{path}.{name}" if path else name
+                self.report(key, option_path, f"given twice; the first is in line {first[name]}")
                 continue
             first[name] = document.line(key)
             pairs.append((name, key, value))
@@ -185,7 +185,7 @@ class Decoder:
 
     def _list(self, hint: Any, node: yaml.Node, path: str, option: Option) -> Any:
         if not isinstance(node, yaml.SequenceNode):
-            return self._refuse(node, path, _wanted(hint, option))
+            return self._refuse(node, path, _expected(hint, option))
         (hint, _) = get_args(hint)
         if option.minimum is not None and len(node.value) < option.minimum:
             return self.report(node, path, "expected at least one entry")
@@ -222,11 +222,11 @@ class Decoder:
         name = str(name_node.value)
         entry = registry.find(kind, name)
         if entry is None:
-            known = [known.name for known in registry.entries(kind)]
-            return self.report(name_node, path, f'unknown {kind} "{name}"; {nearest(name, known)}')
-        place = f"{path}.{name}"
-        self.lines[place] = document.line(name_node)
-        decoded = self._options(entry.options_class(), name_node, options, place)
+            names = [entry.name for entry in registry.entries(kind)]
+            return self.report(name_node, path, f'unknown {kind} "{name}"; {nearest(name, names)}')
+        option_path = f"{path}.{name}"
+        self.lines[option_path] = document.line(name_node)
+        decoded = self._options(entry.options_class(), name_node, options, option_path)
         if decoded is INVALID or INVALID in beside.values():
             return INVALID
         why = decoded.unconditional if WHEN in beside else None
@@ -234,10 +234,10 @@ class Decoder:
             return self.report(node, f"{path}.{WHEN}", f"{name} takes no condition: {why}")
         if ON_ERROR in beside and not decoded.notes_errors:
             return self.report(
-                node, f"{path}.{ON_ERROR}", f"{name} fails for no event: leave {ON_ERROR} out"
+                node, f"{path}.{ON_ERROR}", f"{name} cannot fail for an event: leave {ON_ERROR} out"
             )
         component = Component(kind, name, decoded, **beside)
-        self.parts[place] = component
+        self.parts[option_path] = component
         return component
 
     def _options(
@@ -260,9 +260,9 @@ class Decoder:
         text = _scalar(node)
         choices = get_args(hint)
         if not text.strip() or (choices and text not in choices):
-            said = nearest(text, choices) if choices else ""
+            close = nearest(text, choices) if choices else ""
             return self._refuse(
-                node, path, _wanted(hint, option), f"; {said}" if "did you mean" in said else ""
+                node, path, _expected(hint, option), f"; {close}" if "did you mean" in close else ""
             )
         if option.secret and not SECRET.fullmatch(text):
             return self.report(node, path, SECRET_REFERENCE)
@@ -300,17 +300,17 @@ class Decoder:
         if not isinstance(node, yaml.MappingNode):
             return self._refuse(node, path, f"expected names with {what}, like {option.example}")
         before = len(self.problems)
-        found = {}
+        values = {}
         for name, key, value in self._pairs(node, path):
-            place = f"{path}.{name}"
-            self.lines[place] = document.line(key)
+            value_path = f"{path}.{name}"
+            self.lines[value_path] = document.line(key)
             try:
                 if option.check is not None:
                     option.check(name)
             except ValueError as error:
-                self.report(key, place, str(error))
-            found[name] = read(value, place)
-        return found if len(self.problems) == before else INVALID
+                self.report(key, value_path, str(error))
+            values[name] = read(value, value_path)
+        return values if len(self.problems) == before else INVALID
 
     def _label(self, option: Option, node: yaml.Node, path: str) -> Any:
         text = _scalar(node)
@@ -331,13 +331,13 @@ class Decoder:
             except ValueError as error:
                 return self._refuse(value, f"{path}.{name}", str(error))
         if not any(amounts.values()):
-            return self._refuse(node, path, f"expected an amount over 0, like {option.example}")
+            return self._refuse(node, path, f"expected an amount above 0, like {option.example}")
         return amounts
 
     def _refuse(
-        self, node: yaml.Node, path: str, wanted: str, hint: str = ""
+        self, node: yaml.Node, path: str, expected: str, hint: str = ""
     ) -> Literal[Invalid.INVALID]:
-        return self.report(node, path, f"{wanted}; found {document.describe(node)}{hint}")
+        return self.report(node, path, f"{expected}; found {document.describe(node)}{hint}")
 
 
 def _registered(option: Option, path: str) -> type[Any]:
@@ -357,14 +357,14 @@ def _beside(path: str) -> Mapping[str, tuple[Any, Option]]:
 
 def _alternative(hint: Any, node: yaml.Node) -> Any:
     """The member of a union that fits the node: an option class, a list, or another type."""
-    wanted = [arg for arg in get_args(hint) if arg is not type(None)]
-    listed = [arg for arg in wanted if get_origin(arg) is tuple]
+    hints = [arg for arg in get_args(hint) if arg is not type(None)]
+    listed = [arg for arg in hints if get_origin(arg) is tuple]
     if listed and isinstance(node, yaml.SequenceNode):
         return listed[0]
     mapped = isinstance(node, yaml.MappingNode)
-    classes = [arg for arg in wanted if dataclasses.is_dataclass(arg) or is_component(arg)]
-    suited = (arg for arg in wanted if (arg in classes) is mapped)
-    return next(suited, wanted[0])
+    classes = [arg for arg in hints if dataclasses.is_dataclass(arg) or is_component(arg)]
+    suited = (arg for arg in hints if (arg in classes) is mapped)
+    return next(suited, hints[0])
 
 
 def _scalar(node: yaml.Node) -> str:
@@ -374,7 +374,7 @@ def _scalar(node: yaml.Node) -> str:
     return str(node.value)
 
 
-def _wanted(hint: Any, option: Option) -> str:
+def _expected(hint: Any, option: Option) -> str:
     origin = get_origin(hint)
     if origin is Literal:
         return f"expected one of {', '.join(get_args(hint))}"

@@ -132,7 +132,7 @@ def _check_bounds(root: yaml.Node, max_nodes: int) -> None:
         node, depth = pending.pop()
         count += 1
         if depth > MAX_DEPTH or count > max_nodes:
-            raise SpecError([Problem(line(node), "", "aliases unfold too far: write them out")])
+            raise SpecError([Problem(line(node), "", "aliases expand too far: write them out")])
         if not node.tag.startswith(_TAGS) or "python" in node.tag:
             raise SpecError([Problem(line(node), "", f"tags are not allowed: {node.tag}")])
         if isinstance(node, yaml.MappingNode):
@@ -156,8 +156,8 @@ def list_node(items: Iterable[yaml.Node]) -> yaml.SequenceNode:
 
 def put(node: yaml.Node, key: str, value: yaml.Node) -> None:
     """Set an entry of a mapping in its place, or at the end."""
-    for place, (known, _) in enumerate(node.value):
-        if known.value == key:
-            node.value[place] = (known, value)
+    for index, (name, _) in enumerate(node.value):
+        if name.value == key:
+            node.value[index] = (name, value)
             return
     node.value.append((scalar(key), value))

@@ -18,6 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from flumeng.config import functions, sql_patterns, sql_text
+from flumeng.config.column_kinds import Columns, Kind, require_new
 from flumeng.config.functions import (
     ATOMIC,
     BINARY,
@@ -30,7 +31,6 @@ from flumeng.config.functions import (
     VOID,
     Literal,
 )
-from flumeng.config.kinds import Columns, Kind, require_new
 from flumeng.config.sql_text import MAX_DEPTH, TextError
 from flumeng.platform.options.problems import nearest
 
@@ -59,9 +59,9 @@ _INTO: Mapping[str, frozenset[str]] = {
 
 def check_condition(text: str, columns: Columns) -> None:
     """Raises ValueError unless ``text`` is a condition over ``columns``."""
-    found = Reader(columns).kind(sql_text.parse(text))
-    if found.name != BOOLEAN:
-        raise ValueError(f"expected a condition, and this is a {found.name}")
+    kind = Reader(columns).kind(sql_text.parse(text))
+    if kind.name != BOOLEAN:
+        raise ValueError(f"expected a condition, but this is a {kind.name}")
 
 
 def chosen(text: str, columns: Columns) -> dict[str, Kind]:
@@ -96,13 +96,13 @@ class Reader:
     def kind(self, node: Any, depth: int = 0) -> Kind:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
-        found = self._kind(node, depth + 1)
-        if found.growth > MAX_GROWTH:
+        kind = self._kind(node, depth + 1)
+        if kind.growth > MAX_GROWTH:
             raise ValueError(
-                f"a value may become {found.growth} times as large as the event: "
-                f"{MAX_GROWTH} times is the most"
+                f"a value may grow to {kind.growth} times the size of the event: at most "
+                f"{MAX_GROWTH} times is allowed"
             )
-        return found
+        return kind
 
     def _kind(self, node: Any, depth: int) -> Kind:
         if isinstance(node, exp.Paren):
@@ -135,9 +135,9 @@ class Reader:
         if isinstance(node, exp.In) and set(given(node)) == {"this", "expressions"}:
             value = self._value(node.this, depth)
             for other in node.expressions:
-                self._compare(value, found := self._value(other, depth))
-                if {value.name, found.name} in ({TEXT, BINARY}, {TEXT, BOOLEAN}):
-                    raise ValueError(f"a {value.name} is not in a list with a {found.name}")
+                self._compare(value, entry := self._value(other, depth))
+                if {value.name, entry.name} in ({TEXT, BINARY}, {TEXT, BOOLEAN}):
+                    raise ValueError(f"a {value.name} cannot be in a list with a {entry.name}")
             return Kind(BOOLEAN, growth=0)
         if isinstance(node, exp.Between) and set(given(node)) == {"this", "low", "high"}:
             value = self._value(node.this, depth)
@@ -213,10 +213,10 @@ class Reader:
                 self.require(BOOLEAN, part, depth)
         return Kind(BOOLEAN, growth=0)
 
-    def require(self, wanted: str, node: Any, depth: int) -> None:
-        found = self.kind(node, depth)
-        if found.name not in (wanted, VOID):
-            raise ValueError(f"expected a {wanted}, and {shown(node)} is a {found.name}")
+    def require(self, expected: str, node: Any, depth: int) -> None:
+        kind = self.kind(node, depth)
+        if kind.name not in (expected, VOID):
+            raise ValueError(f"expected a {expected}, but {shown(node)} is a {kind.name}")
 
     def _value(self, node: Any, depth: int) -> Kind:
         """An operand that has to bind more tightly than NOT, AND and comparisons."""
@@ -230,7 +230,7 @@ class Reader:
             len(names) == 1 or VOID in names or TEXT in names or frozenset(names) in _COMPARABLE
         ):
             return
-        raise ValueError(f"a {left.name} is not compared with a {right.name}: CAST one")
+        raise ValueError(f"cannot compare a {left.name} with a {right.name}: CAST one")
 
     def _sum(self, node: exp.Expr, depth: int) -> Kind:
         kinds = {self._number(part, depth) for part in (node.this, node.expression)}
@@ -238,16 +238,16 @@ class Reader:
         return Kind(INTEGER if whole else FRACTION, growth=0)
 
     def _number(self, node: Any, depth: int) -> str:
-        found = self._value(node, depth).name
-        if found not in (INTEGER, FRACTION, TEXT):
-            raise ValueError(f"expected a number, and {shown(node)} is a {found}")
-        return FRACTION if found == TEXT else found
+        kind = self._value(node, depth).name
+        if kind not in (INTEGER, FRACTION, TEXT):
+            raise ValueError(f"expected a number, but {shown(node)} is a {kind}")
+        return FRACTION if kind == TEXT else kind
 
     def _is(self, node: exp.Is, depth: int) -> Kind:
         self_kind = self._value(node.this, depth)
         if isinstance(node.expression, exp.Boolean):
             if self_kind.name not in (BOOLEAN, VOID):
-                raise ValueError(f"expected a {BOOLEAN}, and this is a {self_kind.name}")
+                raise ValueError(f"expected a {BOOLEAN}, but this is a {self_kind.name}")
         elif not isinstance(node.expression, exp.Null):
             raise TextError(f"not allowed in expressions: {shown(node)}")
         return Kind(BOOLEAN, growth=0)
@@ -270,24 +270,24 @@ class Reader:
         into = _kind_of_cast(node.to)
         more = set(given(node)) - {"this", "to", "safe"}
         if more or (of.name != VOID and of.name not in _INTO[into]):
-            raise ValueError(f"a {of.name} is not cast to {into}")
+            raise ValueError(f"cannot cast a {of.name} to {into}")
         return Kind(into, growth=max(of.growth, 1) if into in (TEXT, BINARY) else 0)
 
     def _case(self, node: exp.Case, depth: int) -> Kind:
         of = self._value(node.this, depth) if node.this else None
-        found = []
+        kinds = []
         for branch in node.args["ifs"]:
             if of is None:
                 self.require(BOOLEAN, branch.this, depth)
             else:
                 self._compare(of, self._value(branch.this, depth))
-            found.append(self.kind(branch.args["true"], depth))
+            kinds.append(self.kind(branch.args["true"], depth))
         if node.args.get("default") is not None:
-            found.append(self.kind(node.args["default"], depth))
-        if not found:
+            kinds.append(self.kind(node.args["default"], depth))
+        if not kinds:
             raise ValueError("expected CASE WHEN ... THEN ... END")
-        growth = max(kind.growth for kind in found)
-        return Kind(functions.common([kind.name for kind in found]), growth=growth)
+        growth = max(kind.growth for kind in kinds)
+        return Kind(functions.common([kind.name for kind in kinds]), growth=growth)
 
     def _call(self, node: exp.Anonymous, depth: int) -> Kind:
         name = node.this if isinstance(node.this, str) else ""
@@ -348,7 +348,7 @@ def _kind_of_cast(node: exp.DataType) -> str:
     text = node.sql(dialect="spark")
     match = _CASTS.fullmatch(text)
     if match is None:
-        raise ValueError(f"nothing is cast to {text} here")
+        raise ValueError(f"CAST to {text} is not allowed")
     if match["digits"] and not int(match["scale"] or 0) <= int(match["digits"]) <= 38:
         raise ValueError("a decimal has at most 38 digits")
     return _ATOMIC_TYPES[text.lower().partition("(")[0]]

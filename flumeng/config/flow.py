@@ -29,13 +29,13 @@ class JournalEncryption:
     node sends them to their readers. A key is 32 random bytes as hexadecimal digits or base64, as
     `openssl rand -hex 32` prints them.
 
-    A flow with another `key` goes on in new journals; the old key has to be one of `previous_keys`
-    until they are read, or the flow's sources stop. Data kept beside events, such as how far each
-    file is read, is not encrypted.
+    After a change of `key` the flow starts new journals. Keep the old key in `previous_keys` until
+    the old journals are read, or the flow's sources stop. Positions that are kept beside events,
+    such as how far each file is read, are not encrypted.
 
     With `durability: replicated` events travel to their replicas encrypted. A node needs the
-    secrets in order to receive events of the flow, or to lead a journal in the place of a node that
-    is gone; to hold a replica it needs none.
+    secrets to receive events of the flow, or to lead a journal instead of a node that is gone; to
+    hold a replica it needs none.
     """
 
     key: str = option(
@@ -80,20 +80,20 @@ class IngestPlace:
 
 @dataclass(frozen=True)
 class TaskRange:
-    """As many collect tasks as the events need. The flow's discovery task decides about the number,
-    by how late the events are and how many come; so this is for sources that have one (`kafka`).
-    `flumeng flow show` tells its last decisions, each with its reason."""
+    """As many collect tasks as the events need. The flow's discovery task decides the number, by
+    the lag and the rate of events; so this is for sources that have one (`kafka`). `flumeng flow
+    show` lists its last decisions with their reasons."""
 
     max: int = option(
-        doc="Never more tasks than this, nor more than there are partitions.",
+        doc="The most tasks; never more than there are partitions.",
         between=(1, 100_000),
         example="8",
     )
-    min: int = option(doc="Never fewer tasks than this.", between=(1, 100_000), default=1)
+    min: int = option(doc="The fewest tasks.", between=(1, 100_000), default=1)
     lag_seconds: float = option(
-        doc="The oldest event may be this old beyond `batch.seconds`; three times `batch.seconds` "
-        "when that is more. When it has been half as old for a minute and will not catch up by "
-        "itself, tasks are added.",
+        doc="The allowed age of the oldest event beyond `batch.seconds`; three times "
+        "`batch.seconds` when that is more. Tasks are added after a minute above half of it, "
+        "unless the flow catches up by itself.",
         between=(1, 86_400),
         default=60.0,
     )
@@ -116,7 +116,7 @@ class CollectPlace:
         factory=dict,
     )
     tasks: int | TaskRange | None = option(
-        doc="Over how many tasks the flow's journals are spread, or other partitions; more when "
+        doc="The number of tasks that share the flow's journals, or other partitions; more when "
         "one would read more than 5,000. With `{min, max, lag_seconds}` as many as the events "
         "need. When not given, one for each 16 partitions or 2 lanes of objects, and no more than "
         "there are nodes: the number grows when it should be twice as large, and shrinks at a "
@@ -125,12 +125,12 @@ class CollectPlace:
         default=None,
     )
     weight: Mapping[str, float] = option(
-        doc="What it costs to read one journal, in the dimensions in which nodes declare capacity.",
+        doc="The cost of reading one journal, in the dimensions in which nodes declare capacity.",
         example="{slots: 1, mb_per_second: 4}",
         factory=lambda: {"slots": 1.0},
     )
     per_node: int = option(
-        doc="At most so many of the flow's tasks on one node; 0 for any number.",
+        doc="The most tasks of the flow on one node; 0 for any number.",
         between=(0, 100_000),
         default=0,
     )
@@ -139,9 +139,9 @@ class CollectPlace:
         default="load",
     )
     replicas: int = option(
-        doc="So many nodes are ready for each task: its own, and the others as warm standbys with "
-        "Spark running, in other zones where there are any. A standby takes over when the task's "
-        "node is lost or drained, and counts against no capacity.",
+        doc="The number of nodes ready for each task: its own, and the others as warm standbys "
+        "with Spark running, in other zones where there are any. A standby takes over when the "
+        "task's node is lost or drained. It uses no capacity.",
         between=(1, 10),
         default=1,
     )
@@ -160,23 +160,23 @@ class Rollout:
     """How a new revision reaches the flow's tasks. Without it, all take it at once."""
 
     canary: int = option(
-        doc="So many tasks of each kind (ingest, collect) take it first.",
+        doc="The number of tasks of each kind (ingest, collect) that take it first.",
         between=(1, 1000),
         default=1,
     )
     max_parallel: int = option(
-        doc="When the canary runs it, so many others take it at once.",
+        doc="After the canary, the number of tasks that take it at the same time.",
         between=(1, 100_000),
         default=1,
     )
     settle_seconds: float = option(
-        doc="How long a task must have run it without failing before that counts.",
+        doc="How long a task must run it without a failure to count as updated.",
         between=(0, 86_400),
         default=10.0,
     )
     deadline_seconds: float = option(
-        doc="When no task makes progress for so long, beyond `settle_seconds`, the flow goes back; "
-        "0: the rollout waits, and says so.",
+        doc="Without progress of any task for this long, beyond `settle_seconds`, the flow rolls "
+        "back; 0: the rollout waits, and reports it.",
         between=(0, 604_800),
         default=600.0,
     )
@@ -193,17 +193,17 @@ class Batch:
         default=None,
     )
     events: int = option(
-        doc="No batch is larger than this.", between=(1, 1_000_000_000), default=2_000_000
+        doc="The most events in a batch.", between=(1, 1_000_000_000), default=2_000_000
     )
     bytes: int | None = option(
-        doc="No batch is about larger than this, as its events are read, by what the events of the "
-        "batches before it had. A batch that has so much waits no longer.",
+        doc="The approximate size limit of a batch as it is read, by the size of the events in the "
+        "batches before it. A batch of this size waits no longer.",
         between=(2**16, 2**40),
         default=None,
     )
     timeout_seconds: float = option(
-        doc="A batch that is not written by then is given up, and those behind it with it; the "
-        "task says so, and tries again with twice the time, up to 600 s.",
+        doc="A batch that is not written in this time is given up, with those after it. The task "
+        "reports it, and tries again with twice the time, up to 600 s.",
         between=(1, 86_400),
         default=60.0,
     )
@@ -211,10 +211,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Lag:
-    """How late the flow's events may be before `flumeng status` says so."""
+    """How late the flow's events may be before `flumeng status` reports it."""
 
     seconds: float = option(
-        doc="The oldest event that is not in the sinks may be this old; three times "
+        doc="The allowed age of the oldest event that is not in the sinks; three times "
         "`batch.seconds` when that is more.",
         between=(1, 366 * 86_400),
         default=300.0,
@@ -226,24 +226,24 @@ class JournalOptions:
     """How the flow's journals are kept. Each ingest worker of a node has one of its own."""
 
     max_bytes: int | None = option(
-        doc="At this size a journal takes nothing more, and senders wait, until events are acked. "
-        "When not given, 16 GiB, or 64 MiB with `durability: memory`.",
+        doc="At this size a journal takes no more events, and senders wait, until events are "
+        "acked. When not given, 16 GiB, or 64 MiB with `durability: memory`.",
         between=(2**24, 2**50),
         default=None,
     )
     retain_seconds: float = option(
-        doc="Acked events are kept for this long, to be read again; never at the cost of new ones. "
+        doc="Acked events are kept for this long, to be read again; new events take precedence. "
         "With neither this nor `retain_bytes` they are not kept.",
         between=(0, 366 * 86_400),
         default=0.0,
     )
     retain_bytes: int = option(
-        doc="No more acked events than this are kept; 0 sets no limit to `retain_seconds`.",
+        doc="The most bytes of acked events to keep; 0 sets no limit to `retain_seconds`.",
         between=(0, 2**50),
         default=0,
     )
     group_seconds: float = option(
-        doc="How long the first event of a group waits for company before they are synced.",
+        doc="How long the first event of a group waits for others before they are synced.",
         between=(0, 1),
         default=0.002,
     )
@@ -261,7 +261,7 @@ class JournalOptions:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.kafka is not None and self.encryption is not None:
-            yield "encryption", "expected a journal on the disks of nodes, this one is in Kafka"
+            yield "encryption", "only journals on the disks of nodes are encrypted: leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,19 +277,19 @@ class FlowSpec:
         example='[tail: {paths: ["/var/log/app/*.log"]}]',
     )
     labels: Mapping[str, str] = option(
-        doc="By these, commands that are for many flows choose (`flow pause --label team=web`).",
+        doc="Labels by which commands select flows (`flow pause --label team=web`).",
         example="{team: web}",
         factory=dict,
     )
     place: Place = option(doc="Which nodes do the work.", default=Place())
     durability: Durability = option(
-        doc="What an event is before its sender is answered: synced to the node's disk (`disk`), "
+        doc="Where an event is when its sender is answered: synced to the node's disk (`disk`), "
         "written to it and synced about a second later (`spill`), held in memory (`memory`), or "
         "synced to the disks of several nodes (`replicated`).",
         default="disk",
     )
     replicas: Replicas = option(
-        doc="On which nodes the events are, with `durability: replicated`.", default=Replicas()
+        doc="The replicas of journals with `durability: replicated`.", default=Replicas()
     )
     journal: JournalOptions = option(
         doc="How the flow's journals are kept.", default=JournalOptions()
@@ -304,9 +304,9 @@ class FlowSpec:
         default=None,
     )
     filters: tuple[Component[FilterOptions], ...] = option(
-        doc="What happens to events, in order. Beside a filter `when: CONDITION` (Spark SQL) says "
-        "which events it is for; all others pass it by, and have null in the columns it adds. "
-        "`on_error: keep, drop or dead-letter` says what becomes of events that it cannot process.",
+        doc="The filters of the flow, in order. Beside a filter, `when: CONDITION` (Spark SQL) "
+        "selects its events; all others bypass it, and have null in the columns it adds. "
+        "`on_error: keep, drop or dead-letter` is the fate of events that it cannot process.",
         default=(),
     )
     sinks: tuple[Component[SinkOptions], ...] = option(
@@ -318,8 +318,8 @@ class FlowSpec:
         default=(),
     )
     branches: tuple[Branch, ...] = option(
-        doc="Ways for some of the events, behind the filters, each with a condition, filters and "
-        "sinks of its own.",
+        doc="Branches for some of the events, after the filters, each with a condition, filters "
+        "and sinks of its own.",
         minimum=1,
         default=(),
     )
@@ -327,16 +327,16 @@ class FlowSpec:
         doc="A sink for the events that a sink refuses for good, or that a filter with `on_error: "
         "dead-letter` cannot process, with `dead_reason`, `dead_place`, `dead_revision` and "
         "`dead_time`, in the same commit as all others. Without it the flow stops at an event that "
-        "a sink refuses, and says so. Beside a sink `files` in parquet or json `keep: {days: 30, "
-        "bytes: 10 GiB}`, or one of the two, says how long dead letters are kept and how many "
-        "bytes of them: older files are deleted.",
+        "a sink refuses, and reports it. Beside a sink `files` in parquet or json, `keep: {days: "
+        "30, bytes: 10 GiB}`, or one of the two, limits the age and size of dead letters: older "
+        "files are deleted.",
         example="{files: {path: /data/dead, format: json}}",
         default=None,
     )
     batch: Batch = option(doc="When collected events are written.", default=Batch())
     lag: Lag = option(doc="How late events may be before it is a problem.", default=Lag())
     rollout: Rollout | None = option(
-        doc="Give a new revision to a few tasks first, and go back when one of them fails.",
+        doc="Give a new revision to a few tasks first, and roll back when one of them fails.",
         default=None,
     )
 
@@ -349,8 +349,8 @@ class FlowSpec:
             ):
                 yield (
                     "dead_letters.keep",
-                    "expected a sink files in parquet or json with nested columns: of others the "
-                    "dead letters are deleted where they are",
+                    "expected a sink files in parquet or json with nested columns: delete other "
+                    "dead letters in their own system",
                 )
         else:
             for stage in self.stages:
@@ -401,15 +401,14 @@ class FlowSpec:
     @property
     def partitioned(self) -> tuple[Component[SourceOptions], ...]:
         """The sources with partitions found by discovery, and the journal in Kafka."""
-        found = tuple(part for part in self.sources if part.options.placing == "partitioned")
+        sources = tuple(part for part in self.sources if part.options.placing == "partitioned")
         if self.journal.kafka is None:
-            return found
-        return (*found, Component("source", "kafka", self.journal.kafka.source))
+            return sources
+        return (*sources, Component("source", "kafka", self.journal.kafka.source))
 
     @property
     def pollers(self) -> tuple[Component[Any], ...]:
-        known = (part for part in self.partitioned if part.options.poll)
-        return tuple(known)
+        return tuple(part for part in self.partitioned if part.options.poll)
 
     @property
     def by_batch(self) -> bool:

@@ -37,10 +37,10 @@ class FlowFilesError(UserError):
 def flow_files_of(paths: Sequence[Path]) -> list[Path]:
     """The files, and those in directories (.yaml or .yml, not .test.yaml), sorted. Raises
     ``UserError`` for a directory without any."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
         inside = [
             file
@@ -48,9 +48,9 @@ def flow_files_of(paths: Sequence[Path]) -> list[Path]:
             if file.suffix in SUFFIXES and Path(file.stem).suffix != ".test"
         ]
         if not inside:
-            raise UserError(f"{path}: there is no flow file in it: none ends in .yaml or .yml")
-        found += inside
-    return found
+            raise UserError(f"{path}: no file in this directory ends in .yaml or .yml")
+        files += inside
+    return files
 
 
 def read_flows(files: Sequence[Path]) -> list[FlowFile]:
@@ -61,7 +61,7 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
     for path in files:
         try:
             text = content_of(path).decode()
-            found = FlowFile(path, text, check_flow(text))
+            flow_file = FlowFile(path, text, check_flow(text))
         except OSError as error:
             problems.append((path, Problem(0, "", f"cannot be read: {error.strerror}")))
         except Unfit as error:
@@ -72,14 +72,14 @@ def read_flows(files: Sequence[Path]) -> list[FlowFile]:
         except SpecError as error:
             problems += [(path, problem) for problem in error.problems]
         else:
-            name = found.spec.flow
+            name = flow_file.spec.flow
             if name in first:
-                said = f"flow {name} is also in {first[name]}"
-                problems.append((path, Problem(0, "flow", said)))
+                message = f"flow {name} is also in {first[name]}"
+                problems.append((path, Problem(0, "flow", message)))
             if why := why_not_applied(name):
                 problems.append((path, Problem(0, "flow", why)))
             first.setdefault(name, path)
-            read.append(found)
+            read.append(flow_file)
     if problems:
         raise FlowFilesError(problems)
     return read
@@ -105,7 +105,7 @@ def _at_most(content: bytes, most_bytes: int) -> bytes:
     return content
 
 
-def _sentence(found: tuple[Path, Problem]) -> str:
-    path, problem = found
+def _sentence(located: tuple[Path, Problem]) -> str:
+    path, problem = located
     where = f"{path}:{problem.line}" if problem.line else str(path)
     return ": ".join(part for part in (where, problem.path, problem.message) if part)

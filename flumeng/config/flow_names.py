@@ -14,7 +14,7 @@ def check_flow_name(text: str) -> None:
     for word in text.split(PART):
         check_name(word)
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"expected at most {MOST_CHARACTERS} characters with the names before it")
+        raise ValueError(f"expected at most {MOST_CHARACTERS} characters in all names together")
 
 
 def part_name(flow: str, *words: str) -> str:
@@ -43,6 +43,4 @@ def beside(flow: str) -> tuple[str, ...]:
 
 def why_not_applied(flow: str) -> str:
     """Empty for a flow that a person may apply."""
-    return (
-        f"{flow} is an isolated part of flow {whole_of(flow)}: apply that" if is_part(flow) else ""
-    )
+    return f"{flow} is an isolated part: apply its flow {whole_of(flow)}" if is_part(flow) else ""

@@ -128,9 +128,9 @@ class Function:
         """The kind of a call; ``literals`` are its constants. Raises ValueError."""
         most = len(kinds) if self.repeats else len(self.parameters)
         if not self.least <= len(kinds) <= most:
-            wanted = f"{self.least}" if self.least == most else f"{self.least} to {most}"
-            wanted = f"at least {self.least}" if self.repeats else wanted
-            raise ValueError(f"{self.name} takes {wanted} arguments, not {len(kinds)}")
+            count = f"{self.least}" if self.least == most else f"{self.least} to {most}"
+            count = f"at least {self.least}" if self.repeats else count
+            raise ValueError(f"{self.name} takes {count} arguments, not {len(kinds)}")
         letters = [self.parameters[min(n, len(self.parameters) - 1)] for n in range(len(kinds))]
         for number, (letter, kind, literal) in enumerate(
             zip(letters, kinds, literals, strict=True)
@@ -170,16 +170,16 @@ class Function:
 
 def common(kinds: Sequence[str]) -> str:
     """The common kind of alternatives. Raises ValueError."""
-    found = dict.fromkeys(kind for kind in kinds if kind != VOID)
-    if not found:
+    distinct = dict.fromkeys(kind for kind in kinds if kind != VOID)
+    if not distinct:
         return VOID
-    if found.keys() <= {INTEGER, FRACTION}:
-        return FRACTION if FRACTION in found else INTEGER
-    if len(found) > 1:
-        raise ValueError(f"these have to be alike, not {' and '.join(found)}: CAST one")
-    (kind,) = found
+    if distinct.keys() <= {INTEGER, FRACTION}:
+        return FRACTION if FRACTION in distinct else INTEGER
+    if len(distinct) > 1:
+        raise ValueError(f"expected values of one kind, not {' and '.join(distinct)}: CAST one")
+    (kind,) = distinct
     if kind not in ATOMIC:
-        raise ValueError(f"a {kind} cannot be chosen from")
+        raise ValueError(f"expected plain values, not a {kind}")
     return kind
 
 
@@ -188,7 +188,7 @@ def find(name: str) -> Function | None:
 
 
 def read(signatures: str) -> dict[str, Function]:
-    found = {}
+    functions = {}
     for line in signatures.strip().splitlines():
         names, _, rest = line.partition(":")
         taken, _, result = rest.partition("->")
@@ -198,8 +198,8 @@ def read(signatures: str) -> dict[str, Function]:
         least = max(1 if parts else 0, least)
         letters = tuple(part[0] for part in parts)
         for name in names.split():
-            found[name] = Function(name, letters, least, repeats, result.strip())
-    return found
+            functions[name] = Function(name, letters, least, repeats, result.strip())
+    return functions
 
 
 def _whole(literal: Literal, least: int, most: int) -> None:
@@ -207,13 +207,13 @@ def _whole(literal: Literal, least: int, most: int) -> None:
         raise ValueError(f"expected a number from {least} to {most}")
 
 
-def _optional(literals: Sequence[Literal], place: int) -> Literal:
-    return literals[place] if len(literals) > place else None
+def _optional(literals: Sequence[Literal], index: int) -> Literal:
+    return literals[index] if len(literals) > index else None
 
 
-def _check_time_pattern(place: int) -> Callable[[Sequence[Literal]], None]:
+def _check_time_pattern(index: int) -> Callable[[Sequence[Literal]], None]:
     def check(literals: Sequence[Literal]) -> None:
-        given = _optional(literals, place)
+        given = _optional(literals, index)
         if given is not None and not TIME_PATTERN.fullmatch(str(given)):
             raise ValueError(f"expected a time pattern like 'yyyy-MM-dd HH:mm:ss', not {given!r}")
 

@@ -11,8 +11,8 @@ from flumeng.config.component import DEAD_LETTER, DROP, Component, SinkOptions
 from flumeng.config.flow import FlowSpec, JournalOptions, TaskRange
 
 SURVIVES = {
-    "disk": "survives that a process is killed and that power is lost",
-    "spill": "survives that a process is killed; a power cut may take the last second or so",
+    "disk": "survives a killed process and a power cut",
+    "spill": "survives a killed process; a power cut may take about the last second of events",
     "memory": "is lost when the ingest worker is killed, and survives an orderly stop",
     "replicated": "is on the disks of all nodes in sync, and survives while one of those is left",
 }
@@ -36,7 +36,7 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
         f"{which} {DELIVERS[spec.delivery]} (delivery {spec.delivery}).",
     ]
     if spec.pinned and spec.durability in LOSES and replayed:
-        sentences.append(f"What is lost nevertheless is read again by {', '.join(replayed)}.")
+        sentences.append(f"Lost events are read again by {', '.join(replayed)}.")
     sentences += _unprocessed(spec)
     sentences += _parting(spec)
     sentences += _apart(spec)
@@ -51,8 +51,8 @@ def promise(spec: FlowSpec) -> tuple[str, ...]:
 def _kept(spec: FlowSpec) -> Iterator[str]:
     if spec.journal.kafka is not None:
         yield (
-            f"An accepted event is in all replicas in sync of {spec.journal.kafka.place}, and is "
-            "lost when Kafka deletes it before it is read."
+            f"An accepted event is in all replicas in sync of {spec.journal.kafka.location}, and "
+            "is lost when Kafka deletes it before it is read."
         )
     elif spec.pinned:
         yield f"An accepted event {SURVIVES[spec.durability]} (durability {spec.durability})."
@@ -67,15 +67,15 @@ def _unprocessed(spec: FlowSpec) -> Iterator[str]:
 
 
 def _parting(spec: FlowSpec) -> Iterator[str]:
-    for one in spec.segments:
-        branches = one.segment.branches
+    for located in spec.segments:
+        branches = located.segment.branches
         if not branches or any(branch.when is None for branch in branches):
             continue
         names = [branch.name for branch in branches]
-        of = f"the branches of {one.name}" if one.name else "the branches"
+        of = f"the branches of {located.name}" if located.name else "the branches"
         which = f"An event that none of {of} takes ({', '.join(names)})"
-        if one.segment.sinks:
-            yield f"{which} goes into {', '.join(sink.name for sink in one.segment.sinks)} only."
+        if sinks := ", ".join(sink.name for sink in located.segment.sinks):
+            yield f"{which} goes into {sinks} only."
         else:
             yield f"{which} is dropped: a last branch with `otherwise: true` would take it."
 
@@ -83,8 +83,8 @@ def _parting(spec: FlowSpec) -> Iterator[str]:
 def _apart(spec: FlowSpec) -> Iterator[str]:
     for part in isolation.parts(spec):
         yield (
-            f"{part.path} is isolated, as the flow {part.flow}: nobody waits for it, until a "
-            "journal is full of what it has not read."
+            f"{part.path} is isolated, as the flow {part.flow}: other sinks do not wait for it "
+            "until a journal is full of events that it has not read."
         )
 
 
@@ -97,10 +97,10 @@ def _one_host(spec: FlowSpec, paths: list[str]) -> str:
     where = f"{', '.join(paths)} is on the disk of each host that collects the flow"
     once = spec.delivery == "exactly-once"
     if not all(hasattr(sink.options, "shared") for sink in spec.targets if sink.options.local):
-        return f"{where}: only one may." if once else f"{where}."
+        return f"{where}: use one host only." if once else f"{where}."
     if not once:
         return f"{where} (`shared: true` when all see the same files there)."
-    return f"{where}: only one may, unless all see the same files there (`shared: true`)."
+    return f"{where}: use one host only, or set `shared: true` if all see the same files there."
 
 
 ONCE = {
@@ -118,22 +118,22 @@ def _of_sinks(spec: FlowSpec) -> Iterator[str]:
     for name, way in how.items():
         if way == "by event" and name in unsteady:
             yield (
-                f"{name}: where an event goes depends on {unsteady[name]}, which comes from a "
-                "table; when the table has changed, an event that is written again is there twice."
+                f"{name}: events are placed by {unsteady[name]}, which comes from a table; when "
+                "the table has changed, an event that is written again is there twice."
             )
         elif way is not None and (whole or (way == "by event" and spec.delivery != "at-most-once")):
             even = "" if whole else " even so"
             yield f"{name}: each event once{even}, since {ONCE[way]}."
     for name in dict.fromkeys(s.name for s in spec.all_sinks if s.options.numbered):
-        yield f"{name}: a batch that is repeated has the number that it had, and the same events."
+        yield f"{name}: a repeated batch has the same number and the same events."
     for sink in spec.all_sinks:
         if sink.options.members:
             yield _into_one(spec, sink)
     weak = [name for name, way in how.items() if way is None]
     if weak and len(weak) < len(how):
         yield (
-            f"A flow promises what its weakest sink can: {', '.join(weak)} cannot tell what it has "
-            "had before, so exactly-once is not to be had."
+            f"Exactly-once is not possible, since {', '.join(weak)} cannot recognise events that "
+            "it already has: the weakest sink limits the flow."
         )
 
 
@@ -142,16 +142,16 @@ def _unsteady(spec: FlowSpec) -> dict[str, str]:
         return {}
     from flumeng.config import columns  # noqa: PLC0415  # loads sqlglot
 
-    found = columns.unsteady_places(Located(spec), columns.read(spec))
-    return {sink.name: column for _, sink, column in found}
+    unsteady = columns.unsteady_places(Located(spec), columns.read(spec))
+    return {sink.name: column for _, sink, column in unsteady}
 
 
 def _into_one(spec: FlowSpec, group: Component[SinkOptions]) -> str:
     names = ", ".join(part.name for part in group.options.members)
-    told = f"{group.name} ({names}): an event goes into one of them"
+    sentence = f"{group.name} ({names}): an event goes into one of them"
     if group.options.exactly_once is None and spec.delivery != "at-most-once":
-        return f"{told}; when one fails in the middle, it may be in the next one too."
-    return f"{told}."
+        return f"{sentence}; when one fails in the middle, it may be in the next one too."
+    return f"{sentence}."
 
 
 def _files_a_day(spec: FlowSpec, sinks: int) -> str:
@@ -175,18 +175,18 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if parts.get("delivery") == "exactly-once" and durability in LOSES:
         yield (
             "durability",
-            f"exactly-once delivery needs events that are never taken back: with {durability} they "
-            f"do not survive {LOSES[durability]}; use durability disk, or delivery at-least-once",
+            f"exactly-once delivery needs durable events: with {durability} they do not survive "
+            f"{LOSES[durability]}; use durability disk, or delivery at-least-once",
         )
     if "multiline" in parts and parts.get("delivery") == "at-most-once":
         yield (
             "multiline",
-            "how far a batch may be acked is known when its lines are read, and at-most-once acks "
-            "before that: use delivery at-least-once or exactly-once",
+            "at-most-once acks a batch before its lines are read, and multiline can ack it only "
+            "after that: use delivery at-least-once or exactly-once",
         )
     journal = parts.get("journal")
     if durability != "replicated" and "replicas" in parts:
-        yield "replicas", "only events with `durability: replicated` have replicas: say that too"
+        yield "replicas", "only events with `durability: replicated` have replicas: set that too"
     yield from _of_kafka(parts, components, durability, journal)
     yield from _of_queues(components)
     yield from _of_flow_source(parts, components)
@@ -196,11 +196,11 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(parts.get("place.collect.tasks"), TaskRange) and _has_no_discovery(parts):
         yield (
             "place.collect.tasks",
-            "a range is for flows with a discovery task, which sees how late they are, as those "
-            "with kafka have: give a number, or nothing for one task for each 16 journals",
+            "a range needs a discovery task, which measures the lag, as flows with kafka have: "
+            "give a number, or nothing for one task for each 16 journals",
         )
     sinks = [part for _, part in components if part.kind == "sink"]
-    grouped = {id(one) for part in sinks for one in part.options.members}
+    grouped = {id(member) for part in sinks for member in part.options.members}
     for path, component in components:
         if id(component) in grouped:
             continue
@@ -212,7 +212,7 @@ def check(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, what in claims:
             owner = taken.setdefault(what, path)
             if owner != path:
-                yield f"{path}.{name}", f"{owner} has {what} already"
+                yield f"{path}.{name}", f"{owner} already has {what}"
 
 
 def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[str, str]]:
@@ -225,7 +225,7 @@ def _of_queues(components: list[tuple[str, Component[Any]]]) -> Iterator[tuple[s
         if part.name == before.name == "objects":
             yield path, f"{first} reads objects too: give that one more paths, or make two flows"
         else:
-            yield path, f"{first} has the one work queue of this flow: make two flows"
+            yield path, f"{first} has the only work queue of this flow: make two flows"
 
 
 KAFKA = "kafka"
@@ -243,25 +243,25 @@ def _of_kafka(
         if part.kind != "source" or first.setdefault(part.name, path) == path:
             continue
         if alone := part.options.alone:
-            yield path, f"{first[part.name]} is one already: {alone}"
+            yield path, f"the flow already has {first[part.name]}: {alone}"
     if not in_kafka:
         return
     assert journal is not None
     if reader := first.get(KAFKA):
-        yield "journal.kafka", f"{reader} reads Kafka too: make a flow of each"
+        yield "journal.kafka", f"{reader} reads Kafka too: make two flows"
     if durability == "replicated":
-        yield "durability", "a journal in Kafka has the copies that its topic says: use disk"
+        yield "durability", "the topic sets the replicas of a journal in Kafka: use disk"
     elif durability != "disk":
         yield "durability", f"a journal in Kafka is as durable as disk, never {durability}"
     for name in ("max_bytes", "retain_seconds", "retain_bytes"):
         if f"journal.{name}" in parts:
-            yield f"journal.{name}", "of a journal in Kafka, the topic's own settings say that"
+            yield f"journal.{name}", "the topic's own settings limit a journal in Kafka"
     for path, part in components:
         if part.kind == "source" and part.options.keeps_place:
             yield (
                 path,
-                f"{part.name} keeps its place in a journal on disk, and not in Kafka: take it into "
-                "a flow of its own, or leave journal.kafka out",
+                f"{part.name} keeps its position in a journal on disk, not in Kafka: give it a "
+                "flow of its own, or leave journal.kafka out",
             )
 
 
@@ -270,7 +270,7 @@ def _of_flow_source(
 ) -> Iterator[tuple[str, str]]:
     readers = [path for path, part in components if part.kind == "source" and part.options.upstream]
     if readers and len(parts.get("sources", ())) > 1:
-        yield readers[0], "a flow that reads a flow has no other source: make a flow of each"
+        yield readers[0], "a flow that reads another flow has no other source: make two flows"
     for path in readers:
         if parts[path].options.upstream.flow == parts.get("flow"):
             yield f"{path}.name", "a flow cannot read itself"
@@ -283,9 +283,8 @@ def too_late(spec: FlowSpec) -> Iterator[tuple[str, str]]:
         if seconds is not None and seconds <= spec.batch_seconds:
             yield (
                 f"sources[{number}].{source.name}.ack",
-                f"a small batch gathers events for {spec.batch_seconds:g} s, so that answers after "
-                f"delivery come too late for {seconds:g} s: set a lower `batch.seconds`, or wait "
-                "longer",
+                f"a small batch gathers events for {spec.batch_seconds:g} s, but senders wait only "
+                f"{seconds:g} s for delivery: set a lower `batch.seconds`, or wait longer",
             )
 
 
@@ -300,13 +299,13 @@ def _of_delivered(
         if parts.get("delivery") == "at-most-once":
             yield (
                 f"{path}.ack",
-                "at-most-once acks before the sinks write, so nobody knows what is delivered: use "
+                "at-most-once acks before the sinks write, so it cannot confirm a delivery: use "
                 "delivery at-least-once or exactly-once, or ack: journaled",
             )
         if journal is not None and journal.kafka is not None:
             yield (
                 f"{path}.ack",
-                "of a journal in Kafka the worker does not know which offsets its events have: use "
+                "with a journal in Kafka the worker does not know the offsets of its events: use "
                 "ack: journaled, or leave journal.kafka out",
             )
 
@@ -323,20 +322,20 @@ def _delivery_problem(
     delivery, options = parts.get("delivery"), sink.options
     if delivery == "at-most-once" and options.decided(delivery):
         return (
-            f"{sink.name} knows batches by their numbers, which are given to batches that can be "
-            "repeated: use delivery at-least-once or exactly-once"
+            f"{sink.name} needs numbered batches, and only batches that can be repeated have "
+            "numbers: use delivery at-least-once or exactly-once"
         )
     if delivery != "exactly-once":
         return None
     if options.exactly_once is None and options.members:
         return (
-            "a member that fails in the middle may have a part of what the next one gets, unless "
-            "all members stage what they write, as files does: use delivery at-least-once"
+            "a member that fails in the middle may keep events that the next one gets too, unless "
+            "all members stage their output, as files does: use delivery at-least-once"
         )
     if options.exactly_once is None:
         return (
-            f"{sink.name} with these options cannot tell what it has had before, and a flow "
-            "promises no more than its weakest sink can: use delivery at-least-once"
+            f"{sink.name} with these options cannot recognise events that it already has, as "
+            "exactly-once needs: use delivery at-least-once"
         )
     looks_up = any(
         part.options.looks_up
@@ -345,8 +344,8 @@ def _delivery_problem(
     )
     if looks_up and options.cut_by_content:
         return (
-            f"{sink.name} cuts a batch by what is in its events, and a table that was read again "
-            "changes that in a repeat: use delivery at-least-once, or no table"
+            f"{sink.name} cuts a batch by the content of its events, and a table that was read "
+            "again changes that in a repeat: use delivery at-least-once, or no table"
         )
     return None
 

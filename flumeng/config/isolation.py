@@ -58,14 +58,14 @@ def _parts(segment: Segment, words: tuple[str, ...], steps: tuple[int, ...]) -> 
 
 
 def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
-    found = parts(spec)
-    if not found:
+    isolated = parts(spec)
+    if not isolated:
         return
     taken: dict[str, Part] = {}
-    for part in found:
+    for part in isolated:
         where = f"{part.path}.{ISOLATED}"
         if part.flow in taken:
-            yield where, _said_twice(part, taken[part.flow])
+            yield where, _same_name(part, taken[part.flow])
         taken.setdefault(part.flow, part)
         try:
             check_flow_name(part.flow)
@@ -75,22 +75,22 @@ def problems(spec: FlowSpec) -> Iterator[tuple[str, str]]:
         if all(sink.isolated for sink in segment.sinks) and all(
             branch.isolated for branch in segment.branches
         ):
-            yield path or f"{found[0].path}.{ISOLATED}", _left_empty(path)
+            yield path or f"{isolated[0].path}.{ISOLATED}", _left_empty(path)
     if not all(part.options.upstream for part in spec.partitioned):
         yield (
-            f"{found[0].path}.{ISOLATED}",
-            "what Kafka keeps every flow reads at its own pace: make another flow that reads the "
-            "same topics",
+            f"{isolated[0].path}.{ISOLATED}",
+            "every flow reads Kafka at its own pace: make another flow that reads the same topics "
+            "instead",
         )
     if spec.rollout is not None:
         yield (
             "rollout",
-            "while some tasks run the revision before, what becomes isolated would go both ways: "
-            "leave rollout out",
+            "a rollout would write events of a newly isolated part twice, by tasks of both "
+            "revisions: leave rollout out",
         )
 
 
-def _said_twice(part: Part, other: Part) -> str:
+def _same_name(part: Part, other: Part) -> str:
     return (
         f"{other.path} would be the flow {part.flow} too: put it into a branch with a name of its "
         "own"
@@ -100,7 +100,7 @@ def _said_twice(part: Part, other: Part) -> str:
 def _left_empty(path: str) -> str:
     if not path:
         return "all sinks and branches are isolated, and one has to stay: leave `isolated` out"
-    return "all that is in it is isolated, and one has to stay: say `isolated` of the branch alone"
+    return "all sinks and branches in it are isolated: set `isolated` for the branch alone"
 
 
 def _segments(segment: Segment, path: str) -> Iterator[tuple[str, Segment]]:
@@ -128,14 +128,14 @@ def part_text(root: yaml.Node, spec: FlowSpec, part: Part) -> str:
 
 def together(node: yaml.Node) -> yaml.Node:
     """A flow or branch without isolation."""
-    said = document.items(node)
+    entries = document.items(node)
     inner = {"sinks": _plain, "branches": lambda branch: _plain(together(branch))}
     return _with(
         node,
         {
-            key: document.list_node(map(change, said[key].value))
+            key: document.list_node(map(change, entries[key].value))
             for key, change in inner.items()
-            if key in said
+            if key in entries
         },
     )
 
@@ -175,7 +175,7 @@ def _kept(node: yaml.Node, segment: Segment) -> yaml.Node:
     return _with(
         node,
         {
-            "sinks": _some(node, "sinks", sinks, lambda one: one) if sinks else None,
+            "sinks": _some(node, "sinks", sinks, lambda sink: sink) if sinks else None,
             "branches": document.list_node(branches) if branches else None,
             ISOLATED: None,
         },
@@ -188,7 +188,7 @@ def _alone(
     """A branch with only those siblings that ``stay``."""
     if not branch.otherwise or len(stay) == len(siblings):
         return node
-    others = [one.when for one in siblings if one.when is not None]
+    others = [sibling.when for sibling in siblings if sibling.when is not None]
     return _with(
         node, {"otherwise": None, "when": document.scalar(none_of(others)) if others else None}
     )
@@ -196,13 +196,13 @@ def _alone(
 
 def none_of(conditions: Sequence[str]) -> str:
     """The negation of all conditions, true also for null, in terms that Arrow computes too."""
-    return " AND ".join(f"(NOT ({one}) OR ({one}) IS NULL)" for one in map(str.strip, conditions))
+    return " AND ".join(f"(NOT ({c}) OR ({c}) IS NULL)" for c in map(str.strip, conditions))
 
 
 def without_dead_letters(entry: yaml.Node) -> yaml.Node:
     """A filter that drops events for which another flow writes dead letters."""
-    said = document.items(entry).get("on_error")
-    if said is None or said.value != DEAD_LETTER:
+    on_error = document.items(entry).get("on_error")
+    if on_error is None or on_error.value != DEAD_LETTER:
         return entry
     return _with(entry, {"on_error": document.scalar(DROP)})
 
@@ -212,8 +212,8 @@ def _plain(entry: yaml.Node) -> yaml.Node:
 
 
 def _inner(node: yaml.Node, key: str, number: int) -> yaml.Node:
-    found: yaml.Node = document.items(node)[key].value[number]
-    return found
+    entry: yaml.Node = document.items(node)[key].value[number]
+    return entry
 
 
 def _some(
@@ -226,15 +226,15 @@ def _with(mapping: yaml.Node, values: Mapping[str, yaml.Node | None]) -> yaml.No
     """A copy with other values, in place or last; None removes. A name alone is unchanged."""
     if not isinstance(mapping, yaml.MappingNode):
         return mapping
-    known = {str(key.value): (key, value) for key, value in mapping.value}
+    pairs = {str(key.value): (key, value) for key, value in mapping.value}
     for name, value in values.items():
         if value is None:
-            known.pop(name, None)
+            pairs.pop(name, None)
         else:
-            known[name] = (known[name][0] if name in known else document.scalar(name), value)
+            pairs[name] = (pairs[name][0] if name in pairs else document.scalar(name), value)
     return yaml.MappingNode(
         mapping.tag,
-        list(known.values()),
+        list(pairs.values()),
         mapping.start_mark,
         mapping.end_mark,
         flow_style=mapping.flow_style,

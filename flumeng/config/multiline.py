@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flumeng.config.traces import TRACES
+from flumeng.config.stack_traces import TRACES
 from flumeng.platform.options.option import option
 from flumeng.platform.options.patterns import check_re2
 
@@ -29,64 +29,63 @@ def check_names(text: str) -> None:
 
 @dataclass(frozen=True)
 class Multiline:
-    """Lines that belong together become one event before all filters: its body has the lines with
-    newlines between them, and all else is that of its first line. Attributes: `lines`, how many it
-    has, and `multiline_closed` when it ends for another reason than that the next one begins.
+    """Joins lines that belong together to one event, before all filters. Its body has the lines
+    with newlines between them; its other columns are those of the first line. The attribute `lines`
+    counts them. `multiline_closed` has the reason when it did not end with the start of the next.
 
     One of `starts`, `continues` and `preset` says which lines belong together. With `container`
-    they see the messages that a container has written, and without one of them each message is an
-    event.
+    they apply to the messages of a container, and without one of them each message is an event.
     """
 
     container: Container | None = option(
-        doc="`cri` (containerd, CRI-O), `docker` (its `json-file`) or `auto` (each line is one of "
-        "both): lines are unwrapped, and the pieces of a long message joined, before all else. The "
-        "body is the message, `ts` the time that the runtime has noted, and `attrs['stream']` is "
-        "`stdout` or `stderr`, which are told apart. Any other line stays as it is, with the "
-        "reason in `attrs['parse_error']`.",
+        doc="`cri` (containerd, CRI-O), `docker` (its `json-file`) or `auto` (either, line by "
+        "line): unwraps lines, and joins the pieces of a long message, before all else. The body "
+        "is the message, `ts` the runtime's time, and `attrs['stream']` is `stdout` or `stderr`, "
+        "which are separate streams. Any other line stays as it is, with the reason in "
+        "`attrs['parse_error']`.",
         default=None,
     )
 
     starts: str | None = option(
-        doc="A regular expression (RE2) that is found in the first line of each event, and in no "
+        doc="A regular expression (RE2) that matches in the first line of each event, and in no "
         "other; `^` is the beginning of a line.",
         check=check_re2,
         example="'^\\d{4}-\\d{2}-\\d{2} '",
         default=None,
     )
     continues: str | None = option(
-        doc="A regular expression (RE2) that is found in each line that goes on with the event of "
-        "the line before, and in no other.",
+        doc="A regular expression (RE2) that matches in each line that continues the event of the "
+        "line before, and in no other.",
         check=check_re2,
         example="'^\\s'",
         default=None,
     )
     preset: Preset | None = option(
         doc="`java`, `python`, `go`, `dotnet`, `ruby` or `rust`: the lines of a stack trace of "
-        "this language belong together, and to the line of the log before it.",
+        "this language belong together, and to the log line before it.",
         default=None,
     )
     key: tuple[str, ...] = option(
-        doc="By these columns and attributes streams of lines are told apart: lines of two streams "
-        "are never joined. When not given: `host`, `source`, `path`, `peer` and `command`, so that "
-        "each file, connection and command is a stream.",
+        doc="The columns and attributes that identify a stream: lines of two streams are never "
+        "joined. When not given: `host`, `source`, `path`, `peer` and `command`, so that each "
+        "file, connection and command is a stream.",
         between=(1, 10),
         check=check_names,
         example="[path]",
         default=KEY,
     )
     timeout_seconds: float = option(
-        doc="A line that came later than this after the one before it begins another event. So "
-        "long the newest event of each stream waits, and about as much is read again with each "
-        "batch. The rest of a container's message is waited for a minute, if this is less.",
+        doc="A line that came later than this after the one before it begins another event. The "
+        "newest event of each stream waits this long, and about as much is read again with each "
+        "batch. For the rest of a container's message it is at least a minute.",
         between=(0.1, 600),
         default=5.0,
     )
     max_lines: int = option(
-        doc="No event has more lines; what follows are others.", between=(2, 100_000), default=500
+        doc="The most lines of an event; more begin another.", between=(2, 100_000), default=500
     )
     max_bytes: int = option(
-        doc="No event of several lines is larger; what follows are others.",
+        doc="The most bytes of an event of several lines; the next line begins another.",
         between=(1024, 2**26),
         default=2**20,
     )
@@ -98,11 +97,11 @@ class Multiline:
         if not given and self.container is None:
             yield (
                 "",
-                "expected one of starts, continues, preset and container: which lines belong "
-                "together?",
+                "expected starts, continues, preset or container, which say which lines belong "
+                "together",
             )
         for name in given[1:]:
-            yield name, f"{given[0]} says already which lines belong together: give one of them"
+            yield name, f"{given[0]} already says which lines belong together: remove one of them"
 
     @property
     def messages_alone(self) -> bool:
@@ -113,9 +112,9 @@ class Multiline:
     def digest(self) -> str:
         """Changes when lines are joined differently."""
         pattern = self.pattern if self.preset is None else (repr(TRACES[self.preset]), True)
-        said = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
-        said += [] if self.container is None else [self.container]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        options = [*pattern, self.key, self.timeout_seconds, self.max_lines, self.max_bytes]
+        options += [] if self.container is None else [self.container]
+        return hashlib.sha256(json.dumps(options).encode()).hexdigest()[:16]
 
     @property
     def pattern(self) -> tuple[str, bool]:

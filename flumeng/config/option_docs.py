@@ -70,8 +70,7 @@ def _leaf_types(hint: Any) -> Iterator[type[Any]]:
 
 def _value(hint: Any, option: Option) -> str:
     if get_origin(hint) in UNIONS:
-        wanted = [arg for arg in get_args(hint) if arg is not type(None)]
-        return ", or ".join(_value(arg, option) for arg in wanted)
+        return ", or ".join(_value(arg, option) for arg in get_args(hint) if arg is not type(None))
     if get_origin(hint) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(hint))
     if get_origin(hint) is tuple:

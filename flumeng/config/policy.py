@@ -96,7 +96,7 @@ def check_subscribed(text: str) -> None:
 
 def check_bound(text: str) -> None:
     if not text or _WILDCARDS & set(text.removesuffix("*")):
-        raise ValueError("expected a text, or the beginning of one with a * behind it")
+        raise ValueError("expected a text, or the beginning of one with a * after it")
 
 
 def check_conf_bound(text: str) -> None:
@@ -107,8 +107,8 @@ def check_conf_bound(text: str) -> None:
 @dataclass(frozen=True)
 class SparkBounds:
     """Limits of the cluster's settings of Spark on this node: its collector runs the programs that
-    they name. An entry that ends in `*` stands for all that begin so, with the symlinks of
-    directories resolved; a path with `..` begins with none."""
+    they name. An entry that ends in `*` stands for all texts that begin with it, with the symlinks
+    of directories resolved; it never stands for a path with `..`."""
 
     masters: tuple[str, ...] = option(
         doc="The masters that may be used, besides those of the node's own host.",
@@ -129,14 +129,14 @@ class SparkBounds:
         default=(),
     )
     python: tuple[str, ...] = option(
-        doc="The Pythons that executors may run; `python3` may always be.",
+        doc="The Pythons that executors may run; `python3` is always allowed.",
         check=check_bound,
         example='["/opt/data/bin/python3"]',
         default=(),
     )
     conf: tuple[str, ...] = option(
-        doc="The further settings that may be made. Those that name classes, options of Java or "
-        "files can run anything.",
+        doc="The further settings of Spark that are allowed. Those that name classes, options of "
+        "Java or files can run anything.",
         check=check_conf_bound,
         default=(
             "spark.default.parallelism",
@@ -167,8 +167,8 @@ class SparkBounds:
         self._require("jars", options.jars)
         self._require("conf", tuple(options.conf))
 
-    def _require(self, kind: str, wanted: Sequence[str]) -> None:
-        for text in wanted:
+    def _require(self, kind: str, texts: Sequence[str]) -> None:
+        for text in texts:
             if not any(_begins(entry, text) for entry in getattr(self, kind)):
                 raise UserError(
                     f"this node's policy file does not allow Spark's {text}: name it in "
@@ -178,8 +178,8 @@ class SparkBounds:
 
 @dataclass(frozen=True)
 class Policy:
-    """The limits of flows on this node. An option that is left out stays as it is without a
-    file."""
+    """The limits of flows on this node. An option that is left out has the value that it has
+    without a file."""
 
     sources: tuple[str, ...] = option(
         doc="The sources that may run.",
@@ -201,7 +201,7 @@ class Policy:
         default=("/",),
     )
     listen: tuple[str, ...] = option(
-        doc="The addresses on which may be listened: a host, or `*` for all, and a port or range.",
+        doc="The addresses to listen on: a host, or `*` for all, and a port or a range of ports.",
         check=check_listen,
         example='["*:5514", "127.0.0.1:1024-65535"]',
         default=("*:0-65535",),
@@ -215,23 +215,23 @@ class Policy:
     )
 
     outputs: tuple[str, ...] = option(
-        doc="Below which directories and URLs sinks may write: paths with symlinks resolved; URLs "
-        "with their host or bucket and their query, letter by letter; `*` for anywhere.",
+        doc="The directories and URLs below which sinks may write: paths with symlinks resolved; "
+        "URLs with their host or bucket and their query, letter by letter; `*` for anywhere.",
         check=check_output,
         example='[/data/lake, "s3a://lake/web", "hdfs://namenode:8020/logs"]',
         default=("*",),
     )
     inputs: tuple[str, ...] = option(
-        doc="From which URLs and databases tables for `lookup` and `sql` may be read, and which "
-        "brokers the source `kafka` may ask, as `outputs` has them, and which URLs `http_poll`, "
-        "with their port; those on a disk are bounded by `paths`.",
+        doc="The URLs and databases from which tables for `lookup` and `sql` may be read, the "
+        "brokers of the source `kafka`, and the URLs of `http_poll` with their port, written as "
+        "in `outputs`. Tables on a disk are limited by `paths`.",
         check=check_output,
         example='["s3a://lake/apps", "postgresql://db.example/shop", "kafka://kafka-1.example:9092"]',
         default=("*",),
     )
     spark_formats: tuple[str, ...] = option(
-        doc="The formats that the sink `spark` may write. `outputs` bounds its paths, and nothing "
-        "what another format than the files of Spark itself does with its options.",
+        doc="The formats that the sink `spark` may write. `outputs` limits its paths, but not the "
+        "options of formats other than Spark's own files.",
         check=check_format,
         example="[parquet, iceberg, jdbc]",
         default=FILE_FORMATS,
@@ -258,16 +258,16 @@ class Policy:
         default=(),
     )
     subscribers: Mapping[str, tuple[str, ...]] = option(
-        doc="Which flows subscribers may read in the journals of this node, by the name in their "
-        "certificates; `*` for all. Those that are not named may read nothing. In a cluster "
+        doc="The flows that subscribers may read in the journals of this node, by the name in "
+        "their certificates; `*` for all. Those that are not named may read nothing. In a cluster "
         "without certificates everybody may read everything.",
         check=check_subscribed,
         example='{research: [web-logs, app-logs], audit: ["*"]}',
         factory=dict,
     )
     journal_bytes: int | None = option(
-        doc="What all journals of this node together may hold on its disk; at that, senders wait. "
-        "Each ingest worker has an equal part of it.",
+        doc="The size limit of all journals of this node together on its disk; at the limit, "
+        "senders wait. Each ingest worker has an equal part of it.",
         between=(2**26, 2**60),
         default=None,
     )
@@ -282,7 +282,7 @@ class Policy:
     )
 
     spark: SparkBounds = option(
-        doc="What the cluster's settings of Spark may do on this node.", default=SparkBounds()
+        doc="The limits of the cluster's Spark settings on this node.", default=SparkBounds()
     )
 
     def require(self, part: Component[Declared]) -> None:
@@ -363,13 +363,13 @@ def parse(text: str, name: str) -> Policy:
         raise UserError(lines) from error
 
 
-def _covers(entry: str, place: str) -> bool:
+def _covers(entry: str, address: str) -> bool:
     host, _, ports = entry.rpartition(":")
-    wanted_host, _, port = place.rpartition(":")
+    listen_host, _, port = address.rpartition(":")
     first, dash, last = ports.partition("-")
     if not int(first) <= int(port) <= int(last if dash else first):
         return False
-    return host == "*" or _same_host(host) == _same_host(wanted_host)
+    return host == "*" or _same_host(host) == _same_host(listen_host)
 
 
 def _same_host(host: str) -> str:
@@ -380,21 +380,21 @@ def _same_host(host: str) -> str:
 
 
 def _is_in(entries: Sequence[str], uri: str) -> bool:
-    place = place_of(uri)
-    return any(entry == _ANYWHERE or _holds(entry, place) for entry in entries)
+    location = place_of(uri)
+    return any(entry == _ANYWHERE or _holds(entry, location) for entry in entries)
 
 
 def _holds(entry: str, uri: str) -> bool:
-    (root, root_query), (place, query) = split_query(entry), split_query(uri)
-    if ".." in place.split("/"):
+    (root, root_query), (path, query) = split_query(entry), split_query(uri)
+    if ".." in path.split("/"):
         return False
-    root, place = (text.removeprefix("file://").rstrip("/") or "/" for text in (root, place))
-    if root.startswith("/") != place.startswith("/"):
+    root, path = (text.removeprefix("file://").rstrip("/") or "/" for text in (root, path))
+    if root.startswith("/") != path.startswith("/"):
         return False
-    if place.startswith("/"):
-        return _is_below(os.path.realpath(place), os.path.realpath(root))
-    root, place = (re.sub("^s3[an]://", "s3://", text) for text in (root, place))
-    return query == root_query and _is_below(place, root)
+    if path.startswith("/"):
+        return _is_below(os.path.realpath(path), os.path.realpath(root))
+    root, path = (re.sub("^s3[an]://", "s3://", text) for text in (root, path))
+    return query == root_query and _is_below(path, root)
 
 
 def _fixed_part(pattern: str) -> str:

@@ -81,9 +81,9 @@ class Entry:
             return str(error)
         return ""
 
-    def _loaded(self, place: str) -> type[Any]:
+    def _loaded(self, reference: str) -> type[Any]:
         try:
-            return _imported(place)
+            return _imported(reference)
         except ImportError:
             raise
         except Exception as error:  # a plug-in may raise anything
@@ -127,16 +127,16 @@ def _installed() -> Mapping[tuple[Kind, str], Entry]:
 
 def read(points: Iterable[EntryPoint]) -> Mapping[tuple[Kind, str], Entry]:
     """A name in two packages is unusable in both."""
-    found: dict[tuple[Kind, str], Entry] = {}
-    for entry in sorted(_entries(points), key=lambda one: (_ORDER[one.kind], one.name)):
+    by_name: dict[tuple[Kind, str], Entry] = {}
+    for entry in sorted(_entries(points), key=lambda entry: (_ORDER[entry.kind], entry.name)):
         key = entry.kind, entry.name
-        if key in found:
-            both = " and ".join(sorted((found[key].distribution, entry.distribution)))
+        if key in by_name:
+            both = " and ".join(sorted((by_name[key].distribution, entry.distribution)))
             wrong = f"the {entry.kind} {entry.name} is in two packages, {both}: uninstall one"
-            found[key] = Entry(entry.kind, entry.name, entry.options, both, wrong)
+            by_name[key] = Entry(entry.kind, entry.name, entry.options, both, wrong)
         else:
-            found[key] = entry
-    return found
+            by_name[key] = entry
+    return by_name
 
 
 _ORDER = {kind: number for number, kind in enumerate(dict.fromkeys(GROUPS.values()))}
@@ -151,21 +151,21 @@ def _entries(points: Iterable[EntryPoint]) -> Iterator[Entry]:
 @cache
 def _options_class(entry: Entry) -> type[Any]:
     try:
-        found = _imported(entry.options)
+        cls = _imported(entry.options)
     except Exception as error:  # a plug-in may raise anything
         reason = f"{type(error).__name__}: {error}"
     else:
-        if issubclass(found, _BASES[entry.kind]) and hasattr(found, "implementation"):
-            return found
+        if issubclass(cls, _BASES[entry.kind]) and hasattr(cls, "implementation"):
+            return cls
         reason = (
             f"{entry.options} is no {_BASES[entry.kind].__name__} that names its implementation"
         )
     raise UserError(entry.unloadable(reason))
 
 
-def _imported(place: str) -> type[Any]:
-    module, _, name = place.partition(":")
-    found = getattr(import_module(module), name, None)
-    if not isinstance(found, type):
+def _imported(reference: str) -> type[Any]:
+    module, _, name = reference.partition(":")
+    cls = getattr(import_module(module), name, None)
+    if not isinstance(cls, type):
         raise ImportError(f"{module} has no class {name!r}")
-    return found
+    return cls

@@ -15,7 +15,7 @@ class Replicas:
     sync has their events on its disk."""
 
     copies: int = option(
-        doc="So many nodes hold each journal, the one that takes the events among them.",
+        doc="The number of nodes that hold each journal, with the one that takes the events.",
         between=(1, 5),
         default=2,
     )
@@ -25,8 +25,8 @@ class Replicas:
         default=2,
     )
     spread: Literal["zone", "host"] = option(
-        doc="Keep the replicas in other zones than the first while there are nodes in such, or "
-        "only on other hosts.",
+        doc="Keep the replicas in other zones than the first as far as such have nodes (`zone`), "
+        "or only on other hosts (`host`).",
         default="zone",
     )
 
@@ -35,5 +35,5 @@ class Replicas:
             yield (
                 "min_in_sync",
                 f"expected at most {self.copies}, which is `copies`: with fewer replicas no event "
-                "is ever taken; say `min_in_sync` as well, or more `copies`",
+                "is ever taken; set `min_in_sync` too, or more `copies`",
             )

@@ -52,14 +52,14 @@ _PACKAGE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 
 def check_master(text: str) -> None:
-    scheme, _, place = text.partition("://")
-    if LOCAL.fullmatch(text) or text == "yarn" or (scheme == "k8s" and place):
+    scheme, _, addresses = text.partition("://")
+    if LOCAL.fullmatch(text) or text == "yarn" or (scheme == "k8s" and addresses):
         return
     if scheme != "spark":
         raise ValueError(
             'expected local[*], local[4], yarn, "spark://host:7077" or "k8s://https://host:443"'
         )
-    for address in place.split(","):
+    for address in addresses.split(","):
         check_address(address)
 
 
@@ -92,13 +92,13 @@ def check_conf(text: str) -> None:
     if not re.fullmatch(r"spark(\.[A-Za-z0-9_-]+)+", text, re.ASCII):
         raise ValueError("expected the name of a setting of Spark, like spark.speculation")
     if text in OWN_CONF or (text.startswith(OWN_SQL) and not text.startswith(FREE_SQL)):
-        raise ValueError("flumeng sets this one by itself or by a setting of its own")
+        raise ValueError("flumeng sets this one itself, or has an option for it")
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Where the batches of a node run. A change takes hold when its collector has been started
-    again, which the node does by itself."""
+    """Where the batches of a node run. After a change the node restarts its collector by itself;
+    then the change takes effect."""
 
     master: str = option(
         doc="Spark's master. `local[*]` is the node's own host with all of its cores.",
@@ -107,33 +107,33 @@ class SparkOptions:
         default="local[*]",
     )
     cores: int | None = option(
-        doc="How many cores of the cluster the node takes at most. Tasks go where cores are, "
-        "unless nodes declare capacities. Without it all that are free.",
+        doc="The most cores of the cluster that the node takes; without it all free ones. Tasks "
+        "go to nodes with cores, unless nodes declare capacities.",
         between=(1, 100_000),
         default=None,
     )
     executor_cores: int | None = option(
-        doc="Cores of an executor. Without it what the cluster gives: standalone all of a worker, "
-        "YARN and Kubernetes one.",
+        doc="Cores of an executor. Without it the cluster decides: all of a worker (standalone) or "
+        "one (YARN and Kubernetes).",
         between=(1, 1000),
         default=None,
     )
     executor_memory: str | None = option(
-        doc="Memory of an executor's JVM, as Spark takes it. Python takes about 200 MB a core "
+        doc="Memory of an executor's JVM, in Spark's notation. Python takes about 200 MB a core "
         "beside it.",
         check=check_memory,
         example="2g",
         default=None,
     )
     python: str | None = option(
-        doc="The Python of executors elsewhere, with the data libraries and without flumeng, which "
-        "is sent to it. Without it `python3`.",
+        doc="The Python of executors on other hosts, with the data libraries; flumeng is sent to "
+        "it. Without it `python3`.",
         check=check_python,
         example="/opt/data/bin/python3",
         default=None,
     )
     packages: tuple[str, ...] = option(
-        doc="Maven coordinates of what is on the class path besides Spark, such as JDBC drivers.",
+        doc="Maven coordinates of packages for the class path, such as JDBC drivers.",
         check=check_package,
         example='["org.postgresql:postgresql:42.7.4"]',
         default=(),
@@ -145,24 +145,24 @@ class SparkOptions:
         default=(),
     )
     ui: bool = option(
-        doc="Whether collectors serve Spark's own interface, on their host's loopback only and for "
-        "looking only. `flow show` and `node show` link it.",
+        doc="Whether collectors serve Spark's own interface, read-only and on their host's "
+        "loopback only. `flow show` and `node show` link to it.",
         default=False,
     )
     ui_port: int = option(
-        doc="Its port; the next ones when that is taken. 0 stands for one that is free.",
+        doc="Its port; the next free one when that is taken. 0 stands for any free port.",
         between=(0, 65535),
         default=0,
     )
     ui_url: str | None = option(
-        doc="Where a proxy of yours serves it, with its path. Set it for each node.",
+        doc="The URL, with its path, at which your proxy serves it. Set it for each node.",
         check=check_ui_url,
         example="https://ops.example.org/spark/n1",
         default=None,
     )
     conf: Mapping[str, str] = option(
         doc="Further settings of Spark. A value may be a reference to a secret, and has to be one "
-        "where the name says so.",
+        "if the name is that of a secret.",
         check=check_conf,
         example="{spark.speculation: true, spark.driver.port: 7400}",
         factory=dict,
@@ -194,11 +194,11 @@ def read(texts: Mapping[str, str]) -> SparkOptions:
     try:
         return decode(SparkOptions, document.compose(text or "{}"))
     except SpecError as error:
-        told = "; ".join(f"spark.{problem.path}: {problem.message}" for problem in error.problems)
-        raise UserError(told) from error
+        lines = (f"spark.{problem.path}: {problem.message}" for problem in error.problems)
+        raise UserError("; ".join(lines)) from error
 
 
-def known(texts: Mapping[str, str]) -> Mapping[str, str]:
+def supported(texts: Mapping[str, str]) -> Mapping[str, str]:
     """Without settings of a newer flumeng."""
     return {key: text for key, text in texts.items() if key in KEYS}
 

@@ -56,7 +56,7 @@ class _Pattern:
 
     def _refuse(self) -> None:
         rest = self._text[self._at : self._at + 10]
-        raise ValueError(f"no such thing in regular expressions of SQL here: {rest}")
+        raise ValueError(f"not supported in regular expressions of SQL: {rest}")
 
     def _next(self) -> re.Match[str] | None:
         token = _TOKEN.match(self._text, self._at)
@@ -92,9 +92,9 @@ class _Pattern:
 
     def _part(self, token: re.Match[str], depth: int) -> tuple[int, bool]:
         if token["set"] and _SET_ESCAPE.search(token["set"]):
-            raise ValueError(f"no such escape in regular expressions of SQL here: {token['set']}")
+            raise ValueError(f"escape not supported in regular expressions of SQL: {token['set']}")
         if token["set"] and "&&" in token["set"]:
-            raise ValueError("no && in sets of regular expressions here")
+            raise ValueError("&& is not supported in sets of regular expressions")
         if not token["open"]:
             return 1, False
         inside = self._alternatives(depth + 1)
@@ -111,7 +111,7 @@ class _Pattern:
         self._at = token.end()
         following = self._next()
         if following is not None and following["repeat"]:
-            raise ValueError(f"no repeat of a repeat: {token[0]}{following[0]}")
+            raise ValueError(f"a repeat cannot be repeated: {token[0]}{following[0]}")
         least, most = _bounds(token["repeat"])
         if max(least, most or 0) > MOST_REPEATS:
             raise ValueError(f"expected at most {MOST_REPEATS} repetitions, not {token[0]}")
@@ -119,7 +119,7 @@ class _Pattern:
             return ways + 1 - least, unbounded
         if unbounded or (most is None and ways > 1):
             raise ValueError(
-                f"a repeat {token[0]} of what can match in several ways may take for ever"
+                f"a repeat {token[0]} of a part that can match in several ways may take for ever"
             )
         if most is None:
             return 1, True

@@ -84,8 +84,8 @@ def _trees(
         return parser.parse_into(into, tokens, text)
     except ParseError as error:
         near = error.errors[0].get("highlight") if error.errors else None
-        said = f" near {near}" if near else ""
-        raise TextError(f"not {what} in Spark SQL{said}") from None
+        where = f" near {near}" if near else ""
+        raise TextError(f"not {what} in Spark SQL{where}") from None
     except RecursionError:
         raise TextError(f"nested deeper than {MAX_DEPTH}") from None
 
@@ -157,7 +157,7 @@ def _check_pair(token: Token, following: Token) -> None:
     if token.token_type == TokenType.ALIAS and following.token_type in _Parser.TYPE_TOKENS:
         plain = following.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
         if not plain and following.text.lower() not in TYPES.split():
-            raise TextError(f"{following.text} is no type of Spark, and no name without backticks")
+            raise TextError(f"{following.text} is no type of Spark; as a name it needs backticks")
     is_type = token.token_type in _Parser.TYPE_TOKENS and token.token_type != TokenType.IDENTIFIER
     if literal and is_type and token.text.lower() not in ("like", "rlike", "in", "and", "or"):
         pattern = _TIMES.get(token.text.lower())

@@ -49,9 +49,9 @@ FlowStage = FilterStage | BranchStage | SinkStage
 
 def stages_of(flow: Segment) -> tuple[FlowStage, ...]:
     """Depth first: filters, then sinks, then branches."""
-    found: list[FlowStage] = []
-    _append(Located(flow), None, found)
-    return tuple(found)
+    stages: list[FlowStage] = []
+    _append(Located(flow), None, stages)
+    return tuple(stages)
 
 
 def following(stages: tuple[FlowStage, ...], number: int | None) -> list[FlowStage]:
@@ -67,20 +67,20 @@ def leading_to(stages: tuple[FlowStage, ...], last: FlowStage) -> list[FlowStage
     return way[::-1]
 
 
-def _append(where: Located, behind: int | None, found: list[FlowStage]) -> None:
+def _append(where: Located, behind: int | None, stages: list[FlowStage]) -> None:
     for number, part in enumerate(where.segment.filters):
         name = f"filters[{number}].{part.name}"
         path, place = where.path + name, where.place + name
-        found.append(FilterStage(len(found), path, place, where.name, behind, part))
-        behind = found[-1].number
+        stages.append(FilterStage(len(stages), path, place, where.name, behind, part))
+        behind = stages[-1].number
     for number, output in enumerate(where.segment.sinks):
         name = f"sinks[{number}].{output.name}"
         path, place = where.path + name, where.place + name
-        sink = sum(isinstance(stage, SinkStage) for stage in found)
-        found.append(SinkStage(len(found), path, place, where.name, behind, output, sink))
+        sink = sum(isinstance(stage, SinkStage) for stage in stages)
+        stages.append(SinkStage(len(stages), path, place, where.name, behind, output, sink))
     for below in where.parts():
         branch = below.segment
         assert isinstance(branch, Branch)
         path, place = below.path.removesuffix("."), below.place.removesuffix(".")
-        found.append(BranchStage(len(found), path, place, below.name, behind, branch))
-        _append(below, found[-1].number, found)
+        stages.append(BranchStage(len(stages), path, place, below.name, behind, branch))
+        _append(below, stages[-1].number, stages)

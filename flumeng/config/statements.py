@@ -13,9 +13,9 @@ from typing import Any
 from sqlglot import exp
 
 from flumeng.config import functions, sql_text
+from flumeng.config.column_kinds import Columns, Kind
 from flumeng.config.expressions import Reader, called, constant, given, shown
 from flumeng.config.functions import ATOMIC, BOOLEAN, INTEGER, TEXT, VOID
-from flumeng.config.kinds import Columns, Kind
 from flumeng.config.sql_text import MAX_DEPTH
 from flumeng.platform.options.problems import nearest
 
@@ -48,7 +48,7 @@ class Relation:
     @property
     def identity(self) -> dict[str, int]:
         """Its columns of IDENTITY, and their places."""
-        return {name: place for place, name in enumerate(self.all) if name in IDENTITY}
+        return {name: index for index, name in enumerate(self.all) if name in IDENTITY}
 
 
 Relations = Mapping[str, Relation]
@@ -57,16 +57,16 @@ Relations = Mapping[str, Relation]
 
 def check(text: str, events: Columns, tables: Mapping[str, Columns]) -> dict[str, Kind]:
     """The result columns of the statement. Raises ValueError."""
-    known = {name.lower(): Relation(columns) for name, columns in tables.items()}
+    relations = {name.lower(): Relation(columns) for name, columns in tables.items()}
     for columns in (events, *tables.values()):
         for name in columns:
             _require_other(name)
-    known[EVENTS] = Relation({**events, **IDENTITY})
+    relations[EVENTS] = Relation({**events, **IDENTITY})
     reader = _Statement()
-    found = reader.query(sql_text.parse_query(text), known, 0)
+    result = reader.query(sql_text.parse_query(text), relations, 0)
     if EVENTS not in reader.read:
         raise ValueError("expected a statement over the table events")
-    return dict(found.columns)
+    return dict(result.columns)
 
 
 def unsteady(text: str) -> str | None:
@@ -112,41 +112,41 @@ class _Statement:
         self.read: set[str] = set()
         self._reads = 0
 
-    def query(self, node: Any, known: Relations, depth: int) -> Relation:
+    def query(self, node: Any, relations: Relations, depth: int) -> Relation:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH}")
         if isinstance(node, exp.Subquery) and set(given(node)) == {"this"}:
-            return self.query(node.this, known, depth + 1)
-        known = self._with(node, known, depth + 1)
+            return self.query(node.this, relations, depth + 1)
+        relations = self._with(node, relations, depth + 1)
         if isinstance(node, exp.Select):
-            return self._select(node, known, depth + 1)
+            return self._select(node, relations, depth + 1)
         if isinstance(node, exp.Union | exp.Except | exp.Intersect):
-            return self._set(node, known, depth + 1)
+            return self._set(node, relations, depth + 1)
         raise ValueError(f"not allowed in statements: {shown(node)}")
 
-    def _with(self, node: Any, known: Relations, depth: int) -> Relations:
-        found = node.args.get("with_")
-        if found is None:
-            return known
-        _only(found, {"expressions"})
-        known = dict(known)
-        for part in found.expressions:
+    def _with(self, node: Any, relations: Relations, depth: int) -> Relations:
+        clause = node.args.get("with_")
+        if clause is None:
+            return relations
+        _only(clause, {"expressions"})
+        relations = dict(relations)
+        for part in clause.expressions:
             _only(part, {"this", "alias"})
             before = self._reads
-            relation = self.query(part.this, known, depth)
+            relation = self.query(part.this, relations, depth)
             names = part.args["alias"].args.get("columns") or []
             if names:
                 relation = _renamed(relation, [name.name for name in names])
-            known[part.alias.lower()] = Relation(relation.all, self._reads - before)
-        return known
+            relations[part.alias.lower()] = Relation(relation.all, self._reads - before)
+        return relations
 
-    def _set(self, node: Any, known: Relations, depth: int) -> Relation:
+    def _set(self, node: Any, relations: Relations, depth: int) -> Relation:
         _only(node, _SET)
-        left = self.query(node.this, known, depth)
-        right = self.query(node.expression, known, depth)
+        left = self.query(node.this, relations, depth)
+        right = self.query(node.expression, relations, depth)
         if len(left.columns) != len(right.columns):
             raise ValueError(
-                f"both sides of {type(node).__name__.upper()} need as many columns, and have "
+                f"both sides of {type(node).__name__.upper()} need equally many columns, but have "
                 f"{len(left.columns)} and {len(right.columns)}"
             )
         kinds = [
@@ -163,32 +163,32 @@ class _Statement:
                     "in the same places"
                 )
             columns = {name: columns.get(name, kind) for name, kind in left.all.items()}
-        found = Relation(columns)
-        self._order(node, _Scope({"": found}), found)
-        return found
+        result = Relation(columns)
+        self._order(node, _Scope({"": result}), result)
+        return result
 
-    def _select(self, node: exp.Select, known: Relations, depth: int) -> Relation:
+    def _select(self, node: exp.Select, relations: Relations, depth: int) -> Relation:
         _only(node, _SELECT)
         if node.args.get("from_") is None:
             raise ValueError("expected FROM")
-        scope = self._from(node, known, depth)
-        plain = _Reading(scope, self, known)
+        scope = self._from(node, relations, depth)
+        plain = _Reading(scope, self, relations)
         if node.args.get("where") is not None:
             plain.require(BOOLEAN, node.args["where"].this, depth)
-        chosen = _Reading(scope, self, known, aggregating=True)
-        found = self._chosen(node, scope, chosen, depth)
+        chosen = _Reading(scope, self, relations, aggregating=True)
+        result = self._chosen(node, scope, chosen, depth)
         group = node.args.get("group")
         if group is not None:
             _only(group, {"expressions"})
             for part in group.expressions:
-                _Reading(scope.beside(found), self, known).key(part, depth)
+                _Reading(scope.beside(result), self, relations).key(part, depth)
         if node.args.get("having") is not None:
-            aliases = _Reading(scope.beside(found), self, known, aggregating=True)
+            aliases = _Reading(scope.beside(result), self, relations, aggregating=True)
             aliases.require(BOOLEAN, node.args["having"].this, depth)
         if (distinct := node.args.get("distinct")) is not None:
             _only(distinct, set())
-        self._order(node, scope.beside(found), found)
-        return found
+        self._order(node, scope.beside(result), result)
+        return result
 
     def _chosen(self, node: exp.Select, scope: _Scope, reading: _Reading, depth: int) -> Relation:
         columns: dict[str, Kind] = {}
@@ -212,76 +212,76 @@ class _Statement:
                 _require_other(name)
             _add(columns, {name: kind})
         if len(owners) > 1:
-            raise ValueError(f"{', '.join(IDENTITY)} are of one event: take all of one table")
+            raise ValueError(f"{', '.join(IDENTITY)} identify an event: take all of one table")
         return Relation(columns)
 
-    def _order(self, node: Any, scope: _Scope, found: Relation) -> None:
+    def _order(self, node: Any, scope: _Scope, result: Relation) -> None:
         order, limit = node.args.get("order"), node.args.get("limit")
         for name in ("limit", "offset"):
             bound = node.args.get(name)
             number = 0 if bound is None else constant(bound.expression)
             if not isinstance(number, int) or not 0 <= number <= MOST_LIMIT:
-                raise ValueError(f"expected a number behind {name.upper()}")
+                raise ValueError(f"expected a number after {name.upper()}")
         if order is None:
             return
         if limit is None:
             raise ValueError(
-                "events have no order behind a statement: leave ORDER BY, or add LIMIT"
+                "events have no order after a statement: remove ORDER BY, or add LIMIT"
             )
         _only(order, {"expressions"})
         for part in order.expressions:
-            _Reading(scope.beside(found), self, {}, aggregating=True).key(part.this, 0)
+            _Reading(scope.beside(result), self, {}, aggregating=True).key(part.this, 0)
 
-    def _from(self, node: exp.Select, known: Relations, depth: int) -> _Scope:
+    def _from(self, node: exp.Select, relations: Relations, depth: int) -> _Scope:
         scope = _Scope({})
         first = node.args["from_"]
         _only(first, {"this"})
-        scope = scope.joined(*self._relation(first.this, known, depth))
+        scope = scope.joined(*self._relation(first.this, relations, depth))
         for join in node.args.get("joins") or ():
-            scope = self._join(scope, join, known, depth)
+            scope = self._join(scope, join, relations, depth)
         return scope
 
-    def _relation(self, node: Any, known: Relations, depth: int) -> tuple[str, Relation]:
+    def _relation(self, node: Any, relations: Relations, depth: int) -> tuple[str, Relation]:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             _only(node, {"this", "alias"})
             name = node.name.lower()
-            if name not in known:
-                raise ValueError(f"there is no table {node.name}; {nearest(name, list(known))}")
+            if name not in relations:
+                raise ValueError(f"there is no table {node.name}; {nearest(name, list(relations))}")
             self.read.add(name)
-            self._reads += known[name].reads
+            self._reads += relations[name].reads
             if self._reads > MOST_READS:
                 raise ValueError(
-                    f"it reads tables more than {MOST_READS} times; each use of a part of WITH "
-                    "reads all of its tables"
+                    f"the statement reads tables more than {MOST_READS} times; each use of a part "
+                    "of WITH reads all of its tables"
                 )
             _only_name(node)
-            return (node.alias or node.name).lower(), known[name]
+            return (node.alias or node.name).lower(), relations[name]
         if isinstance(node, exp.Subquery):
             _only(node, {"this", "alias"})
             if not node.alias:
                 raise ValueError(f"a subquery needs a name: {shown(node)} AS name")
             _only_name(node)
-            return node.alias.lower(), self.query(node.this, known, depth)
+            return node.alias.lower(), self.query(node.this, relations, depth)
         raise ValueError(f"not allowed in statements: {shown(node)}")
 
-    def _join(self, scope: _Scope, join: exp.Join, known: Relations, depth: int) -> _Scope:
+    def _join(self, scope: _Scope, join: exp.Join, relations: Relations, depth: int) -> _Scope:
         _only(join, {"this", "on", "using", "side", "kind"})
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         if side not in _SIDES or kind not in _JOINS:
             raise ValueError(
-                f"no such join here: {side} {kind}; compare both sides with ON".strip()
+                f"this join is not supported: {side} {kind}; compare both sides with ON".strip()
             )
-        name, right = self._relation(join.this, known, depth)
+        name, right = self._relation(join.this, relations, depth)
         both = scope.joined(name, right)
         if using := join.args.get("using"):
             both = both.merging(scope, right, [column.name for column in using])
         elif (on := join.args.get("on")) is None:
-            raise ValueError(f"join {name} with ON or USING: every row with every row is too many")
+            raise ValueError(f"join {name} with ON or USING: cross joins are not supported")
         else:
-            _Reading(both, self, known).require(BOOLEAN, on, depth)
+            _Reading(both, self, relations).require(BOOLEAN, on, depth)
             if not any(_compares(part, scope, both) for part in _conjuncts(on)):
                 raise ValueError(
-                    f"ON has to say that a column of {name} is equal to one of the tables before"
+                    f"ON has to compare a column of {name} by = with one of the tables before"
                 )
         return scope if kind in ("SEMI", "ANTI") else both
 
@@ -304,12 +304,12 @@ class _Scope:
         for name in names:
             kind = before.find(name)
             if _lower(right.columns).get(name.lower()) != kind:
-                raise ValueError(f"USING ({name}) needs a column of one kind on both sides")
+                raise ValueError(f"USING ({name}) needs a column of the same kind on both sides")
             merged[name] = kind
         return _Scope(self.relations, merged)
 
-    def beside(self, found: Relation) -> _Scope:
-        return _Scope(self.relations, self.merged, found.all)
+    def beside(self, result: Relation) -> _Scope:
+        return _Scope(self.relations, self.merged, result.all)
 
     def find(self, name: str, table: str = "") -> Kind:
         if table:
@@ -320,19 +320,19 @@ class _Scope:
             return kind
         if name.lower() in (merged := _lower(self.merged)):
             return merged[name.lower()]
-        found = [
+        kinds = [
             columns[name.lower()]
             for columns in (_lower(relation.all) for relation in self.relations.values())
             if name.lower() in columns
         ]
-        if len(found) > 1:
-            raise ValueError(f"{name} is a column of several tables: say of which")
-        if not found and name.lower() in (aliases := _lower(self.aliases)):
+        if len(kinds) > 1:
+            raise ValueError(f"{name} is a column of several tables: name the table")
+        if not kinds and name.lower() in (aliases := _lower(self.aliases)):
             return aliases[name.lower()]
-        if not found:
-            known = [n for relation in self.relations.values() for n in relation.columns]
-            raise ValueError(f'there is no column "{name}"; {nearest(name, known)}')
-        return found[0]
+        if not kinds:
+            names = [n for relation in self.relations.values() for n in relation.columns]
+            raise ValueError(f'there is no column "{name}"; {nearest(name, names)}')
+        return kinds[0]
 
     def identified(self, star: Any) -> set[str]:
         """The tables whose IDENTITY a star includes."""
@@ -354,10 +354,10 @@ class _Scope:
             return Relation(columns)
         if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
             _only(node.this, set())
-            found = self.relations.get(node.table.lower())
-            if found is None or node.args.get("db"):
+            table = self.relations.get(node.table.lower())
+            if table is None or node.args.get("db"):
                 raise ValueError(f"there is no table {node.table}")
-            return found
+            return table
         return None
 
 
@@ -365,12 +365,12 @@ class _Reading(Reader):
     """Expressions of a statement over the tables of ``scope``."""
 
     def __init__(
-        self, scope: _Scope, statement: _Statement, known: Relations, *, aggregating: bool = False
+        self, scope: _Scope, statement: _Statement, tables: Relations, *, aggregating: bool = False
     ) -> None:
         super().__init__({})
         self._scope = scope
         self._statement = statement
-        self._tables = known
+        self._tables = tables
         self._aggregating = aggregating
 
     def key(self, node: Any, depth: int) -> None:
@@ -391,10 +391,10 @@ class _Reading(Reader):
 
     def _other(self, node: Any, depth: int) -> Kind:
         if isinstance(node, exp.In) and set(given(node)) == {"this", "query"}:
-            found = self._statement.query(node.args["query"], self._tables, depth)
-            if len(found.columns) != 1:
+            result = self._statement.query(node.args["query"], self._tables, depth)
+            if len(result.columns) != 1:
                 raise ValueError("expected one column in the subquery of IN")
-            (kind,) = found.columns.values()
+            (kind,) = result.columns.values()
             self._compare(self._value(node.this, depth), kind)
             return Kind(BOOLEAN, growth=0)
         if isinstance(node, exp.Exists) and set(given(node)) == {"this"}:
@@ -411,11 +411,11 @@ class _Reading(Reader):
                 raise ValueError(f"{name} needs OVER (...)")
             return super()._call(node, depth)
         if not self._aggregating:
-            raise ValueError(f"{name} has no place here: it is about many rows")
+            raise ValueError(f"{name} is not allowed here: it aggregates many rows")
         return self._aggregate(functions.AGGREGATES, node, depth)
 
     def _aggregate(
-        self, known: Mapping[str, functions.Function], node: exp.Anonymous, depth: int
+        self, allowed: Mapping[str, functions.Function], node: exp.Anonymous, depth: int
     ) -> Kind:
         """A call over rows of a group or window, with arguments of one row."""
         _only(node, {"this", "expressions"})
@@ -428,15 +428,15 @@ class _Reading(Reader):
             parts = parts[0].expressions
         one_row = _Reading(self._scope, self._statement, self._tables)
         arguments = [one_row.kind(part, depth) for part in parts]
-        return called(known[name], arguments, [constant(part) for part in parts])
+        return called(allowed[name], arguments, [constant(part) for part in parts])
 
     def _window(self, node: exp.Window, depth: int) -> Kind:
         _only(node, {"this", "partition_by", "order", "spec", "over"})
         if not self._aggregating or not isinstance(node.this, exp.Anonymous):
             raise ValueError(f"not allowed here: {shown(node)}")
-        known = {**functions.AGGREGATES, **functions.WINDOWS}
-        if str(node.this.this).lower() not in known:
-            raise ValueError(f"{node.this.this} is no function over windows here")
+        allowed = {**functions.AGGREGATES, **functions.WINDOWS}
+        if str(node.this.this).lower() not in allowed:
+            raise ValueError(f"{node.this.this} is not allowed over windows")
         for part in node.args.get("partition_by") or ():
             self.key(part, depth)
         if (order := node.args.get("order")) is not None:
@@ -445,7 +445,7 @@ class _Reading(Reader):
                 self.key(part.this, depth)
         if (frame := node.args.get("spec")) is not None:
             _check_frame(frame)
-        return self._aggregate(known, node.this, depth)
+        return self._aggregate(allowed, node.this, depth)
 
 
 def _check_frame(frame: exp.WindowSpec) -> None:
@@ -510,7 +510,7 @@ def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
 
 def _require_other(name: str) -> None:
     if name.lower() in IDENTITY:
-        raise ValueError(f"{name} tells which event a row is: give nothing else this name")
+        raise ValueError(f"{name} is reserved for the identity of events: use another name")
 
 
 def _add(columns: dict[str, Kind], more: Columns) -> None:
@@ -546,10 +546,10 @@ def taken_over(query: str, events: Columns) -> set[str]:
     if not isinstance(table, exp.Table) or table.name.lower() != EVENTS:
         return set()
     names = ("", (table.alias or table.name).lower())
-    found: set[str] = set()
+    unchanged: set[str] = set()
     for part in tree.expressions:
         if part.is_star and getattr(part, "table", "").lower() in names:
-            found |= events.keys()
+            unchanged |= events.keys()
         elif isinstance(part, exp.Column) and part.table.lower() in names:
-            found |= {part.name} & events.keys()
-    return found
+            unchanged |= {part.name} & events.keys()
+    return unchanged

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from flumeng.config.column_kinds import Columns, require_new
 from flumeng.config.functions import ATOMIC
-from flumeng.config.kinds import Columns, require_new
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,
@@ -37,7 +37,7 @@ SILENT: Mapping[str, tuple[str, int]] = {
 }
 """Read time-out property of a driver, and its units per second; most drivers default to none."""
 _JDBC = re.compile(
-    rf"jdbc:(?P<place>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
+    rf"jdbc:(?P<server>(?:{'|'.join(DRIVERS)})://(?P<host>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])"
     r"(?::[0-9]{1,5})?(?:/[A-Za-z0-9_.-]*)?)(?:;databaseName=(?P<database>[A-Za-z0-9_.-]+))?",
     re.ASCII,
 )
@@ -83,12 +83,12 @@ class Jdbc:
         example='"jdbc:postgresql://db.example:5432/shop"',
     )
     table: str = option(doc="The table or view.", check=check_table, example="shop.apps")
-    username: str | None = option(doc="Who reads.", example="flumeng", default=None)
+    username: str | None = option(doc="The user that reads.", example="flumeng", default=None)
     password: str | None = option(
         doc="The password of `username`.", secret=True, example="${secret:shop-db}", default=None
     )
     properties: Mapping[str, str] = option(
-        doc="Of the driver: what is about TLS and time-outs.",
+        doc="Properties of the driver about TLS and time-outs.",
         check=check_property,
         example="{sslmode: verify-full}",
         factory=dict,
@@ -110,27 +110,27 @@ class Jdbc:
     @property
     def kind(self) -> str:
         """A name in ``DRIVERS``."""
-        return self.place.partition(":")[0]
+        return self.address.partition(":")[0]
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Server and database, as in the policy of a node."""
-        found = _JDBC.fullmatch(self.url)
-        assert found is not None
-        return f"{found['place']}/{found['database']}" if found["database"] else found["place"]
+        match = _JDBC.fullmatch(self.url)
+        assert match is not None
+        return f"{match['server']}/{match['database']}" if match["database"] else match["server"]
 
     @property
-    def table_place(self) -> str:
+    def table_address(self) -> str:
         """The database that the table's name leads to."""
         *qualifiers, _ = self.table.split(".")
         catalogs = qualifiers if self.kind in ("mysql", "mariadb") else qualifiers[:-1]
         if not catalogs:
-            return self.place
+            return self.address
         return f"{self.server}/{catalogs[0]}"
 
     @property
     def server(self) -> str:
-        return "/".join(self.place.split("/")[:3])
+        return "/".join(self.address.split("/")[:3])
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class LookupTable:
     """A table of 1,000,000 rows and 64 MiB at most: one of `csv`, `parquet`, `delta` and `jdbc`."""
 
     schema: str = option(
-        doc="The columns to take of it, as Spark DDL; it may have more.",
+        doc="The columns to read, as Spark DDL; the table may have more.",
         example='"app STRING, team STRING"',
     )
     csv: str | None = option(
@@ -165,15 +165,15 @@ class LookupTable:
         default=None,
     )
     credentials: Credentials | None = option(
-        doc="Who reads the files; without it, who the environment says.", default=None
+        doc="The identity that reads the files; without it, that of the environment.", default=None
     )
     refresh_seconds: float = option(
-        doc="So old it is read again, at the start of a batch.",
+        doc="At this age it is read again, at the start of a batch.",
         between=(1, 366 * 86_400),
         default=300.0,
     )
     stale_seconds: float = option(
-        doc="For so long it is used when it cannot be read again; then the task waits.",
+        doc="How long it is used when it cannot be read again; then the task waits.",
         between=(1, 366 * 86_400),
         default=3600.0,
     )
@@ -189,26 +189,26 @@ class LookupTable:
         return located(self.path, self.credentials)
 
     @property
-    def place(self) -> str:
+    def name(self) -> str:
         if self.jdbc is not None:
-            return f"{self.jdbc.table} of {self.jdbc.place}"
+            return f"{self.jdbc.table} of {self.jdbc.address}"
         return self.path or ""
 
     def columns(self) -> Columns:
         """Raises ValueError."""
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
-        found = expressions.columns_of_ddl(self.schema)
-        require_new((), found)
-        for name, kind in found.items():
+        columns = expressions.columns_of_ddl(self.schema)
+        require_new((), columns)
+        for name, kind in columns.items():
             if kind.name not in ATOMIC:
                 raise ValueError(f"the column {name} of a table cannot be a {kind.name}")
-        return found
+        return columns
 
     def needs(self) -> Iterator[Need]:
         if self.jdbc is not None:
-            for place in dict.fromkeys((self.jdbc.place, self.jdbc.table_place)):
-                yield "input", place
+            for address in dict.fromkeys((self.jdbc.address, self.jdbc.table_address)):
+                yield "input", address
             if "sslrootcert" in self.jdbc.properties:
                 yield "path", self.jdbc.properties["sslrootcert"]
         elif self.path is not None and self.path.startswith(("/", "file:")):
@@ -224,4 +224,4 @@ class LookupTable:
         elif self.path is not None and (problem := credential_problem(self.path, self.credentials)):
             yield "credentials", problem
         if self.stale_seconds < self.refresh_seconds:
-            yield "", "expected stale_seconds of refresh_seconds at least"
+            yield "", "expected stale_seconds of at least refresh_seconds"

@@ -17,14 +17,14 @@ _MOST_SHOWN = 100
 
 def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.MapArray:
     """Adds ``reasons`` under ``key``, except null ones; an earlier reason of a row is kept."""
-    wanted = reasons.is_valid().to_numpy(False)
-    if not wanted.any():
+    noting = reasons.is_valid().to_numpy(False)
+    if not noting.any():
         return attrs
     offsets = attrs.offsets.to_numpy().astype(np.int64)
     taken = np.flatnonzero(pc.equal(attrs.keys, key).to_numpy(False))
     rows = np.searchsorted(offsets, taken, side="right") - 1
-    wanted[rows[(rows >= 0) & (rows < len(wanted))]] = False
-    noted = np.flatnonzero(wanted)
+    noting[rows[(rows >= 0) & (rows < len(noting))]] = False
+    noted = np.flatnonzero(noting)
     first, last = offsets[0], offsets[-1]
     entries = np.arange(first, last)
     places = offsets[noted + 1] - first
@@ -32,7 +32,7 @@ def note(attrs: pa.MapArray, reasons: pa.Array, key: str = PARSE_ERROR) -> pa.Ma
     item_order = np.insert(entries, places, len(attrs.items) + np.arange(len(noted)))
     keys = pa.concat_arrays([attrs.keys, pa.array([key])]).take(pa.array(key_order))
     items = pa.concat_arrays([attrs.items, reasons.take(pa.array(noted))])
-    grown = np.concatenate([[0], np.cumsum(np.diff(offsets) + wanted)]).astype(np.int32)
+    grown = np.concatenate([[0], np.cumsum(np.diff(offsets) + noting)]).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(grown), keys, items.take(pa.array(item_order)))
 
 
@@ -48,8 +48,8 @@ def parse_errors(events: pa.RecordBatch) -> int:
         return 0
     attrs = events[ATTRS]
     first, last = attrs.offsets[0].as_py(), attrs.offsets[-1].as_py()
-    found = pc.sum(pc.equal(attrs.keys.slice(first, last - first), PARSE_ERROR))
-    return int(found.as_py() or 0)
+    count = pc.sum(pc.equal(attrs.keys.slice(first, last - first), PARSE_ERROR))
+    return int(count.as_py() or 0)
 
 
 def because(why: str, where: Mask) -> pa.Array:

@@ -57,9 +57,9 @@ class ByteColumn:
         hits = window == ord(characters[0])
         for character in characters[1:]:
             hits |= window == ord(character)
-        found: Positions = np.flatnonzero(hits)
-        found += self._first
-        return found
+        positions: Positions = np.flatnonzero(hits)
+        positions += self._first
+        return positions
 
     def column(self, starts: Positions, ends: Positions, present: Mask) -> pa.Array:
         """A binary column of ``data[starts[i]:ends[i]]``; null where not ``present``."""
@@ -79,18 +79,18 @@ def following(sorted_positions: Positions, origins: Positions, ends: Positions) 
     if not len(sorted_positions):
         return ends.copy()
     places = np.searchsorted(sorted_positions, origins)
-    found = np.minimum(sorted_positions.take(places, mode="clip"), ends)
+    next_positions = np.minimum(sorted_positions.take(places, mode="clip"), ends)
     behind_all = places == len(sorted_positions)
-    return np.where(behind_all, ends, found) if behind_all.any() else found
+    return np.where(behind_all, ends, next_positions) if behind_all.any() else next_positions
 
 
-def contains(sorted_positions: Positions, wanted: Positions) -> Mask:
-    """Whether each of ``wanted`` is among ``sorted_positions``."""
+def contains(sorted_positions: Positions, positions: Positions) -> Mask:
+    """Whether each of ``positions`` is among ``sorted_positions``."""
     if not len(sorted_positions):
-        return np.zeros(len(wanted), np.bool_)
-    at = np.searchsorted(sorted_positions, wanted).clip(max=len(sorted_positions) - 1)
-    found: Mask = sorted_positions[at] == wanted
-    return found
+        return np.zeros(len(positions), np.bool_)
+    at = np.searchsorted(sorted_positions, positions).clip(max=len(sorted_positions) - 1)
+    hits: Mask = sorted_positions[at] == positions
+    return hits
 
 
 def text(column: pa.Array) -> pa.Array:

@@ -19,23 +19,23 @@ def replaced(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
 
 def changed(batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """Replaces the columns of the same names in ``batch``, and appends the others."""
-    found = {**{name: batch[name] for name in batch.schema.names}, **columns}
+    merged = {**{name: batch[name] for name in batch.schema.names}, **columns}
     new = [pa.field(name, column.type) for name, column in columns.items()]
-    return pa.RecordBatch.from_arrays(list(found.values()), schema=replaced(batch.schema, *new))
+    return pa.RecordBatch.from_arrays(list(merged.values()), schema=replaced(batch.schema, *new))
 
 
 def either(passing: pa.Schema, through: pa.Schema) -> pa.Schema:
     """All columns of both schemas, perhaps null, since only some events go ``through`` a filter.
     Raises UserError when no type holds both."""
     try:
-        found = pa.unify_schemas([passing, through], promote_options="permissive")
+        unified = pa.unify_schemas([passing, through], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UserError(
-            f"when: a column of events that pass by has another type: {error}"
+            f"when: a column has another type in events that bypass the filter: {error}"
         ) from error
     both = {*passing.names} & {*through.names}
     return pa.schema(
-        [field if field.name in both else field.with_nullable(True) for field in found]
+        [field if field.name in both else field.with_nullable(True) for field in unified]
     )
 
 
@@ -61,15 +61,15 @@ def gathered(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]
         yield pa.Table.from_batches(waiting)
 
 
-def check_plain(events: pa.Schema, names: Iterable[str], place: str) -> None:
+def check_plain(events: pa.Schema, names: Iterable[str], reader: str) -> None:
     """Raises UserError when a column is missing, or holds lists, maps or structs."""
     for name in names:
         if name not in events.names:
             shown = ", ".join(events.names) or "none"
-            raise UserError(f"{place}: there is no column {name}; there are {shown}")
+            raise UserError(f"{reader}: there is no column {name}; there are {shown}")
         if pa.types.is_nested(events.field(name).type):
             raise UserError(
-                f"{place}: the column {name} is no plain value but {events.field(name).type}"
+                f"{reader}: the column {name} is no plain value but {events.field(name).type}"
             )
 
 

@@ -79,8 +79,8 @@ def values(name: str, column: pa.Array) -> pa.BinaryArray:
 
 def parts(name: str, column: pa.Array) -> tuple[bytes, pa.BinaryArray, bytes]:
     """The same as texts between two constants, for joining with others."""
-    found = _texts(name, column, nulls=False)
-    return found.before, found.values, found.after
+    texts = _texts(name, column, nulls=False)
+    return texts.before, texts.values, texts.after
 
 
 def of_bodies(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -104,10 +104,10 @@ def _objects(
             parts += [before, texts.or_null(), after]
         else:
             parts.append(pc.fill_null(texts.joined(before, after), b""))
-    found = list(merged([*parts, b"}" + end]))
-    if len(found) == 1:
-        return pa.repeat(pa.scalar(found[0], pa.binary()), count)
-    objects = pc.binary_join_element_wise(*found, b"")
+    pieces = list(merged([*parts, b"}" + end]))
+    if len(pieces) == 1:
+        return pa.repeat(pa.scalar(pieces[0], pa.binary()), count)
+    objects = pc.binary_join_element_wise(*pieces, b"")
     if pivot is None:
         return pc.replace_substring(objects, b"{,", b"{", max_replacements=1)
     return objects
@@ -179,8 +179,8 @@ def _wide_texts(name: str, column: pa.Array, nulls: bool) -> _Texts:
 
 def _numbers(column: pa.StringArray) -> pa.Array:
     texts = column.cast(pa.binary())
-    known = pc.match_substring_regex(texts, _JSON_NUMBER)
-    return pc.if_else(known, texts, pa.scalar(None, pa.binary()))
+    valid = pc.match_substring_regex(texts, _JSON_NUMBER)
+    return pc.if_else(valid, texts, pa.scalar(None, pa.binary()))
 
 
 def _cast(column: pa.Array) -> pa.Array:
@@ -241,8 +241,8 @@ def _with_far_years(texts: pa.Array, numbers: pa.Array, unit: Literal["us", "D"]
     far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if not pc.any(far).as_py():
         return texts
-    found = np.maximum(numbers.filter(far).to_numpy(), -LARGEST).astype(f"datetime64[{unit}]")
-    signed = [_signed(str(moment)) for moment in np.datetime_as_string(found, unit)]
+    moments = np.maximum(numbers.filter(far).to_numpy(), -LARGEST).astype(f"datetime64[{unit}]")
+    signed = [_signed(str(moment)) for moment in np.datetime_as_string(moments, unit)]
     return pc.replace_with_mask(texts, far, pa.array(signed, pa.string()).cast(pa.binary()))
 
 
@@ -266,10 +266,10 @@ def escaped(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def _to_escape(content: np.ndarray[Any, np.dtype[np.uint8]]) -> list[int]:
     whole = content.tobytes()
-    found = [byte for byte in b'\\"' if bytes([byte]) in whole]
+    to_escape = [byte for byte in b'\\"' if bytes([byte]) in whole]
     if whole and content.min() < 0x20:
-        found += np.flatnonzero(np.bincount(content[content < 0x20])).tolist()
-    return found
+        to_escape += np.flatnonzero(np.bincount(content[content < 0x20])).tolist()
+    return to_escape
 
 
 def content_of(column: pa.BinaryArray) -> np.ndarray[Any, np.dtype[np.uint8]]:

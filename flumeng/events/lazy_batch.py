@@ -144,8 +144,8 @@ class LazyBatch:
             source = self.spark.range(0, self.splits, 1, self.splits)
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  loads pyspark
 
-        wanted = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
-        return source.mapInArrow(Fused(self.pending), wanted)
+        schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
+        return source.mapInArrow(Fused(self.pending), schema)
 
     def collect(self) -> list[Row]:
         """Runs it; only for batches with an action, or with few rows a split."""
@@ -206,7 +206,7 @@ class Parameter:
         context = TaskContext.get()
         assert context is not None
         text = context.getLocalProperty(PARAMETER)
-        assert text is not None, "nothing is bound to the parameter of the batch"
+        assert text is not None, "the parameter of the batch has no value"
         return self.make(*pickle.loads(base64.b64decode(text)))(batches)
 
 
@@ -233,13 +233,13 @@ class Branches:
             empty = not write_stream(batches, held)
             for number, stage in self.stages:
                 held.seek(0)
-                found = stage(iter(()) if empty else pa.ipc.open_stream(held))
+                output = stage(iter(()) if empty else pa.ipc.open_stream(held))
                 if number is None:
-                    yield from found
+                    yield from output
                     continue
                 rows = pa.BufferOutputStream()
                 try:
-                    write_stream(found, rows)
+                    write_stream(output, rows)
                 except Exception as error:
                     setattr(error, FAILED_SINK, number)
                     raise

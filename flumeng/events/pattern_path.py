@@ -38,7 +38,7 @@ class PatternPath:
         fixed = fixed_part(self._path)
         self.root = (fixed if fixed == self._path else fixed.rpartition("/")[0]) + self._query
         self._unit = min((UNITS_MICROSECONDS.get(u, DAY_MICROSECONDS) for u in used), default=0)
-        self._known: dict[int, str] = {}
+        self._directories: dict[int, str] = {}
 
     def split(self, batch: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yields directories and the rows of ``batch`` for each, in order; without a time, those of
@@ -67,8 +67,8 @@ class PatternPath:
         if "ts" not in batch.schema.names or not pa.types.is_timestamp(batch["ts"].type):
             raise UserError(f"files: {self._path} needs the column ts, which select has dropped")
         micros = pc.fill_null(batch["ts"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0)
-        found: Numbers = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
-        return found
+        periods: Numbers = np.clip(micros.to_numpy(), EARLIEST, LATEST) // self._unit
+        return periods
 
     def _field(self, batch: pa.Table, name: str) -> tuple[Numbers, list[str]]:
         if name not in batch.schema.names:
@@ -81,12 +81,12 @@ class PatternPath:
         return numbers, [hive_name(text) for text in encoded.dictionary.to_pylist()]
 
     def _directory(self, period: int, values: dict[str, str]) -> str:
-        known = self._known.get(period)
-        if known is None:
+        timed = self._directories.get(period)
+        if timed is None:
             moment = EPOCH + timedelta(microseconds=max(period * self._unit, EARLIEST))
-            known = _TIME.sub(lambda m: _digits(moment, m[0]), self._path)
-            self._known[period] = known
-        return FIELD.sub(lambda m: values[m[1]], known) + self._query
+            timed = _TIME.sub(lambda m: _digits(moment, m[0]), self._path)
+            self._directories[period] = timed
+        return FIELD.sub(lambda m: values[m[1]], timed) + self._query
 
 
 def _combined(keys: list[Numbers]) -> Numbers:
@@ -115,7 +115,7 @@ def hive_name(value: str) -> str:
     empty value is NOTHING; a long one ends with its hash."""
     if not value:
         return NOTHING
-    name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    name = _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value)
     if len(name.encode()) <= MOST_BYTES:
         return name
     digest = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()

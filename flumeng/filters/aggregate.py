@@ -72,10 +72,10 @@ class AggregateStage:
     def _summed(self, events: pa.Table) -> _Part:
         micros = events["ts"].cast(pa.int64())
         begun = pc.subtract(micros, _modulo(micros, self.window_micros)).cast(events["ts"].type)
-        place = events.schema.get_field_index("ts")
-        keys = events.set_column(place, "ts", begun).select(["ts", *self.by])
+        index = events.schema.get_field_index("ts")
+        keys = events.set_column(index, "ts", begun).select(["ts", *self.by])
         plain = [of for _, of in self.values if of.function != "histogram"]
-        found = _Groups.of(
+        plain_groups = _Groups.of(
             keys,
             [_column(events, of) for of in plain],
             ["count" if of.function == "count_if" else of.function for of in plain],
@@ -89,16 +89,16 @@ class AggregateStage:
             for _, of in self.values
             if of.function == "histogram"
         ]
-        return _Part(found, tuple(counted))
+        return _Part(plain_groups, tuple(counted))
 
     def _rows(self, part: _Part) -> pa.Table:
-        plain = iter(part.found.columns)
+        plain = iter(part.plain.columns)
         counted = iter(part.counted)
         columns = [
-            next(counted).histograms(part.found.keys) if of.function == "histogram" else next(plain)
+            next(counted).histograms(part.plain.keys) if of.function == "histogram" else next(plain)
             for _, of in self.values
         ]
-        keys = part.found.keys
+        keys = part.plain.keys
         names = [*keys.column_names, *(name for name, _ in self.values)]
         return pa.Table.from_arrays([*keys.columns, *columns], names)
 
@@ -114,12 +114,12 @@ class _Groups:
     ) -> _Groups:
         names = [f"{MADE}{number}" for number in range(len(columns))]
         table = pa.Table.from_arrays([*keys.columns, *columns], [*keys.column_names, *names])
-        wanted = [
+        aggregations = [
             (name, how, _OPTIONS.get(how)) for name, how in zip(names, functions, strict=True)
         ]
-        found = table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
-        made = [f"{name}_{how}" for name, how, _ in wanted]
-        chosen = found.select([*keys.column_names, *made])
+        aggregated = table.group_by(keys.column_names, use_threads=False).aggregate(aggregations)
+        made = [f"{name}_{how}" for name, how, _ in aggregations]
+        chosen = aggregated.select([*keys.column_names, *made])
         return cls(chosen.rename_columns([*keys.column_names, *names]), tuple(functions))
 
     @property
@@ -153,12 +153,12 @@ class _Groups:
 class _Part:
     """Aggregates of some rows; ``counted``: for each histogram counts of keys and buckets."""
 
-    found: _Groups
+    plain: _Groups
     counted: tuple[_Groups, ...]
 
     @property
     def rows(self) -> int:
-        return sum(groups.table.num_rows for groups in (self.found, *self.counted))
+        return sum(groups.table.num_rows for groups in (self.plain, *self.counted))
 
     @classmethod
     def merged(cls, parts: Sequence[_Part]) -> _Part:
@@ -166,7 +166,7 @@ class _Part:
             return parts[0]
         counted = zip(*(part.counted for part in parts), strict=True)
         return cls(
-            _Groups.merged([part.found for part in parts]), tuple(map(_Groups.merged, counted))
+            _Groups.merged([part.plain for part in parts]), tuple(map(_Groups.merged, counted))
         )
 
 

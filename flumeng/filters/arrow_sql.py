@@ -138,10 +138,10 @@ def condition(spark: SparkSession, schema: pa.Schema, text: str) -> FilterStage 
     if not _is_directly("Filter", plan):
         return None
     try:
-        found = _Reader(rows, schema).read(plan.condition())
+        expression = _Reader(rows, schema).read(plan.condition())
     except LeftToSparkError:
         return None
-    return FilterStage(found) if isinstance(found, Call) and found.reads else None
+    return FilterStage(expression) if isinstance(expression, Call) and expression.reads else None
 
 
 def columns(spark: SparkSession, schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
@@ -193,10 +193,10 @@ class _Reader:
             return self._comparison(kind, *parts)
         if kind == "In":
             value, *others = parts
-            found: Expression = self._comparison("EqualTo", value, others[0])
+            either: Expression = self._comparison("EqualTo", value, others[0])
             for other in others[1:]:
-                found = Call("or_kleene", (found, self._comparison("EqualTo", value, other)))
-            return found
+                either = Call("or_kleene", (either, self._comparison("EqualTo", value, other)))
+            return either
         return self._constant(node)
 
     def _cast(self, node: Any, part: Any) -> Expression:
@@ -214,11 +214,11 @@ class _Reader:
         return Call(COMPARISONS[kind], (self.read(left), self.read(right)))
 
     def _entry(self, column: Any, key: Any) -> Entry:
-        found, constant = self.read(column), self._constant(key)
+        map_column, constant = self.read(column), self._constant(key)
         if column.dataType().simpleString() != "map<string,string>":
             raise LeftToSparkError("GetMapValue")
-        assert isinstance(found, Column)
-        return Entry(found.name, constant.value.as_py())
+        assert isinstance(map_column, Column)
+        return Entry(map_column.name, constant.value.as_py())
 
     def _constant(self, node: Any) -> Constant:
         """A literal, or one that Spark widens from int to bigint."""
@@ -252,8 +252,8 @@ def class_name(node: Any) -> str:
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    for place in range(sequence.size()):
-        yield sequence.apply(place)
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
 
 
 _NUMBER = (

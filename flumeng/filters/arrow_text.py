@@ -46,10 +46,10 @@ Typed = tuple[Expression, pa.DataType]
 def condition(schema: pa.Schema, text: str) -> FilterStage | None:
     """A stage for the condition ``text``; None when it is left to Spark."""
     try:
-        found = _Reader(schema).logic(_parsed(text))
+        expression = _Reader(schema).logic(_parsed(text))
     except LeftToSparkError:
         return None
-    return FilterStage(found) if isinstance(found, Call) and found.reads else None
+    return FilterStage(expression) if isinstance(expression, Call) and expression.reads else None
 
 
 def columns(schema: pa.Schema, texts: Sequence[str]) -> ProjectStage | None:
@@ -122,10 +122,10 @@ class _Reader:
             return self._comparison(_COMPARISONS[type(node)], node.this, node.expression)
         if isinstance(node, exp.In):
             return self._among(node)
-        found, kind = self._value(node)
+        value, kind = self._value(node)
         if kind != pa.bool_():
             raise LeftToSparkError(str(kind))
-        return found
+        return value
 
     def _negated(self, node: Any) -> Expression:
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
@@ -144,10 +144,10 @@ class _Reader:
         if value[1] == pa.int32() and any(kind != value[1] for _, kind in others):
             raise LeftToSparkError("In")  # Spark would cast all of them, and the value
         first, *rest = (_compared("EqualTo", value, other) for other in others)
-        found: Expression = first
+        disjunction: Expression = first
         for other in rest:
-            found = Call(LOGIC["Or"], (found, other))
-        return found
+            disjunction = Call(LOGIC["Or"], (disjunction, other))
+        return disjunction
 
     def _comparison(self, kind: str, left: Any, right: Any) -> Call:
         return _compared(kind, self._value(left), self._value(right))
@@ -175,10 +175,10 @@ class _Reader:
         return _whole_number(node.this if negative else node, -1 if negative else 1)
 
     def _column(self, node: Any) -> str:
-        known = self._names.get(node.name.lower(), []) if isinstance(node, exp.Identifier) else []
-        if len(known) != 1:
+        matches = self._names.get(node.name.lower(), []) if isinstance(node, exp.Identifier) else []
+        if len(matches) != 1:
             raise LeftToSparkError(type(node).__name__)
-        return known[0]
+        return matches[0]
 
     def _entry(self, column: Any, key: str) -> Typed:
         name = self._column(column)
@@ -189,16 +189,16 @@ class _Reader:
 
 
 def _compared(kind: str, left: Typed, right: Typed) -> Call:
-    (one, of_one), (other, of_other) = left, right
-    if (of_one, of_other) == (pa.int32(), pa.int64()):
-        one = _widened(one)
-    elif (of_one, of_other) == (pa.int64(), pa.int32()):
-        other = _widened(other)
-    elif of_one != of_other:
-        raise LeftToSparkError(f"{of_one} and {of_other}")
-    elif of_one not in (TYPES if kind == "EqualTo" else ORDERED).values():
-        raise LeftToSparkError(str(of_one))
-    return Call(COMPARISONS[kind], (one, other))
+    (left_value, left_type), (right_value, right_type) = left, right
+    if (left_type, right_type) == (pa.int32(), pa.int64()):
+        left_value = _widened(left_value)
+    elif (left_type, right_type) == (pa.int64(), pa.int32()):
+        right_value = _widened(right_value)
+    elif left_type != right_type:
+        raise LeftToSparkError(f"{left_type} and {right_type}")
+    elif left_type not in (TYPES if kind == "EqualTo" else ORDERED).values():
+        raise LeftToSparkError(str(left_type))
+    return Call(COMPARISONS[kind], (left_value, right_value))
 
 
 def _widened(value: Expression) -> Constant:
@@ -219,10 +219,10 @@ def _whole_number(node: Any, sign: int) -> Typed:
 
 
 def _text(node: exp.Literal) -> str:
-    found = str(node.name)
-    if any(character in found for character in _QUOTES):
+    text = str(node.name)
+    if any(character in text for character in _QUOTES):
         raise LeftToSparkError("a text with quotes")
-    return found
+    return text
 
 
 def _is_compound(node: Any) -> bool:
@@ -232,11 +232,11 @@ def _is_compound(node: Any) -> bool:
 
 
 def _chain(node: Any) -> list[Any]:
-    kind, found = type(node), []
+    kind, operands = type(node), []
     while type(node) is kind:
-        found.append(node.expression)
+        operands.append(node.expression)
         node = node.this
-    return [node, *reversed(found)]
+    return [node, *reversed(operands)]
 
 
 def _balanced(function: str, parts: Sequence[Expression]) -> Expression:

@@ -34,7 +34,7 @@ class ConditionalFilter(Wrapping):
         inner = self._inner.apply(batch.beginning(given.append(pa.field(ROW, pa.int64()))))
         stage = inner.all_arrow
         if stage is None:
-            raise UserError("when: a filter that Spark SQL runs takes no condition")
+            raise UserError("when: not supported for a filter that Spark SQL runs")
         behind = either(before, inner.schema.remove(inner.schema.get_field_index(ROW)))
         return self._marks.mark(batch).arrow(
             ConditionalStage(stage, before, behind, self._again), behind
@@ -82,9 +82,9 @@ class ConditionalStage:
             return fitted(rest, self.behind)
         numbered = self.behind.append(rest.schema.field(ROW))
         tables = [pa.table(fitted(each, numbered)) for each in (*through, rest)]
-        found = pa.concat_tables(tables).combine_chunks()
-        order = pc.sort_indices(found, [(ROW, "ascending")])
-        ordered = found.take(order).select(self.behind.names)
+        combined = pa.concat_tables(tables).combine_chunks()
+        order = pc.sort_indices(combined, [(ROW, "ascending")])
+        ordered = combined.take(order).select(self.behind.names)
         (merged,) = ordered.combine_chunks().to_batches() or [
             pa.RecordBatch.from_pylist([], self.behind)
         ]

@@ -28,21 +28,21 @@ class Cursor:
     def skip(self, characters: str) -> Mask:
         """Skips one of ``characters``; returns the rows that had one."""
         byte = self.byte()
-        found: Mask = byte == ord(characters[0])
+        skipped: Mask = byte == ord(characters[0])
         for character in characters[1:]:
-            found |= byte == ord(character)
-        self.move(found)
-        return found
+            skipped |= byte == ord(character)
+        self.move(skipped)
+        return skipped
 
     def skip_spaces(self) -> Mask:
         """Skips up to MOST_SPACES spaces; returns the rows that had one."""
-        found = going = self.skip(" ")
+        skipped = going = self.skip(" ")
         for _ in range(MOST_SPACES - 1):
             if not going.any():
                 break
             going = going & (self.byte() == ord(" "))
             self.move(going)
-        return found
+        return skipped
 
     def number(self, most: int) -> tuple[Positions, Positions]:
         """Skips up to ``most`` digits; returns their value and count."""
@@ -64,5 +64,5 @@ class Cursor:
 
     def at_break(self) -> Mask:
         byte = self.byte()
-        found: Mask = (byte == ord(" ")) | (byte == 0)
-        return found
+        ended: Mask = (byte == ord(" ")) | (byte == 0)
+        return ended

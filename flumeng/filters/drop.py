@@ -21,8 +21,8 @@ class DropFilter(Filter):
     def apply(self, batch: LazyBatch) -> LazyBatch:
         there = batch.schema.names
         entries = [name for name in self._names if name not in there]
-        found = [ATTRIBUTE.fullmatch(name) for name in entries]
-        keys = tuple(entry["key"] for entry in found if entry is not None)
+        matches = [ATTRIBUTE.fullmatch(name) for name in entries]
+        keys = tuple(entry["key"] for entry in matches if entry is not None)
         schema = pa.schema([field for field in batch.schema if field.name not in self._names])
         return batch.arrow(DropStage(keys, tuple(schema.names)), schema)
 

@@ -89,11 +89,11 @@ def _padded(arrays: pa.Array, lengths: Positions) -> pa.Array:
 
 
 def _bytes_of(batch: pa.RecordBatch) -> Positions:
-    found = np.full(len(batch), 64, np.int64)
+    sizes = np.full(len(batch), 64, np.int64)
     for column in batch.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            found += pc.binary_length(column).fill_null(0).to_numpy(False)
-    return found
+            sizes += pc.binary_length(column).fill_null(0).to_numpy(False)
+    return sizes
 
 
 def _cuts(sizes: Positions) -> Iterator[tuple[int, int]]:

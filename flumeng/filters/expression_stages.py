@@ -23,19 +23,19 @@ class Condition:
         """The stage; None when Spark has to run it. Raises UserError if it is forbidden."""
         schema = batch.schema
         if schema not in self._stages:
-            found = arrow_text.condition(schema, self.text)
-            if found is None:
+            translated = arrow_text.condition(schema, self.text)
+            if translated is None:
                 _require_allowed(batch, [self.text])
-                found = arrow_sql.condition(batch.spark, schema, self.text)
-            self._stages[schema] = found
+                translated = arrow_sql.condition(batch.spark, schema, self.text)
+            self._stages[schema] = translated
         return self._stages[schema]
 
 
 def columns(batch: LazyBatch, texts: Sequence[str]) -> ProjectStage | None:
     """The stage for a list of columns, each an expression; see ``Condition.stage``."""
-    found = arrow_text.columns(batch.schema, texts)
-    if found is not None:
-        return found
+    stage = arrow_text.columns(batch.schema, texts)
+    if stage is not None:
+        return stage
     _require_allowed(batch, texts)
     return arrow_sql.columns(batch.spark, batch.schema, texts)
 

@@ -40,9 +40,9 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class GeoipFilter(Filter):
     def __init__(self, options: Geoip) -> None:
         self._options = options
-        wanted = named(None, options.fields)
-        self._added = [pa.field(name, ddl.type_of(field.type)) for name, field in wanted.items()]
-        self._paths = tuple(field.path for field in wanted.values())
+        requested = named(None, options.fields)
+        self._added = [pa.field(name, ddl.type_of(field.type)) for name, field in requested.items()]
+        self._paths = tuple(field.path for field in requested.values())
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         schema = pa.schema([*batch.schema, *self._added])
@@ -67,16 +67,16 @@ class GeoipStage:
 
     def _looked_up(self, batch: pa.RecordBatch, reader: maxminddb.Reader) -> pa.RecordBatch:
         addresses = batch[self.column].dictionary_encode()
-        known = [_address(text) for text in addresses.dictionary.to_pylist()]
+        parsed = [_address(text) for text in addresses.dictionary.to_pylist()]
         try:
-            records = [_record(reader, address) for address in known]
+            records = [_record(reader, address) for address in parsed]
         except maxminddb.InvalidDatabaseError as error:
             raise UnavailableError(f"geoip: {self.database} is damaged: {error}") from error
         added = {
             field.name: _values(records, path, field.type).take(addresses.indices)
             for field, path in zip(self.added, self.paths, strict=True)
         }
-        wrong = pa.array([address is None for address in known], pa.bool_())
+        wrong = pa.array([address is None for address in parsed], pa.bool_())
         reason = pa.scalar(f"geoip: {self.column} is no address", pa.string())
         reasons = pc.if_else(wrong.take(addresses.indices), reason, None)
         return changed(batch, {"attrs": note(batch["attrs"], reasons), **added})
@@ -84,10 +84,10 @@ class GeoipStage:
 
 def _address(text: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(text.strip())
+        address = ipaddress.ip_address(text.strip())
     except ValueError:
         return None
-    return (found.version == 6 and found.ipv4_mapped) or found
+    return (address.version == 6 and address.ipv4_mapped) or address
 
 
 def _record(reader: maxminddb.Reader, address: Address | None) -> Any:
@@ -98,8 +98,8 @@ def _record(reader: maxminddb.Reader, address: Address | None) -> Any:
 
 def _values(records: list[Any], path: Names, kind: pa.DataType) -> pa.Array:
     texts = [json.dumps(_inside(record, path), default=str) for record in records]
-    found, _ = json_values.column(pa.array(texts, pa.string()).cast(pa.binary()), kind)
-    return found
+    values, _ = json_values.column(pa.array(texts, pa.string()).cast(pa.binary()), kind)
+    return values
 
 
 def _inside(record: Any, path: Names) -> Any:
@@ -127,8 +127,8 @@ class _Databases:
                     self._open[path] = version, maxminddb.open_database(path)
             except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
                 if before is None:
-                    raise UnavailableError(f"geoip: {path} cannot be read: {error}") from error
-                log.warning("%s cannot be read, and what was there is used: %s", path, error)
+                    raise UnavailableError(f"geoip: cannot read {path}: {error}") from error
+                log.warning("cannot read %s, still using the old version: %s", path, error)
             return self._open[path][1]
 
 

@@ -28,8 +28,8 @@ _ZERO = 1 << 20
 
 def buckets(numbers: pa.ChunkedArray) -> pa.Array:
     """The bucket of each number, an ascending int32; null where there is none."""
-    found = numbers.cast(pa.float64(), safe=False).combine_chunks()
-    given = found.fill_null(math.nan).to_numpy(False)
+    doubles = numbers.cast(pa.float64(), safe=False).combine_chunks()
+    given = doubles.fill_null(math.nan).to_numpy(False)
     sizes = np.abs(given)
     countable = np.isfinite(given)
     filled = countable & (sizes > 0)

@@ -53,14 +53,14 @@ def read(
     rows = np.flatnonzero(flat.at(starts + _FIRST_DASH, ends) == ord("-"))
     if len(rows) == len(starts):
         return _read(flat, starts, ends, window, whole=False)
-    found = _none(starts)
+    times = _none(starts)
     if len(rows):
         inner = None if window is None else window[:, rows]
         some = _read(flat, starts[rows], ends[rows], inner, whole=False)
-        found.micros[rows], found.local[rows] = some.micros, some.local
-        found.behind[rows], found.shaped[rows] = some.behind, some.shaped
-        found.valid[rows] = some.valid
-    return found
+        times.micros[rows], times.local[rows] = some.micros, some.local
+        times.behind[rows], times.shaped[rows] = some.behind, some.shaped
+        times.valid[rows] = some.valid
+    return times
 
 
 def _none(starts: Positions) -> IsoTimes:
@@ -81,10 +81,10 @@ def read_texts(texts: pa.Array) -> IsoTimes:
 
 
 def _texts(flat: ByteColumn) -> IsoTimes:
-    found = _read(flat, flat.starts, flat.ends, None, whole=True)
-    whole = found.behind == flat.ends
+    times = _read(flat, flat.starts, flat.ends, None, whole=True)
+    whole = times.behind == flat.ends
     return IsoTimes(
-        found.micros, found.local, found.behind, found.shaped & whole, found.valid & whole
+        times.micros, times.local, times.behind, times.shaped & whole, times.valid & whole
     )
 
 
@@ -99,15 +99,15 @@ def _read(
     shaped = valid.copy()
     others = np.flatnonzero(~valid & _is_digit(window[0]) & _is_digit(window[3]))
     if len(others):
-        found = _scan(Cursor(flat, starts[others], ends[others]), whole=whole)
-        micros[others], local[others], behind[others] = found.micros, found.local, found.behind
-        shaped[others], valid[others] = found.shaped, found.valid
+        times = _scan(Cursor(flat, starts[others], ends[others]), whole=whole)
+        micros[others], local[others], behind[others] = times.micros, times.local, times.behind
+        shaped[others], valid[others] = times.shaped, times.valid
     return IsoTimes(micros, local, behind, shaped, valid)
 
 
 def _is_digit(column: Bytes) -> Mask:
-    found: Mask = column - np.uint8(ord("0")) <= 9
-    return found
+    digits: Mask = column - np.uint8(ord("0")) <= 9
+    return digits
 
 
 def _scan(cursor: Cursor, *, whole: bool) -> IsoTimes:
@@ -193,8 +193,8 @@ def _zone(cursor: Cursor, where: Mask, *, whole: bool) -> tuple[Positions, Mask,
 
 def _named_zone(cursor: Cursor, where: Mask) -> Mask:
     letters = [cursor.byte(ahead) for ahead in range(3)]
-    found = np.zeros(len(where), np.bool_)
+    named = np.zeros(len(where), np.bool_)
     for name in _ZONES:
-        found |= where & (letters[0] == name[0]) & (letters[1] == name[1]) & (letters[2] == name[2])
-    cursor.move(found, 3)
-    return found
+        named |= where & (letters[0] == name[0]) & (letters[1] == name[1]) & (letters[2] == name[2])
+    cursor.move(named, 3)
+    return named

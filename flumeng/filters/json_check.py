@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.platform.json_text import without_surrogates
+from flumeng.platform.json_surrogates import without_surrogates
 
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def are_json(bodies: pa.Array) -> pa.Array:
@@ -44,7 +44,7 @@ def _are_values(joined: bytes, lengths: npt.NDArray[np.int32]) -> bool:
 
 def _is_json(body: bytes) -> bool:
     try:
-        _decode_one(body)
+        _decode_value(body)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -77,25 +77,25 @@ class KeyCounts:
     def before(self, keys: Sequence[pa.Array]) -> Positions:
         """Counts the earlier rows with each row's key, also of earlier calls. No nulls."""
         if self._keys:
-            known = zip(self._keys, keys, strict=True)
-            keys = [pa.concat_arrays(both) for both in known]
+            pairs = zip(self._keys, keys, strict=True)
+            keys = [pa.concat_arrays(both) for both in pairs]
         first, group = groups(keys)
         prior = np.zeros(len(first), np.int64)
         prior[group[: len(self._counts)]] = self._counts
         mine = group[len(self._counts) :]
         self._keys = [key.take(pa.array(first)) for key in keys]
         self._counts = prior + np.bincount(mine, minlength=len(first))
-        found: Positions = prior[mine] + _rank(mine)
-        return found
+        counts: Positions = prior[mine] + _rank(mine)
+        return counts
 
 
 def groups(keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
     """A row of each distinct key, and the number of the key of each row. Nulls are equal."""
     first = group = np.zeros(0, np.int64)
-    for place, key in enumerate(keys):
+    for number, key in enumerate(keys):
         encoded = key.dictionary_encode("encode")
         codes = encoded.indices.to_numpy().astype(np.int64)
-        if place:
+        if number:
             codes = group * len(encoded.dictionary) + codes
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
     return first, group

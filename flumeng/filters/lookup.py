@@ -66,7 +66,7 @@ class LookupFilter:
     def _require_fitting(self, events: pa.Schema) -> None:
         for field in self._columns:
             if field.name not in self._on and field.name in events.names:
-                raise UserError(f"lookup: there is a column {field.name} already")
+                raise UserError(f"lookup: the column {field.name} exists already")
         for name in self._on:
             if name not in events.names:
                 raise UserError(f"lookup: events have no column {name}")
@@ -81,7 +81,7 @@ def _taken_back(directory: Broadcast[Directory]) -> None:
     try:
         directory.destroy()
     except (Py4JError, OSError) as error:
-        log.warning("a lookup table that is not used any more stays with Spark: %s", error)
+        log.warning("cannot remove an unused lookup table from Spark: %s", error)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Directory:
             keys = events[name]
             if keys.type != values.type:
                 keys = keys.cast(values.type)
-            found = pc.index_in(keys, value_set=values, skip_nulls=True).cast(pa.int64())
-            numbers = found if numbers is None else _together(numbers, found, len(values))
+            indices = pc.index_in(keys, value_set=values, skip_nulls=True).cast(pa.int64())
+            numbers = indices if numbers is None else _together(numbers, indices, len(values))
         if len(self.on) == 1:
             return numbers
         return pc.index_in(numbers, value_set=self._keys, skip_nulls=True)
@@ -114,9 +114,9 @@ class Directory:
     def _keys(self) -> pa.Array:
         numbers = None
         for name, values in zip(self.on, self._values, strict=True):
-            found = pc.index_in(self.table[name].cast(values.type), value_set=values)
-            found = pc.if_else(pc.is_valid(self.table[name]), found.cast(pa.int64()), None)
-            numbers = found if numbers is None else _together(numbers, found, len(values))
+            indices = pc.index_in(self.table[name].cast(values.type), value_set=values)
+            indices = pc.if_else(pc.is_valid(self.table[name]), indices.cast(pa.int64()), None)
+            numbers = indices if numbers is None else _together(numbers, indices, len(values))
         return pa.chunked_array(numbers).combine_chunks()
 
 
@@ -134,8 +134,8 @@ class LookupStage:
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known = self.directory
-        directory = known if isinstance(known, Directory) else known.value
+        given = self.directory
+        directory = given if isinstance(given, Directory) else given.value
         for events in gathered(batches, min(len(directory.table), ROWS_AT_ONCE)):
             yield from self._looked_up(events, directory).to_batches()
 

@@ -21,9 +21,9 @@ class MarkFailures(Wrapping):
 
     def apply(self, batch: LazyBatch) -> LazyBatch:
         earlier = batch.schema.append(pa.field(EARLIER, pa.string()))
-        found = self._inner.apply(batch.arrow(take_earlier, earlier))
-        fields = [field for field in found.schema if field.name != EARLIER]
-        return found.arrow(mark_failures, pa.schema([*fields, pa.field(FAILED, pa.bool_())]))
+        filtered = self._inner.apply(batch.arrow(take_earlier, earlier))
+        fields = [field for field in filtered.schema if field.name != EARLIER]
+        return filtered.arrow(mark_failures, pa.schema([*fields, pa.field(FAILED, pa.bool_())]))
 
 
 def take_earlier(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,8 +55,8 @@ def failures(batch: pa.RecordBatch) -> int:
 
 
 def reasons(failed: pa.RecordBatch) -> list[str]:
-    found: list[str] = attributes.value(failed[ATTRS], PARSE_ERROR).to_pylist()
-    return found
+    texts: list[str] = attributes.value(failed[ATTRS], PARSE_ERROR).to_pylist()
+    return texts
 
 
 def _taken(marked: LazyBatch, which: Marked | Unmarked) -> LazyBatch:

@@ -17,7 +17,7 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import formats
 from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.parse import Parse
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 from flumeng.platform.errors import UserError
 
 ROWS_AT_A_TIME = 4096
@@ -45,25 +45,25 @@ class ParseStage(EachBatch):
         bodies = batch["body"]
         if bodies.null_count:
             bodies = pc.fill_null(bodies, b"")
-        found = self.reader.read(bodies, batch["ts"])
-        changed = {"attrs": note(batch["attrs"], found.reasons)}
-        for name, own in (("ts", found.ts), ("host", found.host)):
+        parsed = self.reader.read(bodies, batch["ts"])
+        changed = {"attrs": note(batch["attrs"], parsed.reasons)}
+        for name, own in (("ts", parsed.ts), ("host", parsed.host)):
             if own is not None:
                 changed[name] = pc.coalesce(own, batch[name])
         kept = [changed.get(name, batch[name]) for name in batch.schema.names]
         names = [*batch.schema.names, *self.reader.columns.names]
-        return pa.RecordBatch.from_arrays([*kept, *found.columns], names)
+        return pa.RecordBatch.from_arrays([*kept, *parsed.columns], names)
 
 
 def _require_event(schema: pa.Schema) -> None:
     for field in EVENT_SCHEMA:
         if field.name not in schema.names or schema.field(field.name).type != field.type:
             raise UserError(
-                f"parse: needs the column {field.name} as it was received; put select behind parse"
+                f"parse: needs the column {field.name} as it was received; put select after parse"
             )
 
 
 def _require_new(schema: pa.Schema, names: list[str]) -> None:
     for name in names:
         if name in schema.names:
-            raise UserError(f"parse: there is a column {name} already")
+            raise UserError(f"parse: the column {name} exists already")

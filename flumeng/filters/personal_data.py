@@ -37,24 +37,24 @@ class Finder:
 
 
 def _ipv4(text: str) -> Iterator[tuple[int, int]]:
-    for found in _IPV4.finditer(text):
-        yield found.span()
+    for match in _IPV4.finditer(text):
+        yield match.span()
 
 
 def _ipv6(text: str) -> Iterator[tuple[int, int]]:
-    for found in _IPV6.finditer(text):
-        if text[found.end() : found.end() + 1].isalnum() or text.startswith("_", found.end()):
+    for match in _IPV6.finditer(text):
+        if text[match.end() : match.end() + 1].isalnum() or text.startswith("_", match.end()):
             continue
-        for begin, end in _trimmed(found):
+        for begin, end in _trimmed(match):
             if _is_ipv6(text[begin:end]):
                 yield begin, end
                 break
 
 
-def _trimmed(found: re.Match[str]) -> Iterator[tuple[int, int]]:
+def _trimmed(match: re.Match[str]) -> Iterator[tuple[int, int]]:
     """Yields bounds without surrounding colons, and without a possible port behind a point."""
-    begin, end = found.span()
-    text = found[0]
+    begin, end = match.span()
+    text = match[0]
     before, behind = begin + text.startswith(":"), end - text.endswith(":")
     dotted = begin + text.find(".") if "." in text else end
     for first in dict.fromkeys((begin, before)):
@@ -71,12 +71,12 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _cards(text: str) -> Iterator[tuple[int, int]]:
-    place = 0
-    while found := _CARD.search(text, place):
-        right = _is_card(re.sub("[ -]", "", found[0]))
-        place = found.end() if right else found.start() + 1
+    position = 0
+    while match := _CARD.search(text, position):
+        right = _is_card(re.sub("[ -]", "", match[0]))
+        position = match.end() if right else match.start() + 1
         if right:
-            yield found.span()
+            yield match.span()
 
 
 def _is_card(digits: str) -> bool:

@@ -45,8 +45,8 @@ class PythonStage:
             except FlumengError:
                 raise
             except Exception as error:
-                said = last_line(error, self.name.partition(":")[0])
-                raise FunctionError(f"python {self.name} raised {said}") from error
+                line = last_line(error, self.name.partition(":")[0])
+                raise FunctionError(f"python {self.name} raised {line}") from error
             yield from self._checked(returned)
 
     def _checked(self, returned: Any) -> Iterator[pa.RecordBatch]:
@@ -60,19 +60,19 @@ class PythonStage:
             if names.count(field.name) != 1:
                 raise FunctionError(
                     f"python {self.name} returned the column {field.name} "
-                    f"{names.count(field.name)} times: expected it once, as all columns that it "
-                    "is given and those of adds"
+                    f"{names.count(field.name)} times: expected each input column and each of "
+                    "adds once"
                 )
         unknown = [name for name in names if name not in self.schema.names]
         if unknown:
             raise FunctionError(
-                f"python {self.name} returned a column {unknown[0]}, which adds does not have"
+                f"python {self.name} returned the unknown column {unknown[0]}: name it in adds"
             )
         try:
             cast = returned.select(self.schema.names).cast(self.schema)
             cast.validate()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FunctionError(
-                f"python {self.name} returned other types than there were and adds has: {error}"
+                f"python {self.name} returned other types than those of its input and adds: {error}"
             ) from error
         yield from [cast] if isinstance(cast, pa.RecordBatch) else cast.to_batches()

@@ -37,7 +37,7 @@ class RedactFilter(Filter):
             if len(self._key) < LEAST_SECRET:
                 raise UserError(
                     f"redact: the key in {options.secret} has {len(self._key)} characters, and "
-                    f"needs {LEAST_SECRET} at least"
+                    f"needs at least {LEAST_SECRET}"
                 )
         finders = [FINDERS[kind] for kind in options.kinds]
         if options.patterns:
@@ -80,14 +80,14 @@ class RedactStage(EachBatch):
             return redacted(values, self.finders, self._replace)
         if self.mode == "remove":
             return pa.nulls(len(values), values.type)
-        found = _each(values.cast(pa.binary()), self._replace)
-        return found.cast(values.type)
+        replaced = _each(values.cast(pa.binary()), self._replace)
+        return replaced.cast(values.type)
 
-    def _replace(self, found: bytes) -> bytes:
+    def _replace(self, match: bytes) -> bytes:
         if self.mode == "hash":
             assert self.key is not None
             key = self.key.encode("utf-8", "surrogateescape")
-            return hmac.digest(key, found, "sha256").hex()[:HASH_CHARACTERS].encode()
+            return hmac.digest(key, match, "sha256").hex()[:HASH_CHARACTERS].encode()
         return MASK.encode() if self.mode == "mask" else b""
 
 
@@ -124,17 +124,17 @@ class _Pieces:
             return
         texts = self._pieces.filter(pa.array(candidates))
         marked = pc.replace_substring_regex(texts, finder.pattern, rf"{self._mark}\0{self._mark}")
-        found = self._cut(candidates, marked)
-        if finder.check is not None and found.any():
-            texts = self._pieces.filter(pa.array(found)).cast(pa.binary())
+        matching = self._cut(candidates, marked)
+        if finder.check is not None and matching.any():
+            texts = self._pieces.filter(pa.array(matching)).cast(pa.binary())
             mark = _Marking(finder.check, self._mark.encode())
-            found = self._cut(found, _each(texts, mark).cast(self._type))
-        if found.any():
-            texts = self._pieces.filter(pa.array(found)).cast(pa.binary())
+            matching = self._cut(matching, _each(texts, mark).cast(self._type))
+        if matching.any():
+            texts = self._pieces.filter(pa.array(matching)).cast(pa.binary())
             self._pieces = pc.replace_with_mask(
-                self._pieces, pa.array(found), _each(texts, replace).cast(self._type)
+                self._pieces, pa.array(matching), _each(texts, replace).cast(self._type)
             )
-            self._closed |= found
+            self._closed |= matching
 
     def joined(self) -> pa.Array:
         ends = np.searchsorted(self._row_of, np.arange(self._rows + 1)).astype(np.int32)
@@ -155,8 +155,8 @@ class _Pieces:
         self._row_of = np.repeat(self._row_of, counts)
         self._closed = np.repeat(self._closed, counts)
         number = np.arange(len(order)) - np.repeat(first, counts)
-        found: Mask = is_part & (number % 2 == 1)
-        return found
+        between_marks: Mask = is_part & (number % 2 == 1)
+        return between_marks
 
 
 @dataclass(frozen=True)
@@ -165,23 +165,23 @@ class _Marking:
     mark: bytes
 
     def __call__(self, candidate: bytes) -> bytes:
-        parts, place = [], 0
+        parts, position = [], 0
         for begin, end in self.check(candidate.decode("latin-1")):
-            parts += [candidate[place:begin], self.mark, candidate[begin:end], self.mark]
-            place = end
-        return b"".join([*parts, candidate[place:]])
+            parts += [candidate[position:begin], self.mark, candidate[begin:end], self.mark]
+            position = end
+        return b"".join([*parts, candidate[position:]])
 
 
 def _each(values: pa.Array, function: Replace) -> pa.Array:
     """Applies ``function`` to each value, once for each distinct one."""
     encoded = values.dictionary_encode()
-    found = [function(value) for value in encoded.dictionary.to_pylist()]
-    return pa.array(found, pa.binary()).take(encoded.indices)
+    results = [function(value) for value in encoded.dictionary.to_pylist()]
+    return pa.array(results, pa.binary()).take(encoded.indices)
 
 
 def _matches(values: pa.Array, pattern: str) -> Mask:
-    found: Mask = pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(False)
-    return found
+    matching: Mask = pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(False)
+    return matching
 
 
 def _mark(values: pa.Array) -> str:

@@ -55,8 +55,8 @@ class Version:
                 self._in_spark = hand_over(self.table)
                 if take_back is not None:
                     weakref.finalize(self, take_back, self._in_spark).atexit = False
-            found: T = self._in_spark
-            return found
+            shared_value: T = self._in_spark
+            return shared_value
 
 
 class RefreshedTable:
@@ -68,8 +68,12 @@ class RefreshedTable:
         schema: pa.Schema,
         read: Callable[[], pa.Table],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        first_seconds: float = FIRST_SECONDS,
+        moment_seconds: float = MOMENT_SECONDS,
     ) -> None:
         self.schema = schema
+        self.first_seconds, self.moment_seconds = first_seconds, moment_seconds
         self.version: Version | None = None
         self._options = options
         self._read = read
@@ -88,7 +92,7 @@ class RefreshedTable:
         error = self._error
         if error is None or self.version is None:
             return ""
-        return f"{self._name} cannot be read again, and what was read before is used: {error}"
+        return f"cannot refresh {self._name}, still using the old version: {error}"
 
     def refresh(self) -> None:
         """Called at the start of a batch. Raises UnavailableError, or the table's error, without a
@@ -104,22 +108,22 @@ class RefreshedTable:
                 self._begin(now)
             reading = self._reading
         if reading is not None and (begun or not usable):
-            reading.wait(MOMENT_SECONDS if usable else FIRST_SECONDS)
+            reading.wait(self.moment_seconds if usable else self.first_seconds)
         with self._lock:
             age = self._clock() - self._read_at
             if self.version is not None and age < self._options.stale_seconds:
                 return
             if self._error is not None:
                 raise type(self._error)(f"{self._name}: {self._error}")
-            raise UnavailableError(f"{self._name} has not been read in {FIRST_SECONDS:.0f} s")
+            raise UnavailableError(f"{self._name} was not read within {self.first_seconds:.0f} s")
 
     @property
     def _name(self) -> str:
-        return f"the lookup table {self._options.place}"
+        return f"the lookup table {self._options.name}"
 
     def _begin(self, now: float) -> None:
         if self._reading is not None:
-            log.warning("%s is not read in %.0f s: again", self._name, GIVEN_UP_SECONDS)
+            log.warning("%s was not read within %.0f s: retrying", self._name, GIVEN_UP_SECONDS)
         self._reading = threading.Event()
         self._began_at = now
         self._reads += 1
@@ -136,7 +140,7 @@ class RefreshedTable:
         except FlumengError as failed:
             error = type(failed)(scrub(str(failed)))
         except Exception as failed:
-            log.exception("%s cannot be read", self._name)
+            log.exception("cannot read %s", self._name)
             error = UnavailableError(scrub(f"{type(failed).__name__}: {failed}"))
         with self._lock:
             self._reads -= 1
@@ -170,10 +174,10 @@ def shared(
 
     key = repr((options, schema, keys))
     with _sharing:
-        found = _shared.get(key)
-        if found is None:
-            found = _shared[key] = RefreshedTable(options, schema, read)
-        return found
+        refreshed = _shared.get(key)
+        if refreshed is None:
+            refreshed = _shared[key] = RefreshedTable(options, schema, read)
+        return refreshed
 
 
 def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
@@ -183,4 +187,4 @@ def require_unique(table: pa.Table, keys: tuple[str, ...]) -> None:
     several = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).to_pylist()
     if several:
         row = ", ".join(f"{name} {several[0][name]!r}" for name in keys)
-        raise UserError(f"it has {several[0]['count_all']} rows for {row}, and may have one")
+        raise UserError(f"it has {several[0]['count_all']} rows for {row}, but keys must be unique")

@@ -45,10 +45,10 @@ _BITS = 53
 def of_rows(columns: Sequence[pa.Array]) -> Hashes:
     """A 64-bit hash for each row (SipHash of each value, mixed as in SplitMix64), the same in every
     process and version. Nulls are equal."""
-    found = np.full(len(columns[0]), _ODD)
+    hashes = np.full(len(columns[0]), _ODD)
     for column in columns:
-        found = _mixed(found * _ODD + _of_values(column))
-    return found
+        hashes = _mixed(hashes * _ODD + _of_values(column))
+    return hashes
 
 
 def as_fractions(hashes: Hashes) -> npt.NDArray[np.float64]:
@@ -64,8 +64,8 @@ def _of_values(column: pa.Array) -> Hashes:
     encoded = texts.cast(pa.binary()).dictionary_encode()
     values = encoded.dictionary.to_numpy(zero_copy_only=False)
     hashes = np.append(hash_array(values, hash_key=_KEY, categorize=False), np.uint64(0))
-    found: Hashes = hashes[encoded.indices.fill_null(len(values)).to_numpy(False)]
-    return found
+    row_hashes: Hashes = hashes[encoded.indices.fill_null(len(values)).to_numpy(False)]
+    return row_hashes
 
 
 def _mixed(numbers: Hashes) -> Hashes:

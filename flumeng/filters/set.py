@@ -39,17 +39,17 @@ class SetStage(EachBatch):
     schema: pa.Schema
 
     def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        found: dict[str, pa.Array] = {}
+        results: dict[str, pa.Array] = {}
         for name, parts in self.templates:
             values = _made(batch, parts)
             if attribute := ATTRIBUTE.fullmatch(name):
-                attrs = found.get(
+                attrs = results.get(
                     "attrs", batch["attrs"] if "attrs" in batch.schema.names else None
                 )
-                found["attrs"] = attributes.put(attrs, attribute["key"], _as_text(values))
+                results["attrs"] = attributes.put(attrs, attribute["key"], _as_text(values))
             else:
-                found[name] = values.cast(self.schema.field(name).type)
-        return changed(batch, found)
+                results[name] = values.cast(self.schema.field(name).type)
+        return changed(batch, results)
 
 
 def _type(schema: pa.Schema, parts: tuple[Part, ...]) -> pa.DataType:

@@ -56,7 +56,7 @@ def require_expressions(spark: SparkSession, texts: Sequence[str]) -> None:
             tree = parser.parseExpression(text)
         except (ParseException, Py4JError) as error:
             first = str(error).strip().splitlines()[0]
-            raise UserError(f"{text!r} is no expression in Spark SQL: {first}") from error
+            raise UserError(f"{text!r} is not an expression in Spark SQL: {first}") from error
         for node in _nodes(tree):
             _require_node(text, node)
 
@@ -82,8 +82,8 @@ def _require_node(text: str, node: Any) -> None:
 
 def _says_nulls(call: Any) -> bool:
     """Whether it has RESPECT or IGNORE NULLS; Spark 4.0 reports only the latter."""
-    found = call.ignoreNulls()
-    return found if isinstance(found, bool) else not found.isEmpty()
+    ignores = call.ignoreNulls()
+    return ignores if isinstance(ignores, bool) else not ignores.isEmpty()
 
 
 def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -> None:
@@ -95,41 +95,41 @@ def require_statement(spark: SparkSession, text: str, tables: Collection[str]) -
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
     except (ParseException, Py4JError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UserError(f"sql: no statement in Spark SQL: {first}") from error
+        raise UserError(f"sql: not a statement in Spark SQL: {first}") from error
     _Reader(tables).plan(plan, frozenset())
 
 
 class _Reader:
-    """Checks each node of a plan. ``known``: names from WITH."""
+    """Checks each node of a plan. ``names``: of tables from WITH."""
 
     def __init__(self, tables: Collection[str]) -> None:
         self._tables = tables
 
-    def plan(self, node: Any, known: frozenset[str]) -> None:
+    def plan(self, node: Any, names: frozenset[str]) -> None:
         kind = class_name(node)
         if kind not in PLANS.split():
             raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
         if kind == "UnresolvedRelation":
-            self._relation(node, known)
+            self._relation(node, names)
         if kind == "UnresolvedWith":
             if _is_recursive(node):
                 raise UserError("sql: not allowed: WITH RECURSIVE")
             for part in items(node.cteRelations()):
-                self.plan(part._2(), known)
-                known |= {str(part._1()).lower()}
+                self.plan(part._2(), names)
+                names |= {str(part._1()).lower()}
         for expression in items(node.expressions()):
-            self._expression(expression, known)
+            self._expression(expression, names)
         for child in items(node.children()):
-            self.plan(child, known)
+            self.plan(child, names)
 
-    def _relation(self, node: Any, known: frozenset[str]) -> None:
+    def _relation(self, node: Any, names: frozenset[str]) -> None:
         name = str(node.multipartIdentifier().mkString(".")).lower()
-        if node.multipartIdentifier().size() != 1 or name not in {*self._tables, *known}:
+        if node.multipartIdentifier().size() != 1 or name not in {*self._tables, *names}:
             raise UserError(f"sql: not allowed: Spark reads the table {name} in the statement")
         if node.isStreaming() or not node.options().isEmpty():
             raise UserError(f"sql: not allowed: options of the table {name}")
 
-    def _expression(self, node: Any, known: frozenset[str]) -> None:
+    def _expression(self, node: Any, names: frozenset[str]) -> None:
         kind = class_name(node)
         if kind not in STATEMENT_NODES.split():
             raise UserError(f"sql: not allowed: Spark reads {kind} in the statement")
@@ -138,11 +138,11 @@ class _Reader:
         if kind == "SpecifiedWindowFrame":
             _require_frame(node)
         if kind in QUERIES:
-            self.plan(node.plan(), known)
+            self.plan(node.plan(), names)
         if kind == "InSubquery":
-            self.plan(node.query().plan(), known)
+            self.plan(node.query().plan(), names)
         for child in items(node.children()):
-            self._expression(child, known)
+            self._expression(child, names)
 
 
 def _is_recursive(node: Any) -> bool:
@@ -167,7 +167,7 @@ def _require_frame(node: Any) -> None:
     kind = "ROWS" if class_name(node.frameType()) == "RowFrame$" else "RANGE"
     edges = [_edge(node.lower()), _edge(node.upper())]
     if not functions.frame_allowed(kind, *edges):
-        raise UserError("sql: not allowed: a window whose work has no bound")
+        raise UserError("sql: not allowed: a window without bounds")
 
 
 def _edge(node: Any) -> str:

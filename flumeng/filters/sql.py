@@ -99,7 +99,7 @@ class SqlFilter:
         result = self._result(spark, events, tables)
         twice = sorted({name for name in result.columns if result.columns.count(name) > 1})
         if twice:
-            raise UserError(f"sql: two columns are called {twice[0]}: give one another name")
+            raise UserError(f"sql: two columns are called {twice[0]}: rename one")
         execution = result._jdf.queryExecution()
         used = _used(execution.optimizedPlan())
         names = batch.schema.names
@@ -148,13 +148,13 @@ def _without_lost(both: pa.Schema, through: pa.Schema) -> pa.Schema:
 
 
 def _fitted(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    wanted = from_arrow_schema(schema, prefer_timestamp_ntz=False)
+    fields = from_arrow_schema(schema, prefer_timestamp_ntz=False)
     return rows.select(
         *(
             (col(f"`{field.name}`") if field.name in rows.columns else lit(None))
             .cast(field.dataType)
             .alias(field.name)
-            for field in wanted
+            for field in fields
         )
     )
 
@@ -173,8 +173,8 @@ def _within(spark: SparkSession, rows: DataFrame) -> DataFrame:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     plan = rows._jdf.queryExecution().analyzed()
-    found = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return DataFrame(found, spark)
+    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return DataFrame(dataset, spark)
 
 
 def _in_spark(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -188,13 +188,13 @@ def _events(batch: LazyBatch, used: tuple[str, ...]) -> DataFrame:
         return batch.rows()
     schema = pa.schema([batch.schema.field(name).with_nullable(True) for name in used])
     rows = batch.arrow(ProjectStage(tuple(map(Column, used)), schema), schema).sql_input()
-    wanted = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
+    fields = from_arrow_schema(batch.schema, prefer_timestamp_ntz=False)
     return rows.select(
         *(
             col(f"`{field.name}`")
             if field.name in used
             else lit(None).cast(field.dataType).alias(field.name)
-            for field in wanted
+            for field in fields
         )
     )
 

@@ -30,7 +30,7 @@ def read(options: LookupTable, schema: pa.Schema, spark: SparkSession) -> pa.Tab
     except FlumengError:
         raise
     except FileNotFoundError:
-        raise UnavailableError("it is not there") from None
+        raise UnavailableError("it does not exist") from None
     except pa.ArrowInvalid as error:
         raise UserError(_first_line(error)) from error
     except (pa.ArrowException, OSError, Py4JError, PySparkException) as error:
@@ -76,7 +76,7 @@ def _of_delta(options: LookupTable, schema: pa.Schema) -> Iterator[pa.RecordBatc
     try:
         table: Any = deltalake.DeltaTable(uri, storage_options=storage)
     except deltalake.exceptions.TableNotFoundError:
-        raise UnavailableError("it is not there") from None
+        raise UnavailableError("it does not exist") from None
     except deltalake.exceptions.DeltaError as error:
         raise UnavailableError(_first_line(error)) from error
     yield from _of_dataset(table.to_pyarrow_dataset(), schema)
@@ -121,10 +121,10 @@ def _bounded(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows > MOST_ROWS or size > MOST_BYTES:
             most = f"{MOST_ROWS:,} rows and {MOST_BYTES // 2**20} MiB"
-            raise UserError(f"it is too large to be looked things up in: {most} are the most")
+            raise UserError(f"it is too large for a lookup table: the limit is {most}")
         taken.append(batch.select(schema.names))
-    found = pa.Table.from_batches(taken) if taken else schema.empty_table()
-    return found.cast(schema).combine_chunks()
+    table = pa.Table.from_batches(taken) if taken else schema.empty_table()
+    return table.cast(schema).combine_chunks()
 
 
 def _first_line(error: Exception) -> str:

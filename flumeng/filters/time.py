@@ -16,7 +16,7 @@ from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters.contract import EachBatch, Filter
 from flumeng.filters.options.time import Time
 from flumeng.filters.options.time_formats import UNITS
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 from flumeng.filters.time_texts import TextFormat, of_numbers
 from flumeng.filters.timestamps import to_utc
 from flumeng.platform.errors import UserError
@@ -31,7 +31,7 @@ class TimeFilter(Filter):
             to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
         except pa.ArrowInvalid as error:
             raise UserError(
-                f"time: this host has no rules of the time zone {options.timezone}"
+                f"time: this host has no data of the time zone {options.timezone}"
             ) from error
         self._options = options
 
@@ -51,31 +51,31 @@ class TimeStage(EachBatch):
     timezone: str
 
     def each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        said = batch[self.column]
+        values = batch[self.column]
         received = batch["ts"].cast(pa.int64()).fill_null(0).to_numpy(False)
-        micros, valid = self._moments(said, received)
-        found = pa.array(micros, pa.int64(), mask=~valid).cast(MOMENT)
+        micros, valid = self._moments(values, received)
+        times = pa.array(micros, pa.int64(), mask=~valid).cast(MOMENT)
         if self.to in batch.schema.names:
-            found = pc.coalesce(found, batch[self.to])
-        wrong = said.is_valid().to_numpy(False) & ~valid
+            times = pc.coalesce(times, batch[self.to])
+        wrong = values.is_valid().to_numpy(False) & ~valid
         reason = pa.scalar(f"time: {self.column} is of no format", pa.string())
         reasons = pc.if_else(pa.array(wrong), reason, None)
-        return changed(batch, {self.to: found, "attrs": note(batch["attrs"], reasons)})
+        return changed(batch, {self.to: times, "attrs": note(batch["attrs"], reasons)})
 
-    def _moments(self, said: pa.Array, received: Positions) -> tuple[Positions, Mask]:
-        micros = np.zeros(len(said), np.int64)
-        valid = np.zeros(len(said), np.bool_)
-        left = np.flatnonzero(said.is_valid().to_numpy(False))
+    def _moments(self, values: pa.Array, received: Positions) -> tuple[Positions, Mask]:
+        micros = np.zeros(len(values), np.int64)
+        valid = np.zeros(len(values), np.bool_)
+        left = np.flatnonzero(values.is_valid().to_numpy(False))
         for name in self.formats:
             if not len(left):
                 break
-            part = said if len(left) == len(said) else said.take(pa.array(left))
-            found, fits = self._in_format(name, part, received[left])
-            micros[left[fits]], valid[left[fits]] = found[fits], True
+            part = values if len(left) == len(values) else values.take(pa.array(left))
+            times, fits = self._in_format(name, part, received[left])
+            micros[left[fits]], valid[left[fits]] = times[fits], True
             left = left[~fits]
         return micros, valid
 
-    def _in_format(self, name: str, said: pa.Array, received: Positions) -> tuple[Positions, Mask]:
-        if pa.types.is_string(said.type):
-            return TextFormat.named(name, self.timezone).read(said, received)
-        return of_numbers(said, UNITS[name])
+    def _in_format(self, name: str, part: pa.Array, received: Positions) -> tuple[Positions, Mask]:
+        if pa.types.is_string(part.type):
+            return TextFormat.named(name, self.timezone).read(part, received)
+        return of_numbers(part, UNITS[name])

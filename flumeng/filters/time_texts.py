@@ -47,8 +47,8 @@ class TextFormat:
         """The times of ``texts``; a missing year comes from ``received``."""
         if self.iso:
             return self._read_iso(texts, received)
-        found = pc.extract_regex(texts, self.pattern)
-        groups = _Groups(found)
+        match = pc.extract_regex(texts, self.pattern)
+        groups = _Groups(match)
         if "n" in groups:
             micros, valid = _of_units(groups.number("n"), self.units)
             return micros, groups.matched & valid & in_calendar(micros)
@@ -60,12 +60,12 @@ class TextFormat:
         return micros, groups.matched & valid & in_calendar(micros)
 
     def _read_iso(self, texts: pa.StringArray, received: Positions) -> tuple[Positions, Mask]:
-        found = iso8601.read_texts(texts)
-        local = np.flatnonzero(found.local & found.valid)
-        micros = found.micros
+        times = iso8601.read_texts(texts)
+        local = np.flatnonzero(times.local & times.valid)
+        micros = times.micros
         if len(local):
             micros[local] = to_utc(micros[local], self.timezone, received[local])
-        valid = found.valid & in_calendar(micros)
+        valid = times.valid & in_calendar(micros)
         fits = pc.match_substring_regex(texts, self.pattern).fill_null(False)
         valid &= fits.to_numpy(False)
         return micros, valid
@@ -87,8 +87,8 @@ def of_seconds(texts: pa.StringArray) -> tuple[Positions, Mask]:
     others = texts.is_valid().to_numpy(False) & ~valid
     if others.any():
         numbers = pc.if_else(pc.match_substring_regex(texts, _EXPONENT), texts, None)
-        found, fits = of_numbers(numbers.cast(pa.float64()), 1)
-        micros, valid = np.where(fits, found, micros), valid | fits
+        moments, fits = of_numbers(numbers.cast(pa.float64()), 1)
+        micros, valid = np.where(fits, moments, micros), valid | fits
     return micros, valid
 
 
@@ -107,22 +107,22 @@ def of_numbers(numbers: pa.Array, units: int) -> tuple[Positions, Mask]:
 class _Groups:
     """The groups of a pattern in many texts; missing groups are empty."""
 
-    def __init__(self, found: pa.StructArray) -> None:
-        self.matched: Mask = found.is_valid().to_numpy(False)
-        self._names = {field.name for field in found.type}
-        self._found = found
+    def __init__(self, match: pa.StructArray) -> None:
+        self.matched: Mask = match.is_valid().to_numpy(False)
+        self._names = {field.name for field in match.type}
+        self._match = match
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def text(self, name: str) -> pa.Array:
-        return pc.struct_field(self._found, name).fill_null("")
+        return pc.struct_field(self._match, name).fill_null("")
 
     def is_text(self, name: str, text: str) -> Mask:
         if name not in self:
             return np.full(len(self.matched), not text)
-        found: Mask = pc.equal(self.text(name), text).to_numpy(False)
-        return found
+        same: Mask = pc.equal(self.text(name), text).to_numpy(False)
+        return same
 
     def number(self, name: str, absent: int = 0) -> Positions:
         if name not in self:
@@ -191,5 +191,5 @@ def _of_units(numbers: Positions, units: int) -> tuple[Positions, Mask]:
 
 
 def _whole(numbers: pa.Array) -> Positions:
-    found: Positions = numbers.cast(pa.int64()).fill_null(0).to_numpy(False)
-    return found
+    integers: Positions = numbers.cast(pa.int64()).fill_null(0).to_numpy(False)
+    return integers

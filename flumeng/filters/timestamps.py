@@ -37,8 +37,8 @@ def read_iso(window: Bytes) -> tuple[Positions, Positions, Mask]:
     """Reads ``2003-08-24T05:14:15.000003-07:00`` before a space or 0, and its width; rejects a
     second 60."""
     digits, valid = _digits(window, (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18))
-    for place, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
-        valid &= window[place] == ord(mark)
+    for index, mark in ((4, "-"), (7, "-"), (10, "T"), (13, ":"), (16, ":")):
+        valid &= window[index] == ord(mark)
     year = _pair(digits, 0) * 100 + _pair(digits, 2)
     day, day_valid = days_since_epoch(year, _pair(digits, 5), _pair(digits, 8))
     clock, clock_valid = clock_seconds(_pair(digits, 11), _pair(digits, 14), _pair(digits, 17))
@@ -53,8 +53,8 @@ def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
     """Reads ``Oct 11 22:14:15`` before a space or 0, in the year of ``received``. Leaves times that
     may continue to ``device_times``."""
     digits, valid = _digits(window, (5, 7, 8, 10, 11, 13, 14))
-    for place, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
-        valid &= window[place] == ord(mark)
+    for index, mark in ((3, " "), (6, " "), (9, ":"), (12, ":")):
+        valid &= window[index] == ord(mark)
     valid &= _is_break(window[15]) & ~_goes_on(window)
     tens = np.where(window[4] == ord(" "), 0, digits[4]).astype(np.int64)
     valid &= tens <= 3
@@ -70,17 +70,19 @@ def read_bsd(window: Bytes, received: Positions) -> tuple[Positions, Mask]:
 def _goes_on(window: Bytes) -> Mask:
     """Whether a year, AM or PM, or a zone may follow, so that the time is longer than BSD_WIDTH."""
     century = (window[16] == ord("1")) | (window[16] == ord("2"))
-    found: Mask = century & _is_break(window[20])
+    goes_on: Mask = century & _is_break(window[20])
     capitals = (window[16] - np.uint8(ord("A")) < _LETTERS) & (
         window[17] - np.uint8(ord("A")) < _LETTERS
     )
     if capitals.any():
         for behind_name in (18, 19, 20):
-            found |= capitals & (_is_break(window[behind_name]) | (window[behind_name] == ord(".")))
-    found |= ((window[16] == ord("+")) | (window[16] == ord("-"))) & (window[17] <= ord("9"))
+            goes_on |= capitals & (
+                _is_break(window[behind_name]) | (window[behind_name] == ord("."))
+            )
+    goes_on |= ((window[16] == ord("+")) | (window[16] == ord("-"))) & (window[17] <= ord("9"))
     for behind_colon in (21, 22, 23):
-        found |= window[behind_colon] == ord("%")
-    return found
+        goes_on |= window[behind_colon] == ord("%")
+    return goes_on
 
 
 def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
@@ -89,8 +91,8 @@ def _digits(window: Bytes, places: tuple[int, ...]) -> tuple[Bytes, Mask]:
     return digits, digits[list(places)].max(axis=0) <= 9
 
 
-def _pair(digits: Bytes, place: int) -> Positions:
-    pair: Positions = digits[place].astype(np.int64) * 10 + digits[place + 1]
+def _pair(digits: Bytes, index: int) -> Positions:
+    pair: Positions = digits[index].astype(np.int64) * 10 + digits[index + 1]
     return pair
 
 
@@ -106,16 +108,16 @@ def clock_seconds(hour: Positions, minute: Positions, second: Positions) -> tupl
 
 
 def in_calendar(micros: Positions) -> Mask:
-    found: Mask = (micros >= FIRST_MOMENT) & (micros <= LAST_MOMENT)
-    return found
+    inside: Mask = (micros >= FIRST_MOMENT) & (micros <= LAST_MOMENT)
+    return inside
 
 
 def month_number(letters: Positions) -> tuple[Positions, Mask]:
     """1 to 12, and whether the three letters, in any case, are a month."""
     letters = letters | _UPPER_TO_LOWER
     key = (letters[0] << 16) | (letters[1] << 8) | letters[2]
-    place = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
-    month = _MONTH_ORDER[place.clip(max=len(MONTHS) - 1)]
+    index = np.searchsorted(_MONTH_KEYS, key, sorter=_MONTH_ORDER)
+    month = _MONTH_ORDER[index.clip(max=len(MONTHS) - 1)]
     return month + 1, _MONTH_KEYS[month] == key
 
 
@@ -141,13 +143,13 @@ def _fraction(window: Bytes) -> tuple[Positions, Positions, Mask]:
     micros = np.zeros(window.shape[1], np.int64)
     width = dotted.astype(np.int64)
     going = dotted.copy()
-    for place in range(FRACTION_DIGITS):
-        going &= digits[place] <= 9
+    for index in range(FRACTION_DIGITS):
+        going &= digits[index] <= 9
         if not going.any():
             break
         width += going
-        if place < 6:
-            micros += np.where(going, digits[place], 0) * np.int64(10 ** (5 - place))
+        if index < 6:
+            micros += np.where(going, digits[index], 0) * np.int64(10 ** (5 - index))
     return micros, width, ~dotted | (width > 1)
 
 
@@ -169,7 +171,7 @@ def _from(window: Bytes, starts: Positions, width: int) -> Bytes:
     lines = window.shape[1]
     flat = window.reshape(-1)
     origin = starts * lines + np.arange(lines)
-    return np.stack([flat[origin + place * lines] for place in range(width)])
+    return np.stack([flat[origin + index * lines] for index in range(width)])
 
 
 def _is_break(column: npt.NDArray[np.uint8]) -> Mask:

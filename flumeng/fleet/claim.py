@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from flumeng.control.queries import moments
+from flumeng.control.queries import timestamps
 from flumeng.control.zookeeper import ABSENT, Expected, Store
 from flumeng.platform.errors import ConflictError
 from zkschema import paths
@@ -32,8 +32,9 @@ def why_refused(push: Push, claim: PushClaim, has_ended: HasEnded, *, take_over:
     if held is None or take_over or is_held_by(push, claim) or has_ended(held.boot, held.pid):
         return ""
     return (
-        f"{held.who} pushes {held.push} (process {held.pid}, since {moments.utc(held.since)} UTC): "
-        "wait until that is done; when that process is gone for good, take over with --take-over"
+        f"{held.who} pushes {held.push} (process {held.pid}, since "
+        f"{timestamps.utc(held.since)} UTC): wait until it is done; if that process is gone for "
+        "good, take over with --take-over"
     )
 
 
@@ -51,20 +52,20 @@ def take(
         with contextlib.suppress(ConflictError):  # the re-read below decides
             store.write(paths.push(), replace(seen[0], claim=claim), seen[1])
             return
-    found = store.read(paths.push())
-    push = found.value if found else Push()
+    stored = store.read(paths.push())
+    push = stored.value if stored else Push()
     if is_held_by(push, claim):
         return
     why = why_refused(push, claim, has_ended, take_over=take_over)
     if why:
         raise ConflictError(why)
     if seen is not None and replace(push, claim=None) != replace(seen[0], claim=None):
-        raise ConflictError("somebody has pushed since the plan was made: plan again")
-    store.write(paths.push(), replace(push, claim=claim), found.version if found else ABSENT)
+        raise ConflictError("another push ran since the plan was made: plan again")
+    store.write(paths.push(), replace(push, claim=claim), stored.version if stored else ABSENT)
 
 
 def let_go(store: Store, claim: PushClaim) -> None:
-    found = store.read(paths.push())
-    if found is not None and is_held_by(found.value, claim):
+    stored = store.read(paths.push())
+    if stored is not None and is_held_by(stored.value, claim):
         with contextlib.suppress(ConflictError):  # another push took over
-            store.write(paths.push(), replace(found.value, claim=None), found.version)
+            store.write(paths.push(), replace(stored.value, claim=None), stored.version)

@@ -52,10 +52,10 @@ class Comparison:
 
 
 def compare(
-    wanted: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
+    desired: Resources, state: SiteState, *, prune: bool = False, policy: DriftPolicy = "refuse"
 ) -> Comparison:
     """The changes that bring the site to ``wanted``; ``prune`` deletes other owned resources."""
-    return _Comparing(state, policy).compare(wanted, prune=prune)
+    return _Comparing(state, policy).compare(desired, prune=prune)
 
 
 def restore(
@@ -82,16 +82,16 @@ class _Comparing:
         self._left: list[str] = []
         self._unchanged = 0
 
-    def compare(self, wanted: Resources, *, prune: bool) -> Comparison:
-        for key in sorted({*wanted, *self._state.owned}):
-            value = wanted.get(key)
+    def compare(self, desired: Resources, *, prune: bool) -> Comparison:
+        for key in sorted({*desired, *self._state.owned}):
+            value = desired.get(key)
             there = self._state.resources.get(key)
             if value is None and there is not None and not prune:
                 self._left.append(key)
-                self._tell_drift(key, None)
+                self._note_drift(key, None)
             elif key not in self._state.owned and there not in (None, value):
                 self._conflicts[key] = (
-                    "it is there, and no push made it: `flumeng push adopt` puts it under the "
+                    "it exists, and no push made it: `flumeng push adopt` puts it under the "
                     "inventory"
                 )
             else:
@@ -107,17 +107,17 @@ class _Comparing:
         if waits:
             self._waiting[key] = waits
             return
-        there, known = self._state.resources.get(key), self._state.owned.get(key)
-        if there != value and self._tell_drift(key, value) and self._policy != "overwrite":
+        there, pushed = self._state.resources.get(key), self._state.owned.get(key)
+        if there != value and self._note_drift(key, value) and self._policy != "overwrite":
             if self._policy == "refuse":
                 self._conflicts[key] = "it was changed by hand since the last push"
             return
         returned = value is not None and key in self._state.returned
-        if there == value and known == owned and not returned:
+        if there == value and pushed == owned and not returned:
             self._unchanged += value is not None
             return
-        verb = _verb(there, value, known, owned)
-        self._changes.append(Change(key, verb, there, value, known, owned))
+        verb = _verb(there, value, pushed, owned)
+        self._changes.append(Change(key, verb, there, value, pushed, owned))
         if verb == "delete" and kind_of(key) == FLOW:
             self._changes += self._chokes_of(name_of(key))
 
@@ -135,15 +135,15 @@ class _Comparing:
     def _why_not(self, key: str, value: str | None) -> str:
         unknown = self._state.why_unknown(key)
         if unknown:
-            return f"nobody can tell what it is: {unknown}"
+            return f"it cannot be read: {unknown}"
         if value is not None and kind_of(key) == FLOW and name_of(key) in self._state.ending:
             return BEING_DELETED
         return ""
 
-    def _tell_drift(self, key: str, value: str | None) -> bool:
+    def _note_drift(self, key: str, value: str | None) -> bool:
         """Record drift: whether the present value differs from that of the last push."""
-        there, known = self._state.resources.get(key), self._state.owned.get(key)
-        drifted = known is not None and (there is None or digest(there) != known)
+        there, pushed = self._state.resources.get(key), self._state.owned.get(key)
+        drifted = pushed is not None and (there is None or digest(there) != pushed)
         if key in self._state.went_back:
             return False  # the flow went back by itself
         if value is None and there is None:
@@ -159,8 +159,8 @@ class _Comparing:
                 yield Change(key, "delete", there, None, self._state.owned.get(key), None)
 
 
-def _verb(there: str | None, value: str | None, known: str | None, owned: str | None) -> Verb:
-    if there == value and known == owned:
+def _verb(there: str | None, value: str | None, pushed: str | None, owned: str | None) -> Verb:
+    if there == value and pushed == owned:
         return "confirm"
     if there == value:
         return "forget" if owned is None else "take"

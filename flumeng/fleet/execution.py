@@ -15,13 +15,13 @@ from zoneinfo import ZoneInfo
 from flumeng.control.zookeeper import Store
 from flumeng.fleet import claim as claims
 from flumeng.fleet import plan as plans
-from flumeng.fleet import undo, windows
+from flumeng.fleet import rollback, windows
 from flumeng.fleet.comparison import BEING_DELETED
-from flumeng.fleet.everywhere import in_sites
 from flumeng.fleet.inventory import Inventory, Site
+from flumeng.fleet.parallel_sites import in_sites
 from flumeng.fleet.plan import PushPlan, SitePlan
 from flumeng.fleet.site_copy import copy_site
-from flumeng.fleet.turn import Clocks, Health, Link, Task, Turn
+from flumeng.fleet.site_turn import Clocks, Health, Link, Task, Turn
 from flumeng.fleet.waves import (
     Applied,
     Begin,
@@ -139,15 +139,15 @@ class Execution:
         waited = 0.0
         while True:
             try:  # in short waits, so that signals are handled
-                found = self._events.get(timeout=STOP_SECONDS)
+                event = self._events.get(timeout=STOP_SECONDS)
             except Empty:
                 waited += STOP_SECONDS
                 if patience_seconds is not None and waited >= patience_seconds:
                     return Tick()
                 continue
-            if not isinstance(found, Note):
-                return found
-            self.report(found)
+            if not isinstance(event, Note):
+                return event
+            self.report(event)
 
     def _start(self, work: Callable[[str], None], site: str) -> None:
         threading.Thread(target=work, args=(site,), name=f"turn-{site}", daemon=True).start()
@@ -212,8 +212,8 @@ class Execution:
                 return planned
             passes = not planned.error and {*conflicts.values()} == {BEING_DELETED}
             if not passes or self.world.clocks.monotonic() >= deadline:
-                said = (f"{key}: {why}" for key, why in conflicts.items())
-                raise ConflictError(planned.error or "; ".join(said))
+                refusals = (f"{key}: {why}" for key, why in conflicts.items())
+                raise ConflictError(planned.error or "; ".join(refusals))
             self._events.put(Note(name, "waits for flows that are being deleted"))
             link.close()
             self.world.clocks.sleep(GONE_SECONDS)
@@ -222,9 +222,9 @@ class Execution:
         claims.take(store, None, self.manner.claim, self.world.has_ended, take_over=False)
         copy = copy_site(store)
         own = (self.manner.source.push, self.manner.back.push)
-        kept = undo.read_entries(store, copy)
-        entries = undo.of_pushes(kept, own)
-        undo.expect_readable(copy, kept, entries)
+        kept = rollback.read_entries(store, copy)
+        entries = rollback.of_pushes(kept, own)
+        rollback.expect_readable(copy, kept, entries)
         if not entries and any(entry.source.push in own for entry in kept):
             last = kept[-1].source
             raise ConflictError(f"push {last.push} of {last.author} came after this one")

@@ -11,7 +11,7 @@ import msgspec
 from flumeng.control.commands import preview
 from flumeng.control.commands.preview import Move
 from flumeng.control.zookeeper import Expected
-from flumeng.fleet import site_state, undo, writes
+from flumeng.fleet import rollback, site_state, writes
 from flumeng.fleet.comparison import Change, Comparison, DriftPolicy, compare, restore
 from flumeng.fleet.inventory import Inventory
 from flumeng.fleet.resources import FLOW, Resources, kind_of, name_of
@@ -65,22 +65,22 @@ class PushPlan:
 
     @property
     def exit_code(self) -> int:
-        found = self.sites.values()
-        if any(site.error for site in found):
+        sites = self.sites.values()
+        if any(site.error for site in sites):
             return FAILED
         refuses = self.policy == "refuse"
-        if any(site.comparison.conflicts or (refuses and site.comparison.drift) for site in found):
+        if any(site.comparison.conflicts or (refuses and site.comparison.drift) for site in sites):
             return CONFLICT
-        return CHANGES if any(site.has_work for site in found) else NOTHING
+        return CHANGES if any(site.has_work for site in sites) else NOTHING
 
 
 def plan_site(
-    site: str, wanted: Resources, copy: SiteCopy, *, prune: bool, policy: DriftPolicy
+    site: str, desired: Resources, copy: SiteCopy, *, prune: bool, policy: DriftPolicy
 ) -> SitePlan:
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
-    comparison = compare(wanted, site_state.state_of(copy), prune=prune, policy=policy)
+    comparison = compare(desired, site_state.state_of(copy), prune=prune, policy=policy)
     return with_moves(site, comparison, copy)
 
 
@@ -91,7 +91,7 @@ def plan_undo(
     why = site_state.why_not_pushed(copy)
     if why:
         return SitePlan(site, error=why)
-    comparison = restore(undo.before(entries), site_state.state_of(copy), policy=policy)
+    comparison = restore(rollback.before(entries), site_state.state_of(copy), policy=policy)
     return with_moves(site, comparison, copy)
 
 
@@ -113,7 +113,7 @@ def with_moves(site: str, comparison: Comparison, copy: SiteCopy) -> SitePlan:
         recomposed = writes.recomposed_flows(copy, comparison.changes)
         return replace(plan, recomposed=recomposed, moves=_moves(comparison.changes, copy))
     except FlumengError as error:
-        return replace(plan, error=f"what masters would do cannot be told: {error}")
+        return replace(plan, error=f"the moves of tasks cannot be planned: {error}")
 
 
 def unproven(push: records.Push) -> str:
@@ -122,7 +122,7 @@ def unproven(push: records.Push) -> str:
         return ""
     if push.state == "failed":
         return f"push {push.source.push} failed: {push.why}"
-    return f"push {push.source.push} was written, and nobody saw that the site is well"
+    return f"push {push.source.push} was written, but the site was not seen well since"
 
 
 def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
@@ -131,7 +131,7 @@ def moved_since(before: PushPlan, now: PushPlan) -> list[str]:
     for name, old in before.sites.items():
         new = now.sites.get(name)
         if new is None:
-            lines.append(f"site {name} is not there any more")
+            lines.append(f"site {name} no longer exists")
             continue
         if new.error != old.error:
             lines.append(f"site {name}: {new.error or 'it can be reached now'}")
@@ -210,7 +210,7 @@ def expect_same_inventory(plan: PushPlan, inventory: Inventory) -> None:
     if (plan.inventory, plan.digest) != (inventory.name, inventory.digest):
         raise ConflictError(
             f"the plan is of inventory {plan.inventory} {plan.digest}, the directory holds "
-            f"{inventory.name} {inventory.digest}: make the plan anew"
+            f"{inventory.name} {inventory.digest}: make a new plan"
         )
 
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from flumeng.control.zookeeper import Store
 from flumeng.fleet import plan as plans
-from flumeng.fleet import site_state, undo, writes
+from flumeng.fleet import rollback, site_state, writes
 from flumeng.fleet.claim import HasEnded, why_refused
 from flumeng.fleet.comparison import Change, DriftPolicy
-from flumeng.fleet.everywhere import in_sites
 from flumeng.fleet.inventory import Inventory, Site
+from flumeng.fleet.parallel_sites import in_sites
 from flumeng.fleet.plan import PushPlan, SitePlan
 from flumeng.fleet.resources import FLOW, Resources, digest, kind_of
 from flumeng.fleet.site_copy import SiteCopy, copy_site
@@ -33,11 +33,11 @@ def chosen(inventory: Inventory, only: Collection[str]) -> list[Site]:
     """Sites by name, group or label (``tier=one``), or all. Raises ``UserError`` for unknown
     names."""
     names: set[str] = set()
-    known = {name for site in inventory.sites.values() for name in _names(site)}
+    known_names = {name for site in inventory.sites.values() for name in _names(site)}
     for name in only:
-        if name not in known:
+        if name not in known_names:
             raise UserError(
-                f'there is no site, group or label "{name}"; {nearest(name, sorted(known))}'
+                f'there is no site, group or label "{name}"; {nearest(name, sorted(known_names))}'
             )
         names |= {site.name for site in inventory.sites.values() if name in _names(site)}
     return [site for site in inventory.sites.values() if not only or site.name in names]
@@ -49,24 +49,24 @@ def _names(site: Site) -> tuple[str, ...]:
 
 
 def waves_of(inventory: Inventory, sites: Iterable[str]) -> tuple[Wave, ...]:
-    wanted = set(sites)
+    names = set(sites)
     waves = (
-        replace(wave, sites=tuple(name for name in wave.sites if name in wanted))
+        replace(wave, sites=tuple(name for name in wave.sites if name in names))
         for wave in inventory.waves
     )
     return tuple(wave for wave in waves if wave.sites)
 
 
-def look(
+def read_sites(
     sites: Iterable[Site], connect: Connect, work: Callable[[Site, Store, SiteCopy], R]
 ) -> dict[str, R | FlumengError]:
     """Run ``work`` on a copy of each site: its results, or the site's errors."""
 
-    def one(site: Site) -> R:
+    def read_site(site: Site) -> R:
         with closing(connect(site)) as store:
             return work(site, store, copy_site(store))
 
-    return in_sites(sites, one)
+    return in_sites(sites, read_site)
 
 
 def plan_push(
@@ -80,7 +80,7 @@ def plan_push(
 ) -> PushPlan:
     """The plan to bring the sites to the inventory. Raises ``UserError`` for unknown names."""
     sites = chosen(inventory, only)
-    found = look(
+    results = read_sites(
         sites,
         connect,
         lambda site, _store, copy: plans.plan_site(
@@ -93,15 +93,15 @@ def plan_push(
         inventory.revision,
         prune,
         policy,
-        said(found),
+        as_plans(results),
     )
 
 
 def source_of(plan: PushPlan, *, who: str, reason: str, now: float, suffix: str) -> PushSource:
     """The source of a new push. Ids sort by time: a slow clock's id is one second after the
     newest."""
-    known = (site.push.source.push for site in plan.sites.values() if site.push.source)
-    later = [moment + 1 for moment in map(_time_of, known) if moment is not None]
+    pushes = (site.push.source.push for site in plan.sites.values() if site.push.source)
+    later = [moment + 1 for moment in map(_time_of, pushes) if moment is not None]
     moment = datetime.fromtimestamp(max([now, *later]), UTC)
     return PushSource(
         push=f"{moment.strftime(ID_TIME)}-{suffix}",
@@ -143,10 +143,10 @@ def _lacks(site: SitePlan | None, source: PushSource) -> bool:
     return last < source.push or (last == source.push and bool(site.unproven))
 
 
-def said(found: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
+def as_plans(results: Mapping[str, SitePlan | FlumengError]) -> dict[str, SitePlan]:
     return {
-        name: one if isinstance(one, SitePlan) else SitePlan(name, error=str(one))
-        for name, one in found.items()
+        name: result if isinstance(result, SitePlan) else SitePlan(name, error=str(result))
+        for name, result in results.items()
     }
 
 
@@ -226,21 +226,21 @@ def plan_rollback(
     that push stay unchanged. An unfinished rollback is continued. Raises ``UserError`` when there
     is nothing to undo, and for an unknown ``to``."""
     sites = chosen(inventory, only)
-    found = look(
+    results = read_sites(
         sites,
         connect,
-        lambda _site, store, copy: _History(copy, undo.read_entries(store, copy)),
+        lambda _site, store, copy: _History(copy, rollback.read_entries(store, copy)),
     )
-    histories = [one for one in found.values() if isinstance(one, _History)]
+    histories = [result for result in results.values() if isinstance(result, _History)]
     if to:
         _expect_known(to, histories)
     undone = () if to else _to_undo(histories)
     planned: dict[str, SitePlan | FlumengError] = {}
-    for name, one in found.items():
+    for name, result in results.items():
         planned[name] = (
-            _of_site(name, one, to, undone, policy) if isinstance(one, _History) else one
+            _of_site(name, result, to, undone, policy) if isinstance(result, _History) else result
         )
-    plan = PushPlan(inventory.name, "", "", True, policy, said(planned))
+    plan = PushPlan(inventory.name, "", "", True, policy, as_plans(planned))
     return Rollback(to or undone[-1], undone[0] if len(undone) > 1 else "", plan)
 
 
@@ -250,34 +250,34 @@ def _of_site(
     entries = history.entries
     try:
         are_all = len(entries) == site_state.push_of(history.copy).next_entry
-        taken = (
-            undo.after_push(entries, to, are_all=are_all) if to else undo.of_pushes(entries, undone)
-        )
-        undo.expect_readable(history.copy, entries, taken)
+        taken = rollback.of_pushes(entries, undone)
+        if to:
+            taken = rollback.after_push(entries, to, are_all=are_all)
+        rollback.expect_readable(history.copy, entries, taken)
         return plans.plan_undo(name, taken, history.copy, policy=policy)
     except FlumengError as error:
         return SitePlan(name, error=str(error))
 
 
 def _expect_known(to: str, histories: Sequence[_History]) -> None:
-    known = sorted({entry.source.push for one in histories for entry in one.entries})
-    if to not in known:
-        there = f"they know: {', '.join(known)}" if known else "they know none"
-        raise UserError(f"push {to} is in the history of none of these sites; {there}")
+    pushes = sorted({entry.source.push for history in histories for entry in history.entries})
+    if to not in pushes:
+        history = f"they have: {', '.join(pushes)}" if pushes else "they have no pushes"
+        raise UserError(f"none of these sites has push {to} in its history; {history}")
 
 
 def _to_undo(histories: Sequence[_History]) -> tuple[str, ...]:
     """The newest push, and when that is a rollback, the push that it undoes: so a killed rollback
     is continued, and a finished one is not undone."""
-    sources = [one.newest for one in histories if one.newest is not None]
+    sources = [history.newest for history in histories if history.newest is not None]
     if not sources:
         raise UserError(
-            "there is nothing to roll back: these sites know of no push (`flumeng push history`)"
+            "there is nothing to roll back: these sites have no pushes (`flumeng push history`)"
         )
     newest = max(sources, key=lambda source: source.push)
     if newest.returns_to:
         raise UserError(
-            f"push {newest.push} went back to {newest.returns_to}: say with --to where to go from "
-            "there, or bring the inventory with `flumeng push apply`"
+            f"push {newest.push} returned to {newest.returns_to}: name the push to return to with "
+            "--to, or apply the inventory with `flumeng push apply`"
         )
     return (newest.push, newest.undoes) if newest.undoes else (newest.push,)

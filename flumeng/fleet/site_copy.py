@@ -51,7 +51,7 @@ def copy_site(store: Store) -> SiteCopy:
     raise ConflictError("the site was changed while it was read, again and again: try again")
 
 
-def look_again(store: Store, shape: Shape) -> SiteCopy:
+def reread(store: Store, shape: Shape) -> SiteCopy:
     """The present state of a site of this shape; one round trip if the shape still holds."""
     reading = _Reading(store)
     reading.read_again(shape)
@@ -59,58 +59,58 @@ def look_again(store: Store, shape: Shape) -> SiteCopy:
 
 
 class _Reading:
-    """``_wanted`` and ``_listed``: znodes and folders of the site."""
+    """``_znodes`` and ``_folders``: those of the site."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen = ClusterCopy(store.scale)
-        self._wanted: dict[str, Path] = {}
-        self._listed: dict[str, Path] = {}
+        self._znodes: dict[str, Path] = {}
+        self._folders: dict[str, Path] = {}
 
     def read_at_once(self) -> bool:
         """Whether the copy is consistent: nothing changed meanwhile."""
-        self._look_for(TOPS, FOLDERS)
+        self._read_missing(TOPS, FOLDERS)
         heads = self._heads()
-        self._look_for(*self._second_level())
+        self._read_missing(*self._second_level())
         before = self._versions(heads)
         others = self._other_cursors()
         again = [*heads, *TOPS]
-        self._look_for(self._third_level(), [paths.flows(), paths.nodes(), *others], again)
+        self._read_missing(self._third_level(), [paths.flows(), paths.nodes(), *others], again)
         if others:
-            self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+            self._read_missing([ack for cursor in others for ack in self._acks(cursor)], [])
         return self._versions(heads) == before
 
     def read_again(self, shape: Shape) -> None:
-        self._look(shape.znodes, shape.folders)
-        self._look_for(TOPS, FOLDERS)
-        self._look_for(*self._second_level())
+        self._read(shape.znodes, shape.folders)
+        self._read_missing(TOPS, FOLDERS)
+        self._read_missing(*self._second_level())
         others = self._other_cursors()
-        self._look_for(self._third_level(), others)
-        self._look_for([ack for cursor in others for ack in self._acks(cursor)], [])
+        self._read_missing(self._third_level(), others)
+        self._read_missing([ack for cursor in others for ack in self._acks(cursor)], [])
 
     def copy(self) -> SiteCopy:
-        shape = Shape(tuple(self._wanted.values()), tuple(self._listed.values()))
+        shape = Shape(tuple(self._znodes.values()), tuple(self._folders.values()))
         copy = SiteCopy(self._store.scale, shape)
         for path in shape.znodes:
             copy.keep(path, self._seen.znodes[str(path)])
         copy.folders = {str(path): self._names(path) for path in shape.folders}
         return copy
 
-    def _look_for(
-        self, wanted: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
+    def _read_missing(
+        self, znodes: Sequence[Path], folders: Sequence[Path], again: Sequence[Path] = ()
     ) -> None:
         """Read znodes and folders that were not read yet, and ``again`` once more."""
-        self._wanted |= {str(path): path for path in wanted}
-        self._listed |= {str(path): path for path in folders}
-        missing = [path for path in wanted if str(path) not in self._seen.znodes]
+        self._znodes |= {str(path): path for path in znodes}
+        self._folders |= {str(path): path for path in folders}
+        missing = [path for path in znodes if str(path) not in self._seen.znodes]
         unlisted = [path for path in folders if again or str(path) not in self._seen.folders]
         if missing or unlisted or again:
-            self._look([*missing, *again], unlisted)
+            self._read([*missing, *again], unlisted)
 
-    def _look(self, wanted: Sequence[Path], folders: Sequence[Path]) -> None:
-        found, listed = self._store.look(wanted, folders)
-        for path, one in zip(wanted, found, strict=True):
-            self._seen.keep(path, one)
+    def _read(self, znodes: Sequence[Path], folders: Sequence[Path]) -> None:
+        read, listed = self._store.look(znodes, folders)
+        for path, znode in zip(znodes, read, strict=True):
+            self._seen.keep(path, znode)
         self._seen.folders |= zip(map(str, folders), listed, strict=True)
 
     def _heads(self) -> list[Path]:
@@ -120,24 +120,24 @@ class _Reading:
         ]
 
     def _versions(self, heads: Iterable[Path]) -> list[object]:
-        found = [self._seen.znodes[str(path)] for path in (*heads, *TOPS)]
+        znodes = [self._seen.znodes[str(path)] for path in (*heads, *TOPS)]
         listed = [self._names(paths.flows()), self._names(paths.nodes())]
-        return [*listed, *((one.created, one.version) if one else None for one in found)]
+        return [*listed, *((znode.created, znode.version) if znode else None for znode in znodes)]
 
     def _second_level(self) -> tuple[list[Path], list[Path]]:
         flows, nodes = self._names(paths.flows()), self._names(paths.nodes())
         live = self._names(paths.live_nodes())
-        wanted: list[Path] = [paths.moves()]
-        wanted += [
+        znodes: list[Path] = [paths.moves()]
+        znodes += [
             row(flow) for flow in flows for row in (paths.flow, paths.plan, paths.partitions)
         ]
-        wanted += [
+        znodes += [
             row(node) for node in nodes for row in (paths.node, paths.assignment, paths.status)
         ]
-        wanted += [paths.status(node) for node in live if node not in set(nodes)]
-        wanted += [paths.live_node(node) for node in sorted({*live, *nodes})]
-        wanted += [paths.live_master(name) for name in self._names(paths.live_masters())]
-        wanted += [paths.journal(name) for name in self._names(paths.journals())]
+        znodes += [paths.status(node) for node in live if node not in set(nodes)]
+        znodes += [paths.live_node(node) for node in sorted({*live, *nodes})]
+        znodes += [paths.live_master(name) for name in self._names(paths.live_masters())]
+        znodes += [paths.journal(name) for name in self._names(paths.journals())]
         folders: list[Path] = [
             row(flow)
             for flow in flows
@@ -145,29 +145,29 @@ class _Reading:
         ]
         folders += [paths.cursor(flow, CURSOR_MAIN) for flow in flows]
         folders += [paths.queue_failures(flow) for flow in self._names(paths.queues())]
-        return wanted, folders
+        return znodes, folders
 
     def _third_level(self) -> list[Path]:
-        wanted: list[Path] = []
+        znodes: list[Path] = []
         for flow in self._names(paths.flows()):
-            named = map(self._seen.found, (paths.flow(flow), paths.plan(flow)))
-            revisions = {str(one.value.revision) for one in named if one}
-            wanted += [paths.revision(flow, number) for number in sorted(revisions - {"0"})]
-            wanted += self._seen.rest_of([paths.plan(flow), paths.partitions(flow)])
-            wanted += self._acks(paths.cursor(flow, CURSOR_MAIN))
-            wanted += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
+            named = map(self._seen.record, (paths.flow(flow), paths.plan(flow)))
+            revisions = {str(record.value.revision) for record in named if record}
+            znodes += [paths.revision(flow, number) for number in sorted(revisions - {"0"})]
+            znodes += self._seen.rest_of([paths.plan(flow), paths.partitions(flow)])
+            znodes += self._acks(paths.cursor(flow, CURSOR_MAIN))
+            znodes += [paths.intent(flow, task) for task in self._names(paths.intents(flow))]
         for flow in self._names(paths.queues()):
             failed = self._names(paths.queue_failures(flow))[: queues.FAILURES_READ]
-            wanted += [paths.queue_failure(flow, name) for name in failed]
+            znodes += [paths.queue_failure(flow, name) for name in failed]
         for name in self._names(paths.journals()):
             path = paths.journal(name)
             journal = self._seen.znodes[str(path)]
             if journal is not None:
-                own = journal_registry.as_known(path, journal)
+                own = journal_registry.record_or_derived(path, journal)
                 cursors = self._seen.folders.get(str(paths.acks(own.flow)), [CURSOR_MAIN])
-                wanted += [paths.ack(own.flow, cursor, name) for cursor in cursors]
-        wanted += self._seen.rest_of(map(paths.assignment, self._names(paths.nodes())))
-        return list(dict.fromkeys(wanted))
+                znodes += [paths.ack(own.flow, cursor, name) for cursor in cursors]
+        znodes += self._seen.rest_of(map(paths.assignment, self._names(paths.nodes())))
+        return list(dict.fromkeys(znodes))
 
     def _other_cursors(self) -> list[Path]:
         return [

@@ -60,8 +60,8 @@ class SiteState:
 
 def push_of(copy: SiteCopy) -> records.Push:
     """Raises ``CorruptError``, or ``UserError`` for a newer record."""
-    found = copy.read(paths.push())
-    return found.value if found else records.Push()
+    stored = copy.read(paths.push())
+    return stored.value if stored else records.Push()
 
 
 def why_not_pushed(copy: SiteCopy) -> str:
@@ -73,7 +73,7 @@ def why_not_pushed(copy: SiteCopy) -> str:
         return str(schema)
     version = schema.value.version
     if version > table.VERSION:
-        return f"it has schema version {version}, this flumeng knows {table.VERSION}: upgrade it"
+        return f"it has schema version {version}, this flumeng supports {table.VERSION}: upgrade it"
     if version < table.VERSION:
         return (
             f"it has schema version {version}, pushes need {table.VERSION}: "
@@ -99,9 +99,9 @@ def state_of(copy: SiteCopy) -> SiteState:
         **dict(_of_nodes(copy, unreadable)),
     }
     flows = {
-        name: found.value
+        name: stored.value
         for name in copy.children(paths.flows())
-        if isinstance(found := copy.znodes[str(paths.flow(name))], Versioned)
+        if isinstance(stored := copy.znodes[str(paths.flow(name))], Versioned)
     }
     return SiteState(
         resources,
@@ -134,33 +134,33 @@ def _flows(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, st
         if isinstance(text, Versioned):
             yield key, text.value.text
         else:
-            unreadable[key] = str(text) if text else f"{path} is not there"
+            unreadable[key] = str(text) if text else f"{path} is missing"
 
 
 def _of_cluster(
     copy: SiteCopy, owned: Mapping[str, str], unreadable: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    found = copy.znodes[str(paths.cluster())]
-    if not isinstance(found, Versioned):
-        why = str(found) if found else f"{paths.cluster()} is not there"
+    stored = copy.znodes[str(paths.cluster())]
+    if not isinstance(stored, Versioned):
+        why = str(stored) if stored else f"{paths.cluster()} is missing"
         unreadable[SETTING] = unreadable[CHOKE] = why
         return
     for name, setting in SETTINGS.items():
-        key, value = f"{SETTING}/{name}", setting.get(found.value)
+        key, value = f"{SETTING}/{name}", setting.get(stored.value)
         unset = value == setting.get(records.Cluster())
         if value is not None and (key in owned or not unset):
             yield key, setting_text(value)
-    for name, rate in found.value.chokes.items():
+    for name, rate in stored.value.chokes.items():
         yield f"{CHOKE}/{name}", number_text(rate)
 
 
 def _of_nodes(copy: SiteCopy, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name in copy.children(paths.nodes()):
-        found = copy.znodes[str(paths.node(name))]
-        if isinstance(found, Unreadable):
-            unreadable[f"{LABEL}/{name}"] = unreadable[f"{CAPACITY}/{name}"] = str(found)
-        elif found is not None:
-            for label, value in found.value.labels.items():
+        stored = copy.znodes[str(paths.node(name))]
+        if isinstance(stored, Unreadable):
+            unreadable[f"{LABEL}/{name}"] = unreadable[f"{CAPACITY}/{name}"] = str(stored)
+        elif stored is not None:
+            for label, value in stored.value.labels.items():
                 yield f"{LABEL}/{name}/{label}", value
-            for dimension, amount in found.value.capacity.items():
+            for dimension, amount in stored.value.capacity.items():
                 yield f"{CAPACITY}/{name}/{dimension}", number_text(amount)

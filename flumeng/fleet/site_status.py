@@ -53,7 +53,7 @@ class SiteStatus:
 
 def site_status(
     site: str,
-    wanted: Resources,
+    desired: Resources,
     copy: SiteCopy,
     health: Mapping[str, Any],
     has_ended: HasEnded,
@@ -63,11 +63,11 @@ def site_status(
     if why:
         return SiteStatus(site, why)
     push, state = push_of(copy), state_of(copy)
-    comparison = compare(wanted, state, prune=True, policy="keep")
-    drift = {one.key for one in comparison.drift}
-    behind = {*drift, *comparison.conflicts, *(one.key for one in comparison.changes)}
+    comparison = compare(desired, state, prune=True, policy="keep")
+    drift = {drifted.key for drifted in comparison.drift}
+    behind = {*drift, *comparison.conflicts, *(change.key for change in comparison.changes)}
     rows = {row["flow"]: row for row in health["flows"]}
-    names = {key.partition("/")[2] for key in wanted if key.startswith(f"{FLOW}/")} | rows.keys()
+    names = {key.partition("/")[2] for key in desired if key.startswith(f"{FLOW}/")} | rows.keys()
     live = [paths.live_node(name) for name in copy.children(paths.live_nodes())]
     versions = {node.value.version for node in copy.read_many(live) if node}
     source, claim = push.source, push.claim

@@ -289,8 +289,8 @@ class Waves:
         site = self._sites[event.site]
         after = TRANSITIONS.get((site.state, type(event)))
         if after is None:
-            told = "; ".join(str(step) for step in self.log if step.site == site.name)
-            raise AssertionError(f"{site.name} is {site.state}, got {event}: {told}")
+            steps = "; ".join(str(step) for step in self.log if step.site == site.name)
+            raise AssertionError(f"{site.name} is {site.state}, got {event}: {steps}")
         if isinstance(event, Applied):
             site.touched = True
         elif isinstance(event, Failed):

@@ -77,7 +77,7 @@ def _minute(hours: str, minutes: str) -> int:
 def _days(text: str) -> frozenset[int]:
     if text == "daily":
         return frozenset(range(7))
-    found: set[int] = set()
+    days: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if first not in DAYS or (dash and last not in DAYS):
@@ -86,5 +86,5 @@ def _days(text: str) -> frozenset[int]:
             )
         begin = DAYS.index(first)
         more = (DAYS.index(last) - begin) % 7 if dash else 0
-        found.update((begin + ahead) % 7 for ahead in range(more + 1))
-    return frozenset(found)
+        days.update((begin + ahead) % 7 for ahead in range(more + 1))
+    return frozenset(days)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flumeng.control.commands.chains import why_not_deleted
+from flumeng.control.commands.isolated_parts import deletion, parts_there
 from flumeng.control.commands.operator import audit_entry
-from flumeng.control.commands.parts import deletion, parts_there
 from flumeng.control.commands.revisions import RefusedError, next_revisions, revision_writes
 from flumeng.control.commands.settings import SETTINGS
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Expected, Path, Put, Remove, Write
@@ -45,9 +45,9 @@ def first_part(
 def recomposed_flows(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, str]:
     """Flow -> why it gets a revision without being named in a change. Raises ``RefusedError``."""
     return {
-        one.flow: one.because
-        for one in next_revisions(copy, texts_of(changes))
-        if one.because and one.changed
+        revision.flow: revision.because
+        for revision in next_revisions(copy, texts_of(changes))
+        if revision.because and revision.changed
     }
 
 
@@ -74,14 +74,14 @@ def transaction(
     verb: str,
 ) -> list[Write]:
     """``push``: the fields of ``/push`` to write besides. Raises ``ConflictError``."""
-    known = {**push.resources}
+    owned = {**push.resources}
     for change in changes:
         if change.owned_after is None:
-            known.pop(change.key, None)
+            owned.pop(change.key, None)
         else:
-            known[change.key] = change.owned_after
+            owned[change.key] = change.owned_after
     made_by = push.source if verb == "adopt" and push.source else source
-    after = replace(push, source=made_by, resources=known, next_entry=push.next_entry + 1)
+    after = replace(push, source=made_by, resources=owned, next_entry=push.next_entry + 1)
     entry = PushEntry(
         verb=verb,
         source=source,
@@ -92,11 +92,11 @@ def transaction(
             for change in changes
         },
     )
-    said = ", ".join(f"{change.verb} {change.key}" for change in changes)
+    summary = ", ".join(f"{change.verb} {change.key}" for change in changes)
     content = f"inventory {source.inventory} {source.digest}"
     content += f", revision {source.revision}" if source.revision else ""
-    command = f"push {verb} {source.push} ({content}): {said}"
-    told = records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
+    command = f"push {verb} {source.push} ({content}): {summary}"
+    note = records.Audit(who=source.author, command=command, reason=source.reason, time=source.time)
     return [
         *_schema(copy),
         Put(paths.push(), after, version_of(copy, paths.push())),
@@ -105,7 +105,7 @@ def transaction(
         *_cluster(copy, changes),
         *_nodes(copy, changes),
         *_old(copy),
-        audit_entry(told),
+        audit_entry(note),
     ]
 
 
@@ -122,9 +122,9 @@ def _schema(copy: SiteCopy) -> list[Write]:
 def _flows(copy: SiteCopy, changes: Sequence[Change], source: PushSource) -> Iterable[Write]:
     schema = copy.read(paths.schema())
     assert schema is not None
-    wanted = next_revisions(copy, texts_of(changes))
-    revised = revision_writes(wanted, schema, source.author, _reason(source), source.time)
-    changed = {one.flow for one in wanted if one.changed}
+    revisions = next_revisions(copy, texts_of(changes))
+    revised = revision_writes(revisions, schema, source.author, _reason(source), source.time)
+    changed = {revision.flow for revision in revisions if revision.changed}
     confirmed = {
         str(put.path): put for put in _confirmed(copy, changes) if put.path.name not in changed
     }
@@ -151,9 +151,9 @@ def _confirmed(copy: SiteCopy, changes: Iterable[Change]) -> Iterable[Put]:
         name = name_of(change.key)
         flow = copy.read(paths.flow(name))
         every = {**({name: flow} if flow else {}), **parts_there(copy, [name])}
-        for one, found in every.items():
-            if found.value.went_back:
-                yield Put(paths.flow(one), replace(found.value, went_back=""), found.version)
+        for part, flow in every.items():
+            if flow.value.went_back:
+                yield Put(paths.flow(part), replace(flow.value, went_back=""), flow.version)
 
 
 def texts_of(changes: Iterable[Change]) -> dict[str, str]:
@@ -167,14 +167,14 @@ def texts_of(changes: Iterable[Change]) -> dict[str, str]:
 
 def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
     """Settings and chokes, with checks that flows and nodes of chokes stay unchanged."""
-    found = copy.read(paths.cluster())
+    stored = copy.read(paths.cluster())
     own = [change for change in _real(changes) if kind_of(change.key) in (SETTING, CHOKE)]
-    if found is None:
+    if stored is None:
         return
     if not own:
-        yield Check(paths.cluster(), found.version)  # maintenance may begin
+        yield Check(paths.cluster(), stored.version)  # maintenance may begin
         return
-    cluster = found.value
+    cluster = stored.value
     chokes = dict(cluster.chokes)
     for change in own:
         name = name_of(change.key)
@@ -190,7 +190,7 @@ def _cluster(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
                 if change.after is None
                 else setting.put(cluster, setting.parse(change.after))
             )
-    yield Put(paths.cluster(), replace(cluster, chokes=chokes), found.version)
+    yield Put(paths.cluster(), replace(cluster, chokes=chokes), stored.version)
 
 
 def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Iterable[Write]:
@@ -200,9 +200,9 @@ def _still_there(copy: SiteCopy, changes: Sequence[Change], choke: str) -> Itera
     written.update(f"{FLOW}/{put.path.name}" for put in _confirmed(copy, changes))
     written_nodes = {of_node(key)[0] for key in written if kind_of(key) in (LABEL, CAPACITY)}
     if f"{FLOW}/{flow}" not in written and flow in copy.children(paths.flows()):
-        found = copy.read(paths.flow(flow))
-        if found is not None:
-            yield Check(paths.flow(flow), found.version)
+        stored = copy.read(paths.flow(flow))
+        if stored is not None:
+            yield Check(paths.flow(flow), stored.version)
     if node and node not in written_nodes:
         registered = copy.read(paths.node(node))
         if registered is not None:
@@ -216,9 +216,9 @@ def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Nod
         if kind_of(change.key) not in (LABEL, CAPACITY):
             continue
         node, name = of_node(change.key)
-        found = copy.read(paths.node(node))
-        assert found is not None, f"{node} waits to be registered"
-        record = nodes.get(node, found.value)
+        stored = copy.read(paths.node(node))
+        assert stored is not None, f"{node} waits to be registered"
+        record = nodes.get(node, stored.value)
         if kind_of(change.key) == LABEL:
             record = replace(record, labels=_with(record.labels, name, change.after))
         else:
@@ -230,9 +230,9 @@ def nodes_of(copy: SiteCopy, changes: Iterable[Change]) -> dict[str, records.Nod
 
 def _nodes(copy: SiteCopy, changes: Sequence[Change]) -> Iterable[Write]:
     for node, record in nodes_of(copy, changes).items():
-        found = copy.read(paths.node(node))
-        assert found is not None
-        yield Put(paths.node(node), record, found.version)
+        stored = copy.read(paths.node(node))
+        assert stored is not None
+        yield Put(paths.node(node), record, stored.version)
 
 
 def _with(before: Mapping[str, V], name: str, value: V | None) -> dict[str, V]:
@@ -252,5 +252,5 @@ def _old(copy: SiteCopy) -> Iterable[Write]:
 
 
 def version_of(copy: SiteCopy, path: Path) -> Expected:
-    found = copy.znodes[str(path)]
-    return found.version if found else ABSENT
+    stored = copy.znodes[str(path)]
+    return stored.version if stored else ABSENT

@@ -24,11 +24,11 @@ STORAGE = {
 
 def of(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str]]:
     """The table's URI and its storage options, from a location in pyarrow's form."""
-    place, query = split_query(location)
-    if not (store := store_of(place)):
-        return place.removeprefix("file://"), {}
+    uri, query = split_query(location)
+    if not (store := store_of(uri)):
+        return uri.removeprefix("file://"), {}
     if store != "s3":
-        return place, dict(TIME_OUTS)
+        return uri, dict(TIME_OUTS)
     given = parameters(query)
     storage = TIME_OUTS | {
         name: secrets.get(given[option], given[option])
@@ -39,4 +39,4 @@ def of(location: str, secrets: Mapping[str, Secret]) -> tuple[str, dict[str, str
         protocol = given.get("scheme", "https")
         storage["AWS_ENDPOINT_URL"] = f"{protocol}://{given['endpoint_override']}"
         storage["AWS_ALLOW_HTTP"] = str(protocol == "http").lower()
-    return f"s3://{place.partition('://')[2]}", storage
+    return f"s3://{uri.partition('://')[2]}", storage

@@ -77,8 +77,8 @@ def open_files(uri: str, resolve: Resolve = secrets.resolve) -> tuple[fs.FileSys
 
 
 def below(uri: str, *names: str) -> str:
-    place, query = split_query(uri)
-    return "/".join((place.rstrip("/"), *names)) + query
+    directory, query = split_query(uri)
+    return "/".join((directory.rstrip("/"), *names)) + query
 
 
 class LocalFileStore:
@@ -136,10 +136,10 @@ class LocalFileStore:
         """Sync directories that were not synced before, with all their parents."""
         fresh = []
         for directory in directories:
-            found = directory.stat()
-            known = (found.st_dev, found.st_ino)
-            if self._lasting.get(directory) != known:
-                fresh.append((directory, known))
+            status = directory.stat()
+            inode = (status.st_dev, status.st_ino)
+            if self._lasting.get(directory) != inode:
+                fresh.append((directory, inode))
         if fresh:
             new = {above for made, _ in fresh for above in (made, *made.parents)}
             for directory in sorted(new):

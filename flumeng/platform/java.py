@@ -19,13 +19,13 @@ def find_java() -> str:
     how = f"install Java {JAVA_AT_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless)"
     if java is None:
         raise UserError(f"no java found{' in JAVA_HOME' if home else ''}: {how}")
-    found = java_version(java)
-    if found is None or found < JAVA_AT_LEAST:
-        raise UserError(f"{java} is Java {found or 'unknown'}: {how}")
+    version = java_version(java)
+    if version is None or version < JAVA_AT_LEAST:
+        raise UserError(f"{java} is Java {version or 'unknown'}: {how}")
     return java
 
 
 def java_version(java: str) -> int | None:
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(\d+)', shown.stderr + shown.stdout)
+    return int(match[1]) if match else None

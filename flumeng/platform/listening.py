@@ -19,33 +19,33 @@ _REASONS = {
 }
 
 
-async def listen(place: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
+async def listen(address: str, protocol: Literal["tcp", "udp"], *, share: bool) -> socket.socket:
     """A bound non-blocking socket. ``share``: other workers of the node bind the same address, and
     the kernel spreads senders over them. Raises UserError."""
-    family, kind, found = await resolve(place, protocol)
+    family, kind, resolved = await resolve(address, protocol)
     try:
-        return _bind(family, kind, found, share=share)
+        return _bind(family, kind, resolved, share=share)
     except OSError as error:
-        raise _cannot_listen(place, protocol, error) from error
+        raise _cannot_listen(address, protocol, error) from error
 
 
 async def resolve(
-    place: str, protocol: Literal["tcp", "udp"]
+    address: str, protocol: Literal["tcp", "udp"]
 ) -> tuple[int, socket.SocketKind, tuple[object, ...]]:
-    host, _, port = place.rpartition(":")
+    host, _, port = address.rpartition(":")
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        resolved = await asyncio.get_running_loop().getaddrinfo(
             host.strip("[]") or None, int(port), type=kind, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise _cannot_listen(place, protocol, error) from error
-    return found[0][0], kind, found[0][4]
+        raise _cannot_listen(address, protocol, error) from error
+    return resolved[0][0], kind, resolved[0][4]
 
 
-def _cannot_listen(place: str, protocol: str, error: OSError) -> UserError:
+def _cannot_listen(address: str, protocol: str, error: OSError) -> UserError:
     reason = _REASONS.get(error.errno or 0, error.strerror)
-    return UserError(f"cannot listen on {place} ({protocol}): {reason}")
+    return UserError(f"cannot listen on {address} ({protocol}): {reason}")
 
 
 def takes_reserve(transport: asyncio.BaseTransport) -> bool:
@@ -64,7 +64,7 @@ def reserved_files(most: int) -> int:
 
 
 def _bind(
-    family: int, kind: socket.SocketKind, place: tuple[object, ...], *, share: bool
+    family: int, kind: socket.SocketKind, address: tuple[object, ...], *, share: bool
 ) -> socket.socket:
     bound = socket.socket(family, kind)
     try:
@@ -74,7 +74,7 @@ def _bind(
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
         bound.setblocking(False)
-        bound.bind(place)
+        bound.bind(address)
         if kind is socket.SOCK_STREAM:
             bound.listen(BACKLOG)
     except OSError:

@@ -51,8 +51,8 @@ Resolve = Callable[[str], str]
 
 def open_remote(location: str, resolve: Resolve) -> tuple[RemoteFileStore, str]:
     """The store of a URL, and the path there. Raises UserError for an unknown one."""
-    place, query = split_query(location)
-    scheme, _, rest = place.partition("://")
+    url, query = split_query(location)
+    scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     values = tuple(sorted(revealed(query, resolve).items()))
     files, root = _connected(store_of(location), scheme, host, values)
@@ -87,10 +87,10 @@ def _connected(
 
 
 def _s3(bucket: str, given: Mapping[str, str]) -> fs.S3FileSystem:
-    known = S3_PARAMETERS | S3_CREDENTIALS
-    if unknown := sorted(given.keys() - known.keys()):
-        raise ValueError(f"unknown in the query: {', '.join(unknown)}")
-    arguments = {known[name]: value for name, value in given.items()}
+    names = S3_PARAMETERS | S3_CREDENTIALS
+    if unknown := sorted(given.keys() - names.keys()):
+        raise ValueError(f"unknown parameters in the query: {', '.join(unknown)}")
+    arguments = {names[name]: value for name, value in given.items()}
     if "region" not in arguments and "endpoint_override" not in arguments:
         arguments["region"] = fs.resolve_s3_region(bucket)
     return fs.S3FileSystem(
@@ -150,8 +150,8 @@ class RemoteFileStore:
 
     def directories(self, path: str) -> list[str]:
         with self._reached():
-            found = self.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+            infos = self.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def remove_tree(self, path: str) -> None:
         with suppress(FileNotFoundError), self._reached():
@@ -189,12 +189,12 @@ def is_marker(move: tuple[str, str]) -> bool:
 
 
 def _explained(error: Exception, name: str) -> FlumengError:
-    said = f"{name}: {str(error).partition(' (Request ID')[0]}"
+    message = f"{name}: {str(error).partition(' (Request ID')[0]}"
     if not isinstance(error, OSError):
-        return UserError(said)
-    answer = _AWS.search(said)
+        return UserError(message)
+    answer = _AWS.search(message)
     if answer is None:
-        return UnavailableError(said)
+        return UnavailableError(message)
     status = int(answer[2] or 0)
     refused = 400 <= status < 500 and status not in _WORTH_WAITING
-    return (UserError if refused or answer[1] in _TO_BE_MENDED else UnavailableError)(said)
+    return (UserError if refused or answer[1] in _TO_BE_MENDED else UnavailableError)(message)

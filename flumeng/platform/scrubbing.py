@@ -21,7 +21,7 @@ SHOWN = "***"
 LINE_CHARACTERS = 8
 """Shorter lines of a secret occur in unrelated texts."""
 BASE64_BYTES = 6
-_known: dict[str, re.Pattern[str]] = {}
+_patterns: dict[str, re.Pattern[str]] = {}
 
 
 class Secret(str):
@@ -31,9 +31,9 @@ class Secret(str):
 
     def __new__(cls, text: str) -> Secret:
         secret = super().__new__(cls, text)
-        if text and text not in _known:
+        if text and text not in _patterns:
             forms = sorted(set(_forms(text)), key=len, reverse=True)
-            _known[text] = re.compile("|".join(map(re.escape, forms)))
+            _patterns[text] = re.compile("|".join(map(re.escape, forms)))
         return secret
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class Formatter(logging.Formatter):
 
 def scrub(text: str) -> str:
     """Remove all secrets of this process. Scrub before cutting: half a secret is not recognised."""
-    for pattern in list(_known.values()):
+    for pattern in list(_patterns.values()):
         text = pattern.sub(SHOWN, text)
     return text
 
@@ -67,8 +67,8 @@ def raising_no_secrets(items: Iterator[T]) -> Iterator[T]:
     try:
         yield from items
     except Exception as error:
-        told = "".join(traceback.format_exception(error, limit=0))
-        if scrub(told) == told:
+        report = "".join(traceback.format_exception(error, limit=0))
+        if scrub(report) == report:
             raise
         raise _scrubbed(error) from None
 

@@ -38,7 +38,7 @@ class SecretBackend:
     """Where a secret is found on a host."""
 
     file: str | None = option(
-        doc="A file that only its owner may read; a line end behind the secret is no part of it.",
+        doc="A file that only its owner may read; a line end after the secret is ignored.",
         check=check_absolute,
         example="/etc/flumeng/secrets/search",
         default=None,
@@ -48,7 +48,7 @@ class SecretBackend:
     )
     command: tuple[str, ...] = option(
         doc="A command, with an absolute path and without a shell, that prints the secret within "
-        "10 s. What it printed is used for 30 s.",
+        "10 s. Its output is used for 30 s.",
         example='["/usr/bin/vault", "read", "-field=password", "secret/search"]',
         default=(),
     )
@@ -89,11 +89,11 @@ def of(credentials: Credentials | None) -> dict[str, Secret]:
 
 def filled(values: Mapping[str, str]) -> dict[str, str]:
     """``values`` with their secrets. Raises ``UserError``."""
-    found = {}
+    resolved = {}
     for name, value in values.items():
         whole = SECRET.sub(lambda reference: resolve(reference[0]), value)
-        found[name] = Secret(whole) if whole != value else value
-    return found
+        resolved[name] = Secret(whole) if whole != value else value
+    return resolved
 
 
 def without(environment: Mapping[str, str]) -> dict[str, str]:
@@ -103,28 +103,28 @@ def without(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _anywhere(name: str) -> Secret:
     variable = PREFIX + name.upper().replace("-", "_")
-    found = os.environ.get(variable)
+    secret = os.environ.get(variable)
     directory = os.environ.get(DIRECTORY)
-    if not found and directory:
-        found = _content(Path(directory) / name)
-    if not found:
+    if not secret and directory:
+        secret = _content(Path(directory) / name)
+    if not secret:
         where = Path(directory) / name if directory else f"the file {name} in ${DIRECTORY}"
         raise UserError(f"there is no secret {name}: set {variable}, or write it to {where}")
-    return Secret(found)
+    return Secret(secret)
 
 
 def _from_backend(name: str, backend: SecretBackend) -> Secret:
     if backend.file is not None:
-        found, where = _content(Path(backend.file)), backend.file
+        secret, where = _content(Path(backend.file)), backend.file
     elif backend.env is not None:
-        found, where = os.environ.get(backend.env), f"the environment variable {backend.env}"
+        secret, where = os.environ.get(backend.env), f"the environment variable {backend.env}"
     else:
         where = f"the command {backend.command[0]}"
         command = _commands.setdefault(backend.command, _Command(backend.command))
-        found = _text(command.output(name), f"the secret {name} of {where}")
-    if not found:
-        raise UserError(f"there is no secret {name} in {where}, where the policy file has it")
-    return Secret(found)
+        secret = _text(command.output(name), f"the secret {name} of {where}")
+    if not secret:
+        raise UserError(f"there is no secret {name} in {where}, which the policy file names")
+    return Secret(secret)
 
 
 def _content(path: Path) -> str | None:

@@ -18,44 +18,42 @@ class FunctionError(FlumengError):
     """A user's function raised, or returned an invalid value."""
 
 
-def imported(place: str) -> UserFunction:
+def imported(reference: str) -> UserFunction:
     """The function ``module:name``, defined in that module or below it. Raises UserError."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     try:
-        found = getattr(import_module(module), name, None)
+        function: object = getattr(import_module(module), name, None)
     except Exception as error:
-        said = last_line(error, module)
-        raise UserError(f"python: importing {module} raised {said}") from error
-    if not callable(found):
+        raise UserError(f"python: importing {module} raised {last_line(error, module)}") from error
+    if not callable(function):
         raise UserError(f"python: there is no function {name} in {module}")
-    home = str(getattr(found, "__module__", None))
+    home = str(getattr(function, "__module__", None))
     if home != module and not home.startswith(f"{module}."):
         raise UserError(
             f"python: {name} of {module} comes from {home}: name the module that defines it, or "
             "define a function there that calls it"
         )
-    function: UserFunction = found
     return function
 
 
 def last_line(error: Exception, module: str) -> str:
     """The error, with the deepest line in the package of ``module``, else the deepest of all."""
-    said = " ".join("".join(traceback.format_exception_only(error)).split())
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     home = _home(module)
     own = [frame for frame in frames if home and Path(frame.filename).is_relative_to(home)]
     others = [frame for frame in frames if frame.filename != __file__]
-    if not (known := own or others):
-        return said
-    return f"{said} (line {known[-1].lineno} of {known[-1].filename})"
+    if not (lines := own or others):
+        return text
+    return f"{text} (line {lines[-1].lineno} of {lines[-1].filename})"
 
 
 def _home(module: str) -> Path | None:
     try:
-        found = find_spec(module.partition(".")[0])
+        spec = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return None
-    if found is None or found.origin is None:
+    if spec is None or spec.origin is None:
         return None
-    origin = Path(found.origin)
-    return origin.parent if found.submodule_search_locations else origin
+    origin = Path(spec.origin)
+    return origin.parent if spec.submodule_search_locations else origin

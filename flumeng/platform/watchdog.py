@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, MutableMapping
 
-from flumeng.platform.garbage import current_frames
+from flumeng.platform.garbage_collection import current_frames
 from flumeng.platform.metrics.health import Health
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from flumeng.events.lazy_batch import Stage
 from flumeng.filters import formats
 from flumeng.filters.options.parse import Parse
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 
 EVENTS = 32_768
 ROUNDS = 15

@@ -16,7 +16,7 @@ from pathlib import Path
 from benches.collecting import Child, cpu_of
 from benches.kafka_side import Reading
 from benches.kafka_topic import PARTITIONS, TOPIC
-from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka import admin, partition_names
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.control.zookeeper import ABSENT, Store, tree
@@ -45,7 +45,7 @@ def collect(server: RealKafka, folder: Path, delivery: str, sink: str, events: i
     source = KafkaSource(brokers=(server.address,), topics=(TOPIC,))
     asked = admin.shared(Access.of(source))
     topic_id = asked.topic_id(asked.topics([TOPIC])[TOPIC])
-    partitions = [names.name_of(TOPIC, number, topic_id) for number in range(PARTITIONS)]
+    partitions = [partition_names.name_of(TOPIC, number, topic_id) for number in range(PARTITIONS)]
     spec = FLOW.format(flow=flow, brokers=server.address, topic=TOPIC, delivery=delivery, sink=sink)
     with _collector(folder, flow, partitions, spec) as (store, pid):
         return _watch(store, flow, partitions, pid, events)

@@ -76,10 +76,10 @@ def _reading(store: Store) -> dict[str, float]:
     clock = Clock()
     reader = Reader(store, "reader", clock, time.time)
     everything = _timed(reader.snapshot)
-    clock.ahead = reader.look_again_seconds
+    clock.ahead = reader.next_read_seconds
     looks = [_timed(reader.snapshot)]
-    while reader.look_again_seconds < 1:
-        clock.ahead += reader.look_again_seconds
+    while reader.next_read_seconds < 1:
+        clock.ahead += reader.next_read_seconds
         looks.append(_timed(reader.snapshot))
     return {
         "read_everything_seconds": round(everything, 2),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 
 LINES = 131_072
 ROUNDS = 5

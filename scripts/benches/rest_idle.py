@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flumeng.agent.node.children import UNLIMITED
-from flumeng.agent.node.events import Event, Said
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
+from flumeng.agent.node.events import Event, Reported
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
@@ -124,7 +124,7 @@ def _idle_reads() -> tuple[float, float]:
     )
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings("n0", Path(folder), "", roles=(INGEST,), limits=UNLIMITED)
-        home = Home(settings.data)
+        home = DataDirectory(settings.data)
 
         def hear(event: Event) -> None:
             node.hear(event)
@@ -146,7 +146,7 @@ def _idle_reads() -> tuple[float, float]:
         def run(seconds: int) -> None:
             for _ in range(2 * seconds):
                 clock[0] += 0.5
-                node.hear(Said("ingest.0", {"type": "alive"}))
+                node.hear(Reported("ingest.0", {"type": "alive"}))
                 node.turn()
 
         node.turn()

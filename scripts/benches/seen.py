@@ -16,8 +16,8 @@ from pathlib import Path
 from benches.processes import peak_rss_mb, rss_mb
 from flumeng.connectors.objects.pages import PAGE, Listed
 from flumeng.connectors.objects.queue_log import QueueLog
-from flumeng.connectors.objects.seen import Seen, seen
 from flumeng.connectors.objects.seen_hashes import LARGE
+from flumeng.connectors.objects.seen_objects import Seen, seen
 from flumeng.control.zookeeper import ABSENT, tree
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records

@@ -22,8 +22,8 @@ from typing import Any
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.collector.worker import Worker
 from flumeng.agent.node.daemon import Node
-from flumeng.agent.node.events import Ended, Event, Said
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
+from flumeng.agent.node.events import Ended, Event, Reported
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.config import parse_flow
@@ -151,7 +151,7 @@ class Collector:
             yield message
 
     def send(self, message: Message) -> None:
-        self._hear(Said(COLLECT, message))
+        self._hear(Reported(COLLECT, message))
 
     def _run(self) -> None:
         store = Traced(self._store, self._committed)
@@ -190,7 +190,7 @@ class Discovery:
     def __init__(self, hear: Callable[[Event], None]) -> None:
         self._hear = hear
         self._number = 0
-        hear(Said(DISCOVER, {"type": "ready"}))
+        hear(Reported(DISCOVER, {"type": "ready"}))
         threading.Thread(target=self._beat, name="discovery", daemon=True).start()
 
     def tell(self, message: Message) -> None:
@@ -204,7 +204,7 @@ class Discovery:
         self._hear = lambda _: None
 
     def _answer(self) -> None:
-        self._hear(Said(DISCOVER, {"type": "status", "answers": self._number, "tasks": {}}))
+        self._hear(Reported(DISCOVER, {"type": "status", "answers": self._number, "tasks": {}}))
 
     def _beat(self) -> None:
         while True:
@@ -220,7 +220,7 @@ class CollectingNode(Node):
     """A real node but for its child, that can end as a crash ends it."""
 
     def __init__(self, name: str, folder: Path, hosts: str) -> None:
-        self._own_home = Home(folder / name)
+        self._own_home = DataDirectory(folder / name)
         self._own_store = ZooKeeperStore(hosts, SESSION_SECONDS)
         settings = Settings(name, folder / name, hosts, roles=(COLLECT,))
         super().__init__(settings, self._own_home, self._own_store)

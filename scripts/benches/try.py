@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import lines
-from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.received_lines import ReceivedLines
 from flumeng.config import check_flow
 
 LENGTH = 200

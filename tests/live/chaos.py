@@ -1,4 +1,4 @@
-"""A whole cluster of processes that tests kill at random, and what is seen of it from outside."""
+"""A cluster of processes that tests kill at random, and the view of it from outside."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import FlumengError, UnavailableError
-from tests.testkit.daemons import module_of
+from tests.testkit.cluster import acks_of
+from tests.testkit.daemons import module_of, start_logged
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import wait_while_changing
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
 
 CHUNK = 200
 ROTATE_LINES = 9_000
 KINDS = ("ingest", "node", "collector", "master", "zookeeper")
 ABSENT = 10
-"""So often in a row is looked for a process that is not there."""
+"""Give up a kind of process after so many looks without one."""
 KILLS_OF_EACH = 2
 PACE_SECONDS = 0.06
 LOOK_SECONDS = 2.0
@@ -106,9 +107,9 @@ class Cluster:
             self.zookeeper.start()
             return
         arguments = [self.hosts] if name == "master" else self.node_arguments()
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", module_of(name), *arguments]
-            self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.tops[name] = start_logged(
+            self.folder / f"{name}.log", sys.executable, "-m", module_of(name), *arguments
+        )
 
     def kill(self, kind: str) -> bool:
         """SIGKILL one of KINDS, or a Python worker of Spark (``executor``); False when there is no
@@ -156,12 +157,12 @@ class TwoNodes(Cluster):
             return
         node = self.node_arguments("node2", "n2")
         module, arguments = ("master", [self.hosts]) if name == "master2" else ("node", node)
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", module_of(module), *arguments]
-            self.tops[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.tops[name] = start_logged(
+            self.folder / f"{name}.log", sys.executable, "-m", module_of(module), *arguments
+        )
 
     def child(self, kind: str) -> int | None:
-        """On whichever node it runs now."""
+        """The pid of a child, on whichever node it runs now."""
         parents = [self.tops[name].pid for name in ("node", "node2")]
         random.shuffle(parents)
         found = (child_of(pid, module_of(kind)) for pid in parents)
@@ -196,7 +197,7 @@ def tcp_line(number: int) -> bytes:
 
 
 def write_rotating(logs: Path, lines: int) -> None:
-    """So many numbered lines into app.log, renamed away again and again."""
+    """Write so many numbered lines into app.log and rename it again and again."""
     current = (logs / "app.log").open("ab", buffering=0)
     for number in range(0, lines, CHUNK):
         texts = (f"file={n} {'y' * 80}\n" for n in range(number, number + CHUNK))
@@ -210,7 +211,7 @@ def write_rotating(logs: Path, lines: int) -> None:
 
 
 class Watcher:
-    """What a test sees from outside: ZooKeeper and the journals of the flow ``chaos``."""
+    """The state of the flow ``chaos`` seen from outside: ZooKeeper and its journals."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -231,9 +232,7 @@ class Watcher:
             return client.accounts()
 
     def acks(self) -> dict[str, int]:
-        names = self._store.children(paths.cursor(FLOW, CURSOR_MAIN))
-        found = self._store.read_many([paths.ack(FLOW, CURSOR_MAIN, name) for name in names])
-        return {name: ack.value.offset for name, ack in zip(names, found, strict=True) if ack}
+        return acks_of(self._store, FLOW)
 
     def settled(self) -> bool:
         ends = {name: position.safe for name, position in self.positions().items()}
@@ -242,16 +241,14 @@ class Watcher:
     def settle(self, seconds: float = 120.0, events: int = 0) -> None:
         """Wait until every ack is at its journal's end, ``events`` are acked at least, and no
         commit is in progress; for as long as acks move within ``seconds``."""
-        moved, acks = time.monotonic(), dict[str, int]()
-        while True:
-            with contextlib.suppress(FlumengError):
-                before, acks = acks, self.acks()
-                if sum(acks.values()) >= events and self.settled():
-                    return
-                if acks != before:
-                    moved = time.monotonic()
-            assert time.monotonic() < moved + seconds, f"{self.state()} did not settle"
-            time.sleep(0.2)
+        wait_while_changing(
+            lambda: sum(self.acks().values()) >= events and self.settled(),
+            self.acks,
+            self.state,
+            seconds=seconds,
+            pause_seconds=0.2,
+            ignoring=FlumengError,
+        )
 
     def state(self) -> str:
         return f"positions {self.positions()}, acks {self.acks()}"
@@ -271,7 +268,7 @@ def on_disk(path: Path) -> Lake:
 
 
 class LakeWatcher(Watcher):
-    """Sees the lake too."""
+    """Sees the files of the lake too."""
 
     def __init__(self, store: Store, lake: Lake) -> None:
         super().__init__(store)
@@ -321,10 +318,12 @@ def kill_at_random(
     until: float = 0.0,
     rest: Callable[[], object] | None = None,
 ) -> None:
-    """SIGKILL each of ``kinds`` so many times, in any order, and start it again; ``others`` are
-    killed and started again by calling them. It goes on until that moment of the monotonic clock.
-    ``rest`` comes before each kill: some seconds, if nothing else is said.
-    One that is not there for a while, as an executor when all is delivered, is left out.
+    """Kill each of ``kinds`` with SIGKILL ``times`` times in random order and start it again.
+
+    ``others`` maps names to functions that kill and restart something. The killing goes on until
+    ``until`` on the monotonic clock. ``rest`` is called before each kill and by default sleeps for
+    some seconds. A process that is absent for a while, such as an executor when everything is
+    delivered, is skipped.
     """
     others = others or {}
     rest = rest or (lambda: time.sleep(chance.uniform(1.0, 5.0)))
@@ -351,7 +350,7 @@ def kill_at_random(
 
 
 def chaos_seconds() -> float:
-    """For how long processes are killed at least; 0: each a few times only."""
+    """Minimum duration of the killing; 0: only a few kills of each."""
     return float(os.environ.get("FLUMENG_CHAOS_SECONDS", "0"))
 
 

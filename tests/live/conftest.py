@@ -1,4 +1,4 @@
-"""What the tests of real processes share."""
+"""Shared fixtures of the tests of real processes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from tests.testkit.store import RealZooKeeper
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """One for all tests, in a directory with a longer path than a Unix socket may have. Its
-    workers run functions of these tests, which they find nowhere else."""
+    """One session for all tests, in a directory with a longer path than a Unix socket may have.
+
+    Its workers run functions of these tests, which they import from nowhere else.
+    """
     top = Path(__file__).parents[2]
     options = SparkOptions(conf={"spark.executorEnv.PYTHONPATH": str(top)})
     directory = tmp_path_factory.mktemp("spark") / ("long-" * 20) / "collector"
@@ -34,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def standalone_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """One for all tests that join it, each of which deletes its flows."""
+    """One cluster for all tests that join it; each deletes its flows."""
     standalone = Standalone(tmp_path_factory.mktemp("standalone"))
     standalone.start()
     standalone.stay_ready()
@@ -67,8 +69,10 @@ def kafka_of_all(
 
 @pytest.fixture
 def kafka(kafka_of_all: RealKafka) -> Iterator[RealKafka]:
-    """One server for all tests, which may freeze and kill it; each finds it without topics. One
-    that was named is left as it is."""
+    """One server for all tests, which may freeze and kill it; each test starts without topics.
+
+    A server from the environment is left as it is.
+    """
     yield kafka_of_all
     kafka_of_all.restore()
 
@@ -82,7 +86,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def secure_zookeeper(
     certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealZooKeeper]:
-    """With a secure port only."""
+    """A ZooKeeper with a secure port only."""
     folder = certificates.folder("zookeeper", name="zk1")
     server = RealZooKeeper(tmp_path_factory.mktemp("zookeeper"), folder)
     server.start()
@@ -92,7 +96,7 @@ def secure_zookeeper(
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """To be asked for after what sets secrets, which its processes have in their environment."""
+    """Request it after fixtures that set secrets: its processes inherit the environment."""
     cluster = Cluster(tmp_path)
     cluster.start_all()
     yield cluster

@@ -1,9 +1,9 @@
-"""A process that does to journals all that can be done, to be killed or failed at any system call.
+"""A process that runs journal operations, to be killed or failed at any system call.
 
-Reads lines ``WHAT JOURNAL TOLD`` and forks once for each: the child waits for SIGUSR1, so that a
-tracer can be put on it, then runs WHAT on the directory JOURNAL and appends to the file TOLD what
-it was promised. This process answers with the child's pid and then with how it ended. Forking
-saves the imports: hundreds of crashes take seconds.
+Reads lines ``OPERATION JOURNAL PROMISES`` and forks once for each: the child waits for SIGUSR1, so
+that a tracer can attach, then runs OPERATION on the directory JOURNAL and appends each promise of
+the journal to the file PROMISES. This process answers with the child's pid and then with its exit.
+Forking saves the imports: hundreds of crashes take seconds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.testkit.journal import numbered_events
 ROWS = 3
 SEGMENT_BYTES = 1500  # two frames
 FAILED = 3
-"""How a child ends whose journal has failed, as it should after an error."""
+"""The exit code of a child whose journal has failed, as expected after an error."""
 
 _PR_SET_PTRACER, _ANY = 0x59616D61, -1
 T = TypeVar("T")
 
 
 class Child:
-    """Uses one journal and tells what it may rely on from then on."""
+    """Uses one journal and writes down which operations it may rely on."""
 
     def __init__(self, path: Path, told: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Child:
         os.write(self._told, f"{name} {value}\n".encode())
 
     def cycle(self) -> None:
-        """Make it or open it, append over several segments, trim, open it anew, close it."""
+        """Create or open it, append over several segments, trim, reopen and close it."""
         journal = self._open()
         for _ in range(5):
             self._append(journal)
@@ -71,7 +71,7 @@ class Child:
         self.cycle()
 
     def short(self) -> None:
-        """Open it, append, and be killed."""
+        """Open it and append until killed."""
         journal = self._open()
         self._append(journal)
         self._sync(journal)
@@ -131,7 +131,7 @@ def run(what: str, path: Path, told: Path) -> int:
 
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    with tempfile.TemporaryDirectory() as spare:  # what is imported late is imported now
+    with tempfile.TemporaryDirectory() as spare:  # import everything before the first fault
         Child(Path(spare) / "web.n1.0.0a1b2c3d", Path(spare) / "told").cycle()
     for line in sys.stdin:
         what, path, told = line.split()

@@ -78,7 +78,7 @@ SERVE = f"""
 
 @dataclass
 class Served:
-    """A server in a process, of the cluster of ``certificates``; ``log`` is what it has logged."""
+    """A journal server in a process of the cluster of ``certificates``; ``log`` is its log file."""
 
     certificates: Certificates
     folder: Path
@@ -137,7 +137,7 @@ def bodies(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> int:
 
 
 class Executor:
-    """Reads with a token, as ``signer`` makes them."""
+    """Reads with tokens of ``signer``."""
 
     def __init__(self, served: Served, signer: Credentials | None = None, **skew: float) -> None:
         self.served = served
@@ -156,7 +156,7 @@ class Executor:
         end: int = 200,
         role: Role = "executor",
     ) -> int:
-        """As a task of Spark does, it asks again when there was no connection."""
+        """Retry without a connection, as a task of Spark does."""
         asked = partial(self._read, token, journal, start, end, self.served.proof(role))
         with contextlib.suppress(UnavailableError):
             return asked()

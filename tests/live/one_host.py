@@ -11,13 +11,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset as ds
 from prometheus_client.parser import text_string_to_metric_families
 
 from flumeng.agent.standalone.embedded import free_port
+from tests.testkit.waiting import wait_for
 
 FLOW = "web"
 IDLE = "zz-idle"
@@ -26,7 +26,7 @@ FLUMENG = Path(sys.executable).with_name("flumeng")
 
 
 def hostile_directory(folder: Path) -> Path:
-    """One in which Python would find other modules than ours, if it looked there."""
+    """A directory with modules that shadow ours if Python searches it."""
     here = folder / "hostile"
     (here / "flumeng" / "node").mkdir(parents=True, exist_ok=True)
     (here / "json.py").write_text("raise SystemExit('imported from the working directory')")
@@ -65,16 +65,16 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         self.hosts, self.metrics = found[1], found[2]
 
     def join(self, running: Standalone) -> None:
-        """Apply the flow in one that tests share, instead of starting one."""
+        """Apply the flow in the cluster that tests share, instead of starting one."""
         self.hosts, self.metrics, self.process = running.hosts, running.metrics, running.process
         apply = ("flow", "apply", str(self.flow))
-        eventually(lambda: "revision 1" in self.command(*apply), "an older flow's journals stay")
+        wait_for(lambda: "revision 1" in self.command(*apply), "an older flow's journals stay")
         said = self.command("flow", "wait", FLOW, "--running", "--timeout", "120")
         assert said == "", said
 
     def stay_ready(self) -> None:
-        """Have a flow that gets no event, for which a node keeps its collector and worker running
-        while others pause and go."""
+        """Apply a flow without events, for which a node keeps its collector and worker while other
+        flows pause and go."""
         flow = self.flow.with_name(f"{IDLE}.yaml")
         flow.write_text(
             f'flow: {IDLE}\nsources: [{{tail: {{paths: ["{flow.parent}/nothing/*"]}}}}]\n'
@@ -86,7 +86,7 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
         assert said == "", said
 
     def leave(self) -> None:
-        """Delete all flows but one, so that the next test that joins finds no other."""
+        """Delete all flows but one, so that the next test starts without flows."""
 
         def emptied() -> bool:
             found = json.loads(self.command("flow", "list", "--json"))
@@ -95,10 +95,10 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
                 self.command("flow", "delete", flow, "--discard", "--yes")
             return not flows
 
-        eventually(emptied, "flows of this test stay")
+        wait_for(emptied, "flows of this test stay")
 
     def stop(self) -> float:
-        """SIGTERM; gives the seconds until it was gone."""
+        """SIGTERM; returns the seconds until it ended."""
         assert self.process is not None
         started = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -136,13 +136,6 @@ sinks: [{{files: {{path: "{self.lake}/dt=%Y-%m-%d"}}}}]
 
 
 def delivered(lake: Path) -> list[str]:
-    """The files of a lake, without those that are still in the making."""
+    """The published files of a lake."""
     found = lake.glob("**/*.parquet")
     return [str(file) for file in found if "_flumeng" not in file.parts]
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)

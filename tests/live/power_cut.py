@@ -6,14 +6,14 @@ import fcntl
 import os
 import struct
 import subprocess
-import time
 from pathlib import Path
 
-CLOSE_SECONDS = 30.0
+from tests.testkit.waiting import wait_for
 
 
 class PowerCut:
-    """With a switch that takes away what the disk has not put on that file."""
+    """A disk image with a power switch: a cut discards all data that the disk has not stored
+    yet."""
 
     SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
     FLUSH_ALL, FLUSH_LOG, FLUSH_NOTHING = range(3)
@@ -35,17 +35,18 @@ class PowerCut:
         subprocess.run(mount, check=True, capture_output=True)
 
     def strike(self, mode: int) -> None:
-        """Cut the power and start the machine again. Nothing may be open there, but for what was
-        killed just now."""
+        """Cut the power and mount the disk again. No file may be open there, except in processes
+        that were just killed."""
         fd = os.open(self.place, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, self.SHUTDOWN, struct.pack("I", mode))
         finally:
             os.close(fd)
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while subprocess.run(["umount", self.place], check=False, capture_output=True).returncode:
-            assert time.monotonic() < deadline, f"something is open in {self.place}"
-            time.sleep(0.1)
+        unmount = ["umount", str(self.place)]
+        wait_for(
+            lambda: subprocess.run(unmount, check=False, capture_output=True).returncode == 0,
+            f"something is open in {self.place}",
+        )
         self._mount()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A receiver of requests that takes each key once, as a file, and answers as it is told.
+"""A receiver of requests that takes each key once, as a file, and gives scripted answers.
 
     python -m tests.live.receiver FOLDER PORT
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Reply:
-    """To one request, instead of taking it. ``lost``: it is taken, and no answer comes."""
+    """The reply to one request instead of taking it. ``lost``: it is taken without an answer."""
 
     status: int = 503
     headers: tuple[tuple[str, str], ...] = ()
@@ -39,7 +39,7 @@ class Receiver(ThreadingHTTPServer):
         self.folder = folder
         self.replies: list[Reply] = []
         self.keys: list[str] = []
-        """Of all requests, in their order."""
+        """The keys of all requests, in order."""
         self.headers: list[dict[str, str]] = []
         self.most_bytes = 1 << 30
         self.url = f"http://127.0.0.1:{self.server_port}/events"
@@ -49,7 +49,7 @@ class Receiver(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def take(self, key: str, body: bytes) -> None:
-        """Durably, once."""
+        """Store the events durably, once for each key."""
         file = self.folder / key
         if not file.exists():
             scratch = self.folder / f".{uuid.uuid4().hex}"
@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
     do_PUT = do_POST  # noqa: N815  as the base class calls it
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _plain(self, body: bytes) -> bytes:
         match self.headers["Content-Encoding"]:

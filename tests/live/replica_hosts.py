@@ -1,8 +1,8 @@
 """Hosts that hold replicas of journals: namespaces with addresses, disks and wires of their own.
 
 Each host is a namespace on one bridge. On the bridge's address are ZooKeeper, the master and the
-node that collects. Wires are cut by routes into nowhere, power by taking away what a disk has not
-been made to keep.
+node that collects. Wires are cut by routes into nowhere; a power cut discards unsynced writes of a
+disk.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform import secrets
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.live.chaos import child_of, descendants
-from tests.live.one_host import eventually
 from tests.live.power_cut import PowerCut
 from tests.testkit.certificates import CLUSTER, Certificates
 from tests.testkit.certificates import HOSTS as LOOPBACK
+from tests.testkit.daemons import start_logged
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.records import Journal
 
@@ -53,7 +54,7 @@ def can_make_hosts() -> bool:
 
 
 class Forwarder:
-    """What listens on an address of the bridge stands for a server on loopback."""
+    """Forwards connections from an address of the bridge to a server on loopback."""
 
     def __init__(self, host: str, port: int) -> None:
         self._port = port
@@ -90,8 +91,8 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 class Host:
-    """One namespace with a node in it. ``address`` is its own, ``secrets`` a folder that need not
-    be there."""
+    """One network namespace with a node in it. ``address`` is its own; ``secrets`` is a folder that
+    may be missing."""
 
     def __init__(self, hosts: Hosts, number: int) -> None:
         self.name, self.address = f"n{number}", f"{hosts.prefix}.{number}"
@@ -125,11 +126,12 @@ class Host:
             **self._hosts.proving("node", name=self.name, address=self.address),
             secrets.DIRECTORY: str(self.secrets),
         }
-        with (self._hosts.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        self.process = start_logged(
+            self._hosts.folder / f"{self.name}.log", *command, env=environment
+        )
 
     def give_key(self, secret: str) -> None:
-        """As ``${secret:journal}``; it may run already."""
+        """Provide ``${secret:journal}``; the node may run already."""
         self.secrets.mkdir(mode=0o700, exist_ok=True)
         file = self.secrets / "journal"
         file.touch(mode=0o600)
@@ -137,7 +139,7 @@ class Host:
 
     @property
     def said(self) -> str:
-        """What its processes have logged."""
+        """The log of its processes."""
         return (self._hosts.folder / f"{self.name}.log").read_text()
 
     @property
@@ -154,7 +156,7 @@ class Host:
         return [self.pid, *descendants(self.pid)] if self.process else []
 
     def kill(self) -> None:
-        """The node with all its children."""
+        """Kill the node with all its children."""
         for pid in self.tree:
             _signal(pid, signal.SIGKILL)
         if self.process is not None:
@@ -165,7 +167,7 @@ class Host:
             _signal(pid, signal.SIGKILL)
 
     def pause(self, *, worker_only: bool = False) -> list[int]:
-        """SIGSTOP; gives what ``resume`` takes."""
+        """Stop the processes with SIGSTOP; returns the argument of ``resume``."""
         pids = [pid for pid in ([self.worker] if worker_only else self.tree) if pid is not None]
         for pid in pids:
             _signal(pid, signal.SIGSTOP)
@@ -176,7 +178,7 @@ class Host:
             _signal(pid, signal.SIGCONT)
 
     def cut_to(self, address: str) -> None:
-        """What it sends there goes nowhere; what comes from there arrives."""
+        """Drop packets to this address; packets from it still arrive."""
         ip("-n", self.namespace, "route", "replace", "blackhole", f"{address}/32")
 
     def heal(self) -> None:
@@ -201,7 +203,7 @@ class Hosts:
 
     def __init__(self, folder: Path, count: int, certificates: Certificates | None = None) -> None:
         self.folder, self.certificates = folder, certificates
-        number = (os.getpid() * 16 + next(_MADE)) % 30_000  # what is removed lingers for a moment
+        number = (os.getpid() * 16 + next(_MADE)) % 30_000  # a removed bridge lingers for a moment
         self.bridge = f"fl{number}"
         self.prefix = f"10.{64 + number // 250 % 128}.{number % 250}"
         self.address = f"{self.prefix}.254"
@@ -239,7 +241,7 @@ class Hosts:
         return self.certificates.folder(*roles, name=name or roles[0], hosts=hosts)
 
     def proving(self, *roles: Role, name: str = "", address: str = "") -> dict[str, str]:
-        """The environment of a process that is one of these in a secured cluster."""
+        """The environment of a process with an identity in a secured cluster."""
         identity = self._identity(*roles, name=name, address=address)
         return {**os.environ, DIRECTORY: str(identity)} if identity else dict(os.environ)
 
@@ -250,8 +252,7 @@ class Hosts:
 
     def _spawn(self, name: str, command: list[str], *roles: Role) -> None:
         who = self.proving(*roles, name=name)
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.others.append(subprocess.Popen(command, stdout=log, stderr=log, env=who))
+        self.others.append(start_logged(self.folder / f"{name}.log", *command, env=who))
 
     def command(self, *arguments: str) -> str:
         command = [sys.executable, "-c", "from cli.main import main; main()", *arguments]
@@ -275,11 +276,11 @@ class Hosts:
         return self.store.children(paths.live_nodes())
 
     def lose_zookeeper(self) -> None:
-        """All that it has; it runs again, empty."""
+        """Replace ZooKeeper by an empty one."""
         self.zookeeper.kill()
         shutil.rmtree(self.zookeeper.data)
         self.zookeeper.start()
-        eventually(lambda: self.store.connected, "nobody gets a connection to it")
+        wait_for(lambda: self.store.connected, "nobody gets a connection to it")
 
     def acked(self) -> bool:
         """Whether every journal is delivered to its end."""

@@ -18,8 +18,8 @@ SOURCE = "flow: example\nsources: [{syslog: {listen: '127.0.0.1:0'}}]\n"
 
 
 def example(mark: str, changes: Mapping[str, str]) -> dict[str, Any]:
-    """The one flow of these pages that has ``mark`` in it, with addresses, paths and names that are
-    the test's: each of ``changes`` is somewhere in it."""
+    """The only flow of these pages that contains ``mark``, with the test's addresses, paths and
+    names: each of ``changes`` has to occur in it."""
     pages = "\n".join(page.read_text() for page in PAGES)
     texts = re.findall(r"```yaml\n(.*?)```", pages, re.DOTALL)
     (text,) = (text for text in texts if all(part in text for part in (mark, *changes)))
@@ -30,5 +30,5 @@ def example(mark: str, changes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def first_sink(flow: Mapping[str, Any]) -> Any:
-    """The options of its first sink, checked as a user's flow is."""
+    """The options of its first sink, checked like a user's flow."""
     return parse_flow(json.dumps(flow)).sinks[0].options

@@ -17,9 +17,10 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from tests.live.chaos import command_of, descendants
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone
 from tests.live.receiver import Receiver, taken
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
+from tests.testkit.waiting import wait_for
 
 BOUND_SECONDS = 3.0
 SENDERS = 8
@@ -94,7 +95,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     host.receiver.server_close()
 
 
-def test_the_sinks_have_it_at_the_moment_of_the_answer(host: Host) -> None:
+def test_sinks_have_the_events_at_the_moment_of_the_answer(host: Host) -> None:
     """Many at once, of several events each."""
     seconds: list[float] = []
 
@@ -112,27 +113,25 @@ def test_the_sinks_have_it_at_the_moment_of_the_answer(host: Host) -> None:
     print(f"p50 {seconds[len(seconds) // 2]:.3f} s, most {seconds[-1]:.3f} s")
 
 
-def test_what_a_filter_drops_is_dealt_with(host: Host) -> None:
+def test_event_dropped_by_a_filter_is_answered_with_200(host: Host) -> None:
     status, text, _ = host.post("drop this")
     assert (status, json.loads(text)) == (200, {})
     assert "drop this" not in host.bodies()
 
 
 @pytest.mark.parametrize("module", ["flumeng.agent.collector", FROZEN])
-def test_a_process_that_stands_still_ends_no_wait_late_and_loses_nothing(
-    host: Host, module: str
-) -> None:
+def test_frozen_process_delays_no_ack_timeout_and_loses_no_event(host: Host, module: str) -> None:
     body = f"while {module} stood still"
     with host.frozen(module):
         status, text, took = host.post(body, port=host.bounded_port)
     assert status == 504
-    assert "accepted and journaled, but not delivered" in text
+    assert "journaled, but not delivered" in text
     assert BOUND_SECONDS <= took < BOUND_SECONDS + 2.0
-    eventually(lambda: body in host.bodies(), "what was accepted is not delivered")
+    wait_for(lambda: body in host.bodies(), "what was accepted is not delivered")
     assert host.post("afterwards")[0] == 200
 
 
-def test_a_worker_that_is_killed_while_senders_wait_loses_nothing(host: Host) -> None:
+def test_killed_worker_loses_no_event_of_waiting_senders(host: Host) -> None:
     bodies = [f"before the kill {number}" for number in range(SENDERS)]
     with host.frozen("flumeng.agent.collector"), ThreadPoolExecutor(SENDERS) as pool:
         answers: list[Future[tuple[int, str, float]]] = [
@@ -149,11 +148,11 @@ def test_a_worker_that_is_killed_while_senders_wait_loses_nothing(host: Host) ->
         except OSError:
             return False
 
-    eventually(retried, "the next worker answers nobody")
+    wait_for(retried, "the next worker answers nobody")
     assert set(bodies) <= set(host.bodies())
 
 
-def test_an_ack_of_an_older_journal_answers_nobody(worker: WorkerProcess) -> None:
+def test_ack_of_an_older_journal_answers_no_waiting_sender(worker: WorkerProcess) -> None:
     """Its events had seqs too, and the next journal begins with 0."""
     source = 'http: {listen: "127.0.0.1:0", ack: delivered, ack_timeout_seconds: 100}'
     text = flow_text("f", source)
@@ -174,10 +173,8 @@ def test_an_ack_of_an_older_journal_answers_nobody(worker: WorkerProcess) -> Non
 
 
 @pytest.mark.parametrize("last", ["quiesce", "stop"])
-def test_a_worker_that_is_to_stop_still_tells_what_is_delivered(
-    worker: WorkerProcess, last: str
-) -> None:
-    """A moment later; senders that hear 503 then would double what they have sent."""
+def test_stopping_worker_still_answers_delivered_events(worker: WorkerProcess, last: str) -> None:
+    """A 503 a moment before the ack would make senders send their events again."""
     worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0", ack: delivered}'))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(post, worker.task("f")["listen"][0], "a")

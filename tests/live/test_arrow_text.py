@@ -1,4 +1,4 @@
-"""What is read of an expression without Spark is what Spark reads."""
+"""Expressions read without Spark mean the same as in Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def in_spark(spark: SparkSession, text: str) -> arrow_sql.FilterStage | None:
     return arrow_sql.condition(spark, SCHEMA, text)
 
 
-def test_ordinary_conditions_are_read_as_spark_reads_them(spark: SparkSession) -> None:
+def test_ordinary_conditions_are_parsed_as_in_spark(spark: SparkSession) -> None:
     read = [text for text in CONDITIONS if arrow_text.condition(SCHEMA, text) is not None]
     assert len(read) > 5
     for text in read:
@@ -64,7 +64,7 @@ def test_ordinary_conditions_are_read_as_spark_reads_them(spark: SparkSession) -
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(conditions)
-def test_any_condition_is_read_as_spark_reads_it(spark: SparkSession, text: str) -> None:
+def test_any_condition_is_parsed_as_in_spark(spark: SparkSession, text: str) -> None:
     found = arrow_text.condition(SCHEMA, text)
     if found is not None:
         assert found == in_spark(spark, text)
@@ -80,7 +80,7 @@ def test_any_condition_is_read_as_spark_reads_it(spark: SparkSession, text: str)
         ["CAST(app AS INT) AS code", "cast(seq AS string) AS n", "CAST(attrs['k'] AS BIGINT) k"],
     ],
 )
-def test_columns_are_read_as_spark_reads_them(spark: SparkSession, texts: list[str]) -> None:
+def test_columns_are_parsed_as_in_spark(spark: SparkSession, texts: list[str]) -> None:
     found = arrow_text.columns(SCHEMA, texts)
     if texts[-1] == "Sender x":
         assert found is None
@@ -101,7 +101,7 @@ NUMBERS = st.one_of(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.one_of(st.none(), NUMBERS), min_size=1, max_size=200))
-def test_texts_become_the_numbers_that_spark_makes(
+def test_texts_are_cast_to_the_same_numbers_as_in_spark(
     spark: SparkSession, texts: list[str | None]
 ) -> None:
     rows = spark.createDataFrame([(text,) for text in texts], "t STRING")

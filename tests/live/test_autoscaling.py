@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ from flumeng.control.queries import overview
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.one_host import Standalone
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.waiting import wait_for
 
 QUICK = Path(__file__).with_name("quick_scaling")
-PATIENCE_SECONDS = 180.0
 MESSAGES = 400_000
 FLOW = """
 flow: orders
@@ -28,18 +26,10 @@ batch: {{seconds: 0.2, events: 5}}
 filters: [{{where: "seq % 2 = 0"}}]
 sinks: [noop]
 """
-"""A task takes some hundred events per second, since its batches are so small: far too few."""
+"""Its small batches limit a task to some hundred events per second: far too few."""
 
 
-def until(ask: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
-    return answer
-
-
-def test_a_burst_that_one_task_cannot_take_gets_a_second_one(
+def test_burst_beyond_one_task_gets_a_second_task(
     kafka: RealKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages were made within seconds of each other, and wait for much longer."""
@@ -61,8 +51,8 @@ def test_a_burst_that_one_task_cannot_take_gets_a_second_one(
             tasks = overview.flow(store, "orders").tasks
             return [t.task for t in tasks if t.kind == "collect" and t.state == "running"]
 
-        until(lambda: running() == ["collect.0"], "the first task")
-        until(lambda: running() == ["collect.0", "collect.1"], "the second task")
+        wait_for(lambda: running() == ["collect.0"], "the first task")
+        wait_for(lambda: running() == ["collect.0", "collect.1"], "the second task")
         scaling = overview.flow(store, "orders").scaling
         assert scaling is not None
         changes = [(d.kind, d.before, d.tasks) for d in scaling.decisions if d.before != d.tasks]
@@ -72,14 +62,14 @@ def test_a_burst_that_one_task_cannot_take_gets_a_second_one(
         (line,) = (line for line in shown.splitlines() if "\tout\t1 -> 2\t" in line)
         assert "events that wait is" in line
         assert "a task takes" in line
-        until(lambda: counted(host) == ["collect.0", "collect.1"], "what both count")
+        wait_for(lambda: counted(host) == ["collect.0", "collect.1"], "what both count")
     finally:
         store.close()
         host.stop()
 
 
 def counted(host: Standalone) -> list[str]:
-    """The tasks that have processed and dropped events within the last minute."""
+    """The tasks that have counted processed and dropped events within the last minute."""
     found = json.loads(host.command("flow", "show", "orders", "--json"))["counts"]["rows"]
     some = [row["task"] for row in found if _minute(row, "processed") and _minute(row, "dropped")]
     return sorted(some)

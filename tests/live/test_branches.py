@@ -131,7 +131,7 @@ def levels(*wanted: int | None) -> list[int]:
     ],
     ids=["arrow", "sql in a branch", "sql in a condition", "sql in both"],
 )
-def test_branches_share_what_is_before_them(
+def test_branches_share_the_filters_before_them(
     run: Run, bad: str, middle: str, in_arrow: bool
 ) -> None:
     outcome = run(f"""
@@ -158,7 +158,7 @@ branches:
     assert outcome.shareable == in_arrow
 
 
-def test_branches_part_again_behind_spark_sql(run: Run) -> None:
+def test_branches_split_again_behind_spark_sql(run: Run) -> None:
     outcome = run(f"""
 branches:
   - name: known
@@ -180,9 +180,7 @@ branches:
 
 
 @pytest.mark.parametrize("in_arrow", [True, False])
-def test_what_cannot_be_parsed_becomes_dead_letters_in_the_same_batch(
-    run: Run, in_arrow: bool
-) -> None:
+def test_unparsable_events_become_dead_letters_in_the_same_batch(run: Run, in_arrow: bool) -> None:
     behind = "select: [seq, level]" if in_arrow else "sql: 'SELECT seq, level FROM events'"
     dead = files("dead").removeprefix("sinks: [").removesuffix("]")
     outcome = run(f"""

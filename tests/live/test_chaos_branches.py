@@ -1,4 +1,4 @@
-"""Whatever is killed, each line is in every place that it belongs to, once.
+"""Whichever process is killed, each line is in every place that it belongs to, once.
 
 There are three branches, of which one is isolated and has a sink that is down all the while, dead
 letters, and a flow that reads the flow. Processes are killed for ``FLUMENG_CHAOS_SECONDS`` at
@@ -30,9 +30,10 @@ from tests.live.chaos import (
     numbers,
     write_rotating,
 )
+from tests.testkit.waiting import wait_while_changing
 
 BY_TEN = r"file=(?P<n>\d*[1-9]) "
-"""Lines whose number can be divided by ten have none, and die."""
+"""Lines with a number divisible by ten have none, and become dead letters."""
 TEXT = """
 flow: chaos
 sources: [{{tail: {{paths: ["{folder}/logs/app.log*"]}}}}]
@@ -72,7 +73,7 @@ QUIET_SECONDS = 180.0
 
 
 @pytest.mark.long
-def test_each_line_is_where_it_belongs_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_each_line_is_in_each_of_its_places_once(cluster: Cluster, tmp_path: Path) -> None:
     seed = chaos_seed()
     (tmp_path / "logs").mkdir()
     away = tmp_path / "away"
@@ -100,14 +101,12 @@ def test_each_line_is_where_it_belongs_once(cluster: Cluster, tmp_path: Path) ->
 
     def wait_for(place: str) -> None:
         wanted = [n for n in range(lines) if BELONGS[place](n)]
-        before, moved = -1, time.monotonic()
-        while (found := there(place)) != wanted:
-            if len(found) != before:
-                before, moved = len(found), time.monotonic()
-            assert time.monotonic() < moved + QUIET_SECONDS, (
-                f"{place} has {len(found)} lines of {len(wanted)}"
-            )
-            time.sleep(0.5)
+        wait_while_changing(
+            lambda: there(place) == wanted,
+            lambda: len(there(place)),
+            f"of {len(wanted)} lines of {place}",
+            seconds=QUIET_SECONDS,
+        )
 
     others = [place for place in BELONGS if not place.startswith("away")]
     for place in others:
@@ -120,5 +119,5 @@ def test_each_line_is_where_it_belongs_once(cluster: Cluster, tmp_path: Path) ->
 
 
 def _shows(file: Path) -> bool:
-    """Not one that is only staged."""
+    """Whether the file is published, not only staged."""
     return "_flumeng" not in file.parts

@@ -1,5 +1,5 @@
-"""The promise of the sink ``elasticsearch``: whatever is killed, each accepted event is a document
-once, or a dead letter with its reason.
+"""The promise of the sink ``elasticsearch``: whichever process is killed, each accepted event is a
+document once, or a dead letter with its reason.
 
 Events come over TCP while collector, Spark's Python worker and Elasticsearch are killed with
 SIGKILL at random moments, a proxy loses answers, the write queue overflows and the index is
@@ -31,9 +31,10 @@ from tests.live.chaos import CHUNK, Cluster, Watcher, chaos_seconds, chaos_seed,
 from tests.live.own_server import need_own
 from tests.testkit.servers.elasticsearch import RealElasticsearch
 from tests.testkit.servers.lossy_proxy import LossyProxy
+from tests.testkit.waiting import retry, wait_for
 
 REFUSED_EVERY = 50
-"""The process id of so many events is no number, as the index wants it."""
+"""The process id of every so many events is not a number, so the index refuses it."""
 LOSING = 0.15
 PAUSE_SECONDS = 0.4 if chaos_seconds() else 1.0
 PAGE = 10_000
@@ -54,7 +55,7 @@ dead_letters:
 
 
 class Sender(threading.Thread):
-    """Sends numbered lines until it is told to end; its peer takes all of them."""
+    """Sends numbered lines until ``enough`` is set; its peer takes all of them."""
 
     def __init__(self, port: int) -> None:
         super().__init__(name="sender", daemon=True)
@@ -74,13 +75,8 @@ class Sender(threading.Thread):
                 pass
 
     def _connection(self) -> socket.socket:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                return socket.create_connection(("127.0.0.1", self._port), timeout=60)
-            except OSError:
-                assert time.monotonic() < deadline, "nobody listens"
-                time.sleep(0.2)
+        address = ("127.0.0.1", self._port)
+        return retry(lambda: socket.create_connection(address, timeout=60), OSError)
 
 
 def _line(number: int) -> bytes:
@@ -118,7 +114,7 @@ class Blocker(threading.Thread):
 
 @pytest.fixture
 def elasticsearch(tmp_path: Path) -> Iterator[RealElasticsearch]:
-    """With a write queue that is soon full."""
+    """A server with a small write queue."""
     queue = {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "6"}
     server = RealElasticsearch(tmp_path / "elasticsearch", queue)
     need_own(server)
@@ -198,20 +194,17 @@ def test_every_accepted_event_is_a_document_once_or_a_dead_letter(
 
 
 def wait_for_documents(client: Elasticsearch) -> None:
-    deadline = time.monotonic() + 180
-    while True:
-        with contextlib.suppress(ApiError):  # its shards are being made
-            if client.count(index="chaos-*")["count"]:
-                return
-        assert time.monotonic() < deadline, "nothing is indexed"
-        time.sleep(0.2)
+    """Errors are those of shards that are being made."""
+    wait_for(
+        lambda: client.count(index="chaos-*")["count"], "nothing is indexed", ignoring=ApiError
+    )
 
 
 def wait_for_trouble(proxy: LossyProxy, blocker: Blocker) -> None:
-    deadline = time.monotonic() + 180
-    while not (proxy.lost and blocker.blocked):
-        assert time.monotonic() < deadline, f"{proxy.lost} lost, {blocker.blocked} times blocked"
-        time.sleep(0.2)
+    wait_for(
+        lambda: proxy.lost and blocker.blocked,
+        lambda: f"{proxy.lost} lost, {blocker.blocked} times blocked",
+    )
 
 
 def indexed(client: Elasticsearch) -> Iterator[tuple[str, int]]:

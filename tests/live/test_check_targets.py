@@ -20,6 +20,7 @@ from flumeng.control.zookeeper import Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
 from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 
 PATIENCE_SECONDS = 120.0
@@ -86,10 +87,8 @@ def cluster(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     command += ["--data", str(folder / "data"), "--role", "collect", "--label", "role=lake"]
     node = subprocess.Popen([*command, "--policy", str(policy)])
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not ((live := store.read(paths.live_node("n1"))) and live.value.discovery):
-            assert time.monotonic() < deadline, live
-            time.sleep(0.1)
+        live = paths.live_node("n1")
+        wait_for(lambda: (node := store.read(live)) and node.value.discovery, "no discovery on n1")
         yield Cluster(store, hosts, folder)
     finally:
         node.terminate()
@@ -99,7 +98,7 @@ def cluster(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def closed() -> int:
-    """A port on which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
@@ -122,7 +121,7 @@ def test_a_flow_is_applied_when_the_node_reaches_every_target(
     assert cluster.revision("good") == 1
 
 
-def test_each_target_that_fails_is_reported_with_its_cause_and_nothing_is_applied(
+def test_failing_targets_are_reported_with_causes_and_nothing_is_applied(
     cluster: Cluster, postgres: RealPostgres, closed: int
 ) -> None:
     ran = cluster.apply(
@@ -138,14 +137,14 @@ def test_each_target_that_fails_is_reported_with_its_cause_and_nothing_is_applie
     assert ran.returncode == 1, ran.stderr
     assert cluster.revision("bad") == 0
     first, *causes = ran.stderr.splitlines()
-    assert first == "flumeng: nothing is applied:"
+    assert first == "flumeng: nothing was applied:"
     wanted = [
         ("http", "Connection refused"),
         ("http", "Failed to resolve 'no-such-host.invalid'"),
-        ("sql", 'there is no table "public"."absent"'),
+        ("sql", 'table "public"."absent" does not exist'),
         ("sql", 'may not insert rows into table "public"."closed"'),
         ("python", "this node's policy file does not allow functions of company.sinks"),
-        ("files", "would be in the data directory of the node"),
+        ("files", "is in the data directory of the node"),
     ]
     assert len(causes) == len(wanted), ran.stderr
     for (sink, cause), line in zip(wanted, causes, strict=True):
@@ -168,7 +167,7 @@ def test_a_wrong_password_is_reported_and_not_shown(
     assert cluster.revision("denied") == 0
 
 
-def test_a_target_that_does_not_answer_takes_10_seconds(cluster: Cluster) -> None:
+def test_target_that_does_not_answer_is_given_up_after_10_seconds(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/in"
         began = time.monotonic()
@@ -178,7 +177,7 @@ def test_a_target_that_does_not_answer_takes_10_seconds(cluster: Cluster) -> Non
     assert time.monotonic() - began < 30
 
 
-def test_without_a_node_that_may_collect_the_flow_nothing_is_applied(cluster: Cluster) -> None:
+def test_nothing_is_applied_without_a_node_that_may_collect_the_flow(cluster: Cluster) -> None:
     ran = cluster.apply("nowhere", "noop", role="other")
     assert ran.returncode == 4
     assert "flow nowhere: no live node may collect it" in ran.stderr

@@ -25,10 +25,10 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
 from flumeng.platform.errors import ConflictError
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import PATIENCE_SECONDS
 from zkschema import paths, records, table
 from zkschema.migrations import Change, Delete, Migration, Set
 
-PATIENCE_SECONDS = 180.0
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 
@@ -44,13 +44,13 @@ def flumeng(*words: object, zk: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def own_seconds() -> float:
-    """What a command takes now that asks nobody: a busy machine needs long to start a program."""
+    """Seconds for a command without ZooKeeper: on a busy machine starting a program takes long."""
     start = time.monotonic()
     assert flumeng("--help").returncode == 0
     return time.monotonic() - start
 
 
-def test_a_flow_from_nothing_to_its_deletion(hosts: str, tmp_path: Path) -> None:
+def test_flow_is_made_changed_and_deleted(hosts: str, tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(FLOW)
     assert flumeng("flow", "apply", file, zk=hosts).returncode == 2
@@ -80,7 +80,7 @@ def test_a_flow_from_nothing_to_its_deletion(hosts: str, tmp_path: Path) -> None
     assert flumeng("schema", "verify", zk=hosts).returncode == 0
 
 
-def test_a_node_that_is_live_is_not_decommissioned(hosts: str, store: Store) -> None:
+def test_live_node_is_not_decommissioned(hosts: str, store: Store) -> None:
     """ZooKeeper itself refuses the transaction that removes the node of a live process."""
     tree.init(store)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
@@ -140,7 +140,7 @@ def test_a_migration_on_a_real_server(store: Store) -> None:
     assert json.loads(found["/schema"])["version"] == table.VERSION + 1
 
 
-def test_a_spoilt_tree_is_put_right_on_a_real_server(
+def test_damaged_tree_is_repaired_on_a_real_server(
     hosts: str, store: Store, tmp_path: Path
 ) -> None:
     """Orphan, dangling reference, stale ephemeral, oversize and damaged value: all at once."""
@@ -187,13 +187,15 @@ def test_a_spoilt_tree_is_put_right_on_a_real_server(
     assert plan.value.epoch > 7
 
 
-def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_path: Path) -> None:
+def test_shell_on_a_terminal_completes_names_and_keeps_a_history(
+    hosts: str, tmp_path: Path
+) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(FLOW)
     flumeng("schema", "init", zk=hosts)
     flumeng("flow", "apply", file, zk=hosts)
     mine, theirs = pty.openpty()
-    # what a script runs in the background ignores Ctrl-C, and so does what that starts
+    # a background job of a script ignores Ctrl-C, and so do its children
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "shell"],
@@ -232,14 +234,14 @@ def test_the_shell_on_a_terminal_completes_a_name_and_remembers(hosts: str, tmp_
 
 
 class Terminal:
-    """What a process wrote to its terminal."""
+    """The output of a process on its terminal."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._seen = ""
 
     def until(self, text: str) -> None:
-        """Read on until ``text`` came; what comes after it is kept for the next call."""
+        """Read until ``text`` appears; the output behind it is kept for the next call."""
         assert self.shows(text, PATIENCE_SECONDS), f"{text!r} did not come: {self._seen!r}"
 
     def shows(self, text: str, seconds: float) -> bool:
@@ -282,7 +284,7 @@ def test_completion_in_bash_does_not_wait_for_zookeeper(tmp_path: Path, frozen: 
     assert time.monotonic() - start < 10 + 10 * own
 
 
-def test_zookeeper_away_is_said_within_ten_seconds() -> None:
+def test_unreachable_zookeeper_is_reported_within_ten_seconds() -> None:
     own = own_seconds()
     start = time.monotonic()
     result = flumeng("flow", "list", zk=f"127.0.0.1:{free_port()}/none")
@@ -292,8 +294,8 @@ def test_zookeeper_away_is_said_within_ten_seconds() -> None:
     assert "did not answer" in result.stderr
 
 
-def test_a_frozen_zookeeper_is_said_within_ten_seconds(tmp_path: Path) -> None:
-    """It accepts connections and says nothing: as bad as none."""
+def test_frozen_zookeeper_is_reported_within_ten_seconds(tmp_path: Path) -> None:
+    """It accepts connections and answers nothing: as bad as none."""
     server = RealZooKeeper(tmp_path)
     server.start()
     assert server.process is not None
@@ -309,7 +311,7 @@ def test_a_frozen_zookeeper_is_said_within_ten_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["host:port/c", "/chroot"])
-def test_an_address_that_is_none_is_wrong_input(words: str) -> None:
+def test_malformed_zookeeper_address_is_wrong_input(words: str) -> None:
     result = flumeng("flow", "list", zk=words)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1, result.stderr

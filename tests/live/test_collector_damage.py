@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +34,26 @@ from flumeng.connectors.ranged.positions import Probes
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries import journals
-from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper import ANY, Store, tree
 from flumeng.events.journal_names import node_of
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import CorruptError
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import TASK
 from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow, LiveNode
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Journal as JournalRecord
+from zkschema.records import LiveNode
 
 BAD = "web.n1.0.00000000"
 GOOD = "web.n2.0.00000000"
 ROWS, FRAMES = 50, 40
 EVENTS = ROWS * FRAMES
-PATIENCE_SECONDS = 180.0
 
 
 class Cluster:
@@ -65,9 +66,7 @@ class Cluster:
         self.servers: dict[str, JournalServer] = {}
         self.hanging: dict[str, Any] = {}
         tree.init(store)
-        store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for path in flow_folders("web"):
-            store.write(path, None, ABSENT)
+        add_flow(store)
         for name in (BAD, GOOD):
             self.journals[name] = Journal.create(folder, name, segment_bytes=50_000)
             self.append(name, FRAMES)
@@ -131,8 +130,8 @@ class Cluster:
         return str(self.statuses[-1].error)
 
     def check_lake(self, bad: list[int], good: list[int]) -> None:
-        """Once the last commit has ended it has these events, each once, with their bodies."""
-        until(lambda: self.store.children(paths.commits("web")) == [], "the last commit")
+        """After the last commit the lake has each of these events once, with its body."""
+        wait_for(lambda: self.store.children(paths.commits("web")) == [], "the last commit")
         table = ds.dataset(self.folder / "lake", format="parquet").to_table()
         found = {(row["journal"], row["seq"]): row["body"] for row in table.to_pylist()}
         assert len(found) == table.num_rows
@@ -151,7 +150,7 @@ class Cluster:
 
 
 def register(store: Store, journal: str, address: str) -> None:
-    """What its node does when it starts."""
+    """Register the journal as its node does when it starts."""
     node = node_of(journal)
     record = JournalRecord(flow="web", node=node, primary=node, term=1, in_sync=(node,))
     store.write(paths.journal(journal), record, ANY)
@@ -166,47 +165,40 @@ def cluster(store: Store, spark: SparkSession, tmp_path: Path) -> Iterator[Clust
     cluster.close()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
-
-
-def test_the_damaged_journal_stands_still_until_it_is_repaired(cluster: Cluster) -> None:
+def test_damaged_journal_is_blocked_until_it_is_repaired(cluster: Cluster) -> None:
     cluster.damage(BAD, 20)
     place = 20 * ROWS
     cluster.task.start()
-    until(lambda: cluster.acks() == (place, EVENTS), "all before the damage, all of the other")
-    until(lambda: f"journal {BAD} stops at seq {place}: " in cluster.said(), "the status")
+    wait_for(lambda: cluster.acks() == (place, EVENTS), "all before the damage, all of the other")
+    wait_for(lambda: f"journal {BAD} stops at seq {place}: " in cluster.said(), "the status")
     assert "checksum does not match; on node n1: `flumeng journal verify`" in cluster.said()
 
     cluster.append(GOOD, 1)
     cluster.append(BAD, 1)
-    until(lambda: cluster.acks() == (place, EVENTS + ROWS), "the other journal to go on")
+    wait_for(lambda: cluster.acks() == (place, EVENTS + ROWS), "the other journal to go on")
 
     assert cluster.repair(BAD, accept_loss=False) == ((place, place + ROWS),)
-    until(
-        lambda: "nobody has accepted; on node n1: `flumeng journal repair" in cluster.said(), "it"
+    wait_for(
+        lambda: "must be accepted; on node n1: `flumeng journal repair" in cluster.said(), "it"
     )
     assert cluster.acks() == (place, EVENTS + ROWS)
 
     cluster.repair(BAD, accept_loss=True)
-    until(lambda: cluster.acks() == (EVENTS + ROWS, EVENTS + ROWS), "what is left")
-    until(lambda: cluster.statuses[-1].error is None, "the status")
+    wait_for(lambda: cluster.acks() == (EVENTS + ROWS, EVENTS + ROWS), "what is left")
+    wait_for(lambda: cluster.statuses[-1].error is None, "the status")
     assert {status.state for status in cluster.statuses} == {"running"}
     every = list(range(EVENTS + ROWS))
     cluster.check_lake([*every[:place], *every[place + ROWS :]], every)
 
 
-def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Cluster) -> None:
+def test_accepted_loss_is_passed_over_and_accounted_for(cluster: Cluster) -> None:
     """At the beginning, in the middle, over several batches, and at the very end."""
     gone = [0, 7, *range(15, 35), FRAMES - 1]
     cluster.damage(BAD, *gone)
     lost = cluster.repair(BAD, accept_loss=True)
     assert [seq // ROWS for start, end in lost for seq in range(start, end, ROWS)] == gone
     cluster.task.start()
-    until(lambda: cluster.acks() == (EVENTS, EVENTS), "acks to pass the losses")
+    wait_for(lambda: cluster.acks() == (EVENTS, EVENTS), "acks to pass the losses")
     every = list(range(EVENTS))
     cluster.check_lake([seq for seq in every if seq // ROWS not in gone], every)
     assert {status.error for status in cluster.statuses} == {None}
@@ -214,24 +206,24 @@ def test_a_loss_that_was_accepted_is_passed_over_and_accounted_for(cluster: Clus
     assert (row.lost, row.waits_at, row.safe) == (len(gone) * ROWS, None, EVENTS)
 
 
-def test_a_journal_whose_ack_was_lost_goes_on_from_what_it_keeps(cluster: Cluster) -> None:
+def test_journal_whose_ack_was_lost_continues_from_its_floor(cluster: Cluster) -> None:
     cluster.journals[BAD].trim(EVENTS - 1)
     floor = journals.journal(cluster.store, journals.ask_worker, time.time(), BAD).floor
     assert floor is not None
     assert 0 < floor < EVENTS
     cluster.task.start()
-    until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
-    until(lambda: f"keeps nothing below seq {floor}, and only 0 is acked" in cluster.said(), "it")
+    wait_for(lambda: cluster.acks() == (0, EVENTS), "all of the other")
+    wait_for(lambda: f"begins at seq {floor}, but only 0 is acked" in cluster.said(), "it")
     advance_acks(Operator(cluster.store, "ann", "", 0.0), {BAD: floor})
-    until(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
-    until(lambda: cluster.statuses[-1].error is None, "the status")
+    wait_for(lambda: cluster.acks() == (EVENTS, EVENTS), "what is left")
+    wait_for(lambda: cluster.statuses[-1].error is None, "the status")
     assert {status.state for status in cluster.statuses} == {"running"}
     every = list(range(EVENTS))
     cluster.check_lake(every[floor:], every)
 
 
 class Hanging:
-    """A journal that says how far it reaches, and lets each read wait."""
+    """A journal that reports its end and hangs in each read."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -247,7 +239,7 @@ class Hanging:
         yield from self._journal.read_frames(start, end)
 
 
-def test_reads_that_hang_cost_their_own_journal_only(
+def test_hanging_reads_cost_their_own_journal_only(
     cluster: Cluster,
 ) -> None:
     """One batch ends with it, a few seconds later; all others are without it."""
@@ -255,25 +247,25 @@ def test_reads_that_hang_cost_their_own_journal_only(
     try:
         began = time.monotonic()
         cluster.task.start()
-        until(lambda: cluster.acks() == (0, EVENTS), "all of the other")
+        wait_for(lambda: cluster.acks() == (0, EVENTS), "all of the other")
         assert time.monotonic() - began < READ_SECONDS + 45, "it waited for the hung read"
         assert f"journal {BAD} waits at seq 0: " in cluster.said()
         began = time.monotonic()
         cluster.append(GOOD, FRAMES)
-        until(lambda: cluster.acks() == (0, 2 * EVENTS), "what came then")
+        wait_for(lambda: cluster.acks() == (0, 2 * EVENTS), "what came then")
         assert time.monotonic() - began < READ_SECONDS + 20
         assert hanging.reads <= 8, "batches have it again and again"
         assert cluster.servers[BAD].address in cluster.said()
     finally:
         hanging.go_on.set()
-    until(lambda: cluster.acks() == (EVENTS, 2 * EVENTS), "what had waited")
-    until(lambda: cluster.statuses[-1].error is None, "the status")
+    wait_for(lambda: cluster.acks() == (EVENTS, 2 * EVENTS), "what had waited")
+    wait_for(lambda: cluster.statuses[-1].error is None, "the status")
     assert {status.state for status in cluster.statuses} == {"running"}
     cluster.check_lake(list(range(EVENTS)), list(range(2 * EVENTS)))
 
 
 class Babbler(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers everything, with nothing that anybody understands."""
+    """Answers each request with meaningless bytes."""
 
     def do_action(self, _context: Any, _action: Any) -> Iterator[Any]:
         return iter([flight.Result(b'{"web.n1.0.00000000": {"sfae": 7}}')])
@@ -283,7 +275,7 @@ class Babbler(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(batch.schema, iter([batch]))
 
 
-def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path) -> None:
+def test_server_with_malformed_answers_stops_its_own_journals_only(tmp_path: Path) -> None:
     store = FakeStore()
     tree.init(store)
     good = Journal.create(tmp_path, GOOD)
@@ -296,7 +288,7 @@ def test_a_server_that_makes_no_sense_stops_its_own_journals_only(tmp_path: Path
         watcher = PositionWatcher(Addresses(store))
         probes = Probes("journals")
         positions = JournalPositions(watcher, probes)
-        until(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
+        wait_for(lambda: len(positions.of([BAD, GOOD])) == 2, "both servers")
         found = positions.of([BAD, GOOD])
         assert found[GOOD] == Reach(server.address, ROWS)
         assert "answers watch with what this flumeng does not understand" in found[BAD].trouble

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,15 @@ from flumeng.connectors.journals import positions
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher
 from flumeng.control.zookeeper import ABSENT, tree
+from tests.testkit.cluster import add_journal
 from tests.testkit.light_servers import LightServers
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.records import Journal, LiveNode
+from zkschema.records import LiveNode
 
 NAMES = [f"web.n{number}.0.00000000" for number in range(12)]
 FROZEN, DEAD, HEALTHY = NAMES[:2], NAMES[2:4], NAMES[4:]
-PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -51,8 +52,7 @@ def watcher(
     tree.init(store)
     for name, address in (frozen.addresses | dead.addresses | healthy.addresses).items():
         node = name.split(".")[1]
-        record = Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
-        store.write(paths.journal(name), record, ABSENT)
+        add_journal(store, name, flow="web", node=node)
         live = LiveNode(
             uuid=node, incarnation="i", addresses=(address,), pid=1, version="0", since=0.0
         )
@@ -63,15 +63,6 @@ def watcher(
     watcher.close()
 
 
-def until(condition: Callable[[], object]) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE_SECONDS, "waited in vain"
-        time.sleep(0.005)
-    return time.monotonic() - began
-
-
 def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
     watcher: PositionWatcher,
     frozen: LightServers,
@@ -80,7 +71,7 @@ def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(positions, "BACKOFF_MOST_SECONDS", 1.0)
-    until(lambda: len(watcher.of(NAMES)) == len(NAMES))
+    wait_for(lambda: len(watcher.of(NAMES)) == len(NAMES))
     frozen.freeze()
     dead.kill()
     healthy.commit(8 * len(HEALTHY))
@@ -89,15 +80,15 @@ def test_healthy_journals_keep_moving_while_others_are_frozen_or_dead(
     while time.monotonic() < deadline:
         before = watcher.of(HEALTHY)
         assert before.keys() == set(HEALTHY)
-        delays.append(
-            until(
-                lambda: all(
-                    reach.safe > before[name].safe  # noqa: B023
-                    for name, reach in watcher.of(HEALTHY).items()
-                )
+        began = time.monotonic()
+        wait_for(
+            lambda: all(
+                reach.safe > before[name].safe  # noqa: B023
+                for name, reach in watcher.of(HEALTHY).items()
             )
         )
+        delays.append(time.monotonic() - began)
     assert max(delays) < 5.0
-    until(lambda: watcher.of(NAMES).keys() == set(HEALTHY))
+    wait_for(lambda: watcher.of(NAMES).keys() == set(HEALTHY))
     frozen.thaw()
-    until(lambda: watcher.of(NAMES).keys() == {*HEALTHY, *FROZEN})
+    wait_for(lambda: watcher.of(NAMES).keys() == {*HEALTHY, *FROZEN})

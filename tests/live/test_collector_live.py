@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,20 @@ from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
+from tests.testkit.cluster import add_flow
+from tests.testkit.daemons import is_alive
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Flow, LiveNode
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack, LiveNode
 from zkschema.records import Journal as JournalRecord
 
 KILLS = 3
-PATIENCE_SECONDS = 180.0
 
 
 class Collector:
-    """One collector process; ``statuses`` is what it said last."""
+    """One collector process; ``statuses`` are its latest status messages."""
 
     def __init__(self, hosts: str, data: Path, environment: dict[str, str] | None = None) -> None:
         self.statuses: dict[str, Any] = {}
@@ -91,7 +93,7 @@ class Collector:
 
 
 class Cluster:
-    """What master, node and ingest worker would do, in the test's own process."""
+    """Plays master, node and ingest worker in the test's own process."""
 
     def __init__(self, hosts: str, store: Store, folder: Path) -> None:
         self.hosts, self.store, self.folder = hosts, store, folder
@@ -99,12 +101,10 @@ class Cluster:
         self.servers: dict[str, JournalServer] = {}
         self.collectors: list[Collector] = []
         tree.init(store)
-        store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for path in flow_folders("web"):
-            store.write(path, None, ABSENT)
+        add_flow(store)
 
     def journal(self, node: str) -> str:
-        """A journal of ``node``'s, served."""
+        """A served journal of ``node``."""
         name = f"web.{node}.0.{len(self.journals):08x}"
         self.journals[name] = Journal.create(self.folder / "journals" / node, name)
         self.serve(node)
@@ -163,7 +163,7 @@ class Cluster:
         return all(self.ack(name) == journal.safe for name, journal in self.journals.items())
 
     def check_exactly_once(self) -> None:
-        until(lambda: self.store.children(paths.commits("web")) == [], "the last commit")
+        wait_for(lambda: self.store.children(paths.commits("web")) == [], "the last commit")
         table = ds.dataset(self.folder / "lake", format="parquet").to_table(
             columns=["journal", "seq", "replayed"]
         )
@@ -190,13 +190,6 @@ def cluster(hosts: str, store: Store, tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
-
-
 def family(pid: int) -> set[int]:
     """The processes below ``pid``."""
     below = {
@@ -211,58 +204,51 @@ def command_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
 def none_alive(pids: Iterable[int]) -> bool:
-    return not any(map(alive, pids))
+    return not any(map(is_alive, pids))
 
 
 @pytest.mark.long
-def test_killed_at_random_moments_every_event_is_in_the_lake_once(cluster: Cluster) -> None:
+def test_every_event_is_in_the_lake_once_over_kills_at_random_moments(cluster: Cluster) -> None:
     chance = random.Random(4)
     names = [cluster.journal("n1"), cluster.journal("n2")]
     for number in range(KILLS):
         collector = cluster.collector()
         collector.configure(cluster.task(*names, epoch=1 + number // 2))
-        until(collector.owns, "the task to be owned")
+        wait_for(collector.owns, "the task to be owned")
         for _ in range(chance.randrange(1, 60)):
             cluster.append(chance.choice(names), chance.randrange(1, 4_000))
             time.sleep(0.03)
         below = family(collector.process.pid)
         collector.kill()
-        until(partial(none_alive, below), "JVM and workers to end")
+        wait_for(partial(none_alive, below), "JVM and workers to end")
     collector = cluster.collector()
     collector.configure(cluster.task(*names, epoch=KILLS))
-    until(cluster.drained, "all to be acked")
+    wait_for(cluster.drained, "all to be acked")
     collector.tell({"type": "stop", "drain_seconds": 10})
     assert collector.end() == 0
     cluster.check_exactly_once()
     assert list((cluster.folder / "lake" / "_flumeng").iterdir()) == []
 
 
-def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster: Cluster) -> None:
+def test_collector_paused_past_its_epoch_is_fenced_and_spoils_nothing(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     sleeper = cluster.collector()
     sleeper.configure(cluster.task(name, epoch=1))
-    until(sleeper.owns, "the task to be owned")
+    wait_for(sleeper.owns, "the task to be owned")
     for _ in range(20):
         cluster.append(name, 2_000)
         time.sleep(0.02)
-    until(lambda: cluster.ack(name) > 0, "the first ack")
+    wait_for(lambda: cluster.ack(name) > 0, "the first ack")
     sleeper.process.send_signal(signal.SIGSTOP)
     successor = cluster.collector()
     successor.configure(cluster.task(name, epoch=2))
-    until(cluster.drained, "the successor to ack all")
+    wait_for(cluster.drained, "the successor to ack all")
     cluster.append(name, 1_000)
     sleeper.process.send_signal(signal.SIGCONT)
     cluster.append(name, 1_000)
-    until(lambda: sleeper.status()["state"] == "stopped", "the sleeper to notice")
-    until(cluster.drained, "the successor to ack the rest")
+    wait_for(lambda: sleeper.status()["state"] == "stopped", "the sleeper to notice")
+    wait_for(cluster.drained, "the successor to ack the rest")
     assert sleeper.status()["error"] == "superseded"
     assert sleeper.status()["partitions"] == []
     assert successor.status()["state"] == "running"
@@ -271,13 +257,13 @@ def test_one_that_slept_is_fenced_when_it_wakes_and_spoils_nothing(cluster: Clus
     cluster.check_exactly_once()
 
 
-def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
+def test_configuration_of_the_node_takes_effect_between_batches(cluster: Cluster) -> None:
     """Another partition, a failing sink and its repair, draining and taking back, and a stop."""
     first = cluster.journal("n1")
     collector = cluster.collector()
     collector.configure(cluster.task(first))
     cluster.append(first, 10)
-    until(cluster.drained, "the first events")
+    wait_for(cluster.drained, "the first events")
     assert collector.status() == {
         "epoch": 1,
         "revision": 1,
@@ -291,38 +277,38 @@ def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
     second = cluster.journal("n2")
     cluster.append(second, 10)
     collector.configure(cluster.task(first, second))
-    until(cluster.drained, "the second partition")
+    wait_for(cluster.drained, "the second partition")
     assert collector.status()["partitions"] == [first, second]
 
     cluster.servers.pop("n2").stop()
     cluster.append(first, 10)
     cluster.append(second, 10)
-    until(lambda: cluster.ack(first) == 20, "the partition that can be reached")
+    wait_for(lambda: cluster.ack(first) == 20, "the partition that can be reached")
     assert cluster.ack(second) == 10
     cluster.serve("n2")
-    until(cluster.drained, "the other one when its node is back")
+    wait_for(cluster.drained, "the other one when its node is back")
 
     obstacle = cluster.folder / "obstacle"
     obstacle.write_text("a file where a directory should be")
     broken = cluster.spec(f"files: {{path: '{obstacle}/x'}}")
     collector.configure(cluster.task(first, second, revision=2, spec=broken))
     cluster.append(first, 10)
-    until(lambda: collector.status()["state"] == "failed", "the sink to fail")
+    wait_for(lambda: collector.status()["state"] == "failed", "the sink to fail")
     assert collector.status()["revision"] == 2
     assert str(obstacle) in collector.status()["error"]
     assert cluster.ack(first) == 20
     collector.configure(cluster.task(first, second, revision=3))
-    until(cluster.drained, "the repaired flow")
-    until(lambda: collector.status()["state"] == "running", "the status")
+    wait_for(cluster.drained, "the repaired flow")
+    wait_for(lambda: collector.status()["state"] == "running", "the status")
 
     collector.configure(cluster.task(first, second, state="draining"))
-    until(lambda: collector.status()["state"] == "stopped", "the task to be let go")
+    wait_for(lambda: collector.status()["state"] == "stopped", "the task to be let go")
     assert collector.status()["error"] is None
     cluster.append(first, 10)
     time.sleep(0.5)
     assert not cluster.drained()
     collector.configure(cluster.task(first, second, epoch=2))
-    until(cluster.drained, "the task taken back")
+    wait_for(cluster.drained, "the task taken back")
 
     cluster.append(second, 3_000)
     collector.tell({"type": "stop", "drain_seconds": 10})
@@ -330,7 +316,7 @@ def test_what_the_node_wants_is_done_between_batches(cluster: Cluster) -> None:
     cluster.check_exactly_once()
 
 
-def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_lost_zookeeper_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     zookeeper = RealZooKeeper(tmp_path / "zookeeper")
     zookeeper.start()
     store = connect(f"{zookeeper.address}/away")
@@ -340,15 +326,15 @@ def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> Non
         collector = cluster.collector()
         collector.configure(cluster.task(name))
         cluster.append(name, 1_000)
-        until(cluster.drained, "the first events")
+        wait_for(cluster.drained, "the first events")
         for _ in range(2):
             cluster.append(name, 20_000)
             zookeeper.kill()
             cluster.append(name, 1_000)
             time.sleep(1)
             zookeeper.start()
-            until(lambda: store.connected, "the test's own session")
-            until(lambda: store.connected and cluster.drained(), "collecting to go on")
+            wait_for(lambda: store.connected, "the test's own session")
+            wait_for(lambda: store.connected and cluster.drained(), "collecting to go on")
         assert collector.status()["state"] == "running"
         cluster.check_exactly_once()
     finally:
@@ -357,29 +343,29 @@ def test_zookeeper_away_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> Non
         zookeeper.kill()
 
 
-def test_it_ends_with_its_node_and_takes_the_jvm_along(cluster: Cluster) -> None:
+def test_collector_ends_with_its_node_and_stops_the_jvm(cluster: Cluster) -> None:
     collector = cluster.collector()
-    until(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
+    wait_for(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
     below = family(collector.process.pid)
     assert below
     assert collector.process.stdin
     collector.process.stdin.close()
     assert collector.process.wait(timeout=PATIENCE_SECONDS) == 0
-    until(partial(none_alive, below), "the JVM to end")
+    wait_for(partial(none_alive, below), "the JVM to end")
     log = collector.log.read_text()
     assert "Traceback" not in log
     assert " WARN " not in log
 
 
-def test_without_the_jvm_it_ends_so_that_the_node_starts_it_anew(cluster: Cluster) -> None:
+def test_collector_exits_without_its_jvm_so_that_the_node_restarts_it(cluster: Cluster) -> None:
     collector = cluster.collector()
-    until(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
+    wait_for(lambda: any(said["type"] == "ready" for said in collector.said), "Spark to run")
     jvm = next(int(p) for p in family(collector.process.pid) if b"java" in command_of(p))
     os.kill(jvm, signal.SIGKILL)
     assert collector.end() == 1
 
 
-def test_without_java_it_says_so_in_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
+def test_missing_java_is_reported_in_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
     collector = Collector(cluster.hosts, tmp_path, {"PATH": "/nowhere"})
     assert collector.end() == 2
     said = collector.log.read_text().strip()
@@ -387,12 +373,12 @@ def test_without_java_it_says_so_in_one_sentence(cluster: Cluster, tmp_path: Pat
     assert "no java found" in said
 
 
-def test_an_ack_of_a_later_owner_refuses_the_task(cluster: Cluster) -> None:
+def test_ack_of_a_later_epoch_supersedes_the_task(cluster: Cluster) -> None:
     name = cluster.journal("n1")
     cluster.append(name, 5)
     cluster.store.write(paths.ack("web", CURSOR_MAIN, name), Ack(epoch=7, offset=0), ABSENT)
     collector = cluster.collector()
     collector.configure(cluster.task(name, epoch=6))
-    until(lambda: collector.status().get("state") == "stopped", "the collector to look")
+    wait_for(lambda: collector.status().get("state") == "stopped", "the collector to look")
     assert collector.status()["error"] == "superseded"
     assert cluster.ack(name) == 0

@@ -1,12 +1,11 @@
 """The data source in a real Spark over real journals and a real ZooKeeper: each event is there,
-whatever ends in between, and journals keep what a cursor has not read."""
+whichever process ends in between, and journals keep the events that a cursor has not read."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,11 +28,12 @@ from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform.errors import ConflictError, UserError
+from tests.testkit.cluster import acks_of, add_journal
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths, records
 
-PATIENCE_SECONDS = 180.0
 SEGMENT_BYTES = 20_000
 SIGN = ("a", "", 0.0)
 TEXT = flow_text("web", 'syslog: {listen: "127.0.0.1:0"}')
@@ -60,8 +60,7 @@ class Flow:
         return name
 
     def register(self, name: str, node: str) -> None:
-        record = records.Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
-        self.store.write(paths.journal(name), record, ABSENT)
+        add_journal(self.store, name, flow="web", node=node)
 
     def serve(self, node: str) -> None:
         mine = {name: j for name, j in self.journals.items() if name.split(".")[1] == node}
@@ -89,19 +88,19 @@ class Flow:
         log.sync()
 
     def ack_main(self, offsets: dict[str, int]) -> None:
-        """As a collector that has delivered everything below."""
+        """Ack the events below, as a collector that has delivered them."""
         for name, offset in offsets.items():
             path = paths.ack("web", "main", name)
             expect = ANY if self.store.exists(path) else ABSENT
             self.store.write(path, records.Ack(epoch=1, offset=offset), expect)
 
     def needed(self, node: str) -> dict[str, int]:
-        """Up to where the node's journals may go, as the node sees it."""
+        """The offsets up to which the node's journals may be trimmed."""
         identity = Identity(node, "u", ("ingest",), "", {})
         return dict(Registration(self.store, identity, ClaimsInMemory()).journals.acks().acks)
 
     def trim(self, node: str) -> None:
-        """As the node does with what all cursors have read."""
+        """Trim the events that all cursors have read, as the node does."""
         for name, offset in self.needed(node).items():
             self.journals[name].trim(offset)
 
@@ -126,9 +125,11 @@ def spark(spark: SparkSession) -> SparkSession:
 
 
 class Reader:
-    """A stream of flow ``web`` under a cursor. ``batches`` are those that were delivered whole, by
-    their number: Spark repeats one when it has not noted its end. The first ``failing`` deliveries
-    fail."""
+    """A stream of flow ``web`` under a cursor.
+
+    ``batches`` are the completely delivered ones by number: Spark repeats one when it has not
+    recorded its end. The first ``failing`` deliveries fail.
+    """
 
     def __init__(self, spark: SparkSession, flow: Flow, **options: object) -> None:
         self._spark, self._flow, self._options = spark, flow, options
@@ -168,23 +169,17 @@ class Reader:
         return [event for batch in self.batches.values() for event in batch]
 
     def wait_for(self, count: int) -> None:
-        """Until so many different events were delivered."""
-        assert self.query is not None
-        eventually(lambda: len(set(self.events)) >= count, "events are missing", self.query)
+        """Wait until so many different events were delivered, or the query has failed."""
+        query = self.query
+        assert query is not None
+        wait_for(lambda: query.exception() or len(set(self.events)) >= count, "events are missing")
+        if (error := query.exception()) is not None:
+            raise error
         assert len(set(self.events)) == count
 
 
-def eventually(holds: Callable[[], bool], what: str, query: StreamingQuery | None = None) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        if query is not None and (error := query.exception()) is not None:
-            raise error
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def error_of(query: StreamingQuery) -> str:
-    """Why it has ended."""
+    """The error that ended it."""
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination(int(PATIENCE_SECONDS))
     return str(raised.value)
@@ -198,12 +193,10 @@ def batch(spark: SparkSession, flow: Flow, **options: object) -> DataFrame:
 
 
 def offsets(flow: Flow, cursor: str = "report") -> dict[str, int]:
-    names = flow.store.children(paths.cursor("web", cursor))
-    found = flow.store.read_many([paths.ack("web", cursor, name) for name in names])
-    return {name: ack.value.offset for name, ack in zip(names, found, strict=True) if ack}
+    return acks_of(flow.store, "web", cursor)
 
 
-def test_a_batch_has_all_that_the_journals_keep_and_a_cursor_goes_on_behind_what_is_committed(
+def test_batch_reads_whole_journals_and_cursor_continues_behind_the_commit(
     spark: SparkSession, flow: Flow
 ) -> None:
     a, b, c = flow.journal("n1"), flow.journal("n1"), flow.journal("n2")
@@ -237,7 +230,7 @@ def test_a_batch_has_all_that_the_journals_keep_and_a_cursor_goes_on_behind_what
     assert flow.needed("n1") == {a: 500, b: 500}
 
 
-def test_a_stream_with_its_checkpoint_has_each_event_once(
+def test_stream_with_its_checkpoint_has_each_event_once(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:
     a = flow.journal("n1")
@@ -265,7 +258,7 @@ def test_a_stream_with_its_checkpoint_has_each_event_once(
     assert 0 < len(reader.replayed) < len(reader.batches), "a batch that Spark runs again says so"
 
 
-def test_a_stream_without_its_checkpoint_goes_on_at_the_cursor(
+def test_stream_without_its_checkpoint_continues_at_the_cursor(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:
     a = flow.journal("n1")
@@ -274,7 +267,7 @@ def test_a_stream_without_its_checkpoint_goes_on_at_the_cursor(
     for step in range(4):
         flow.append(a, 500)
         reader.wait_for(500 * (step + 1))
-    eventually(lambda: offsets(flow).get(a, 0) >= 1500, "the cursor does not follow")
+    wait_for(lambda: offsets(flow).get(a, 0) >= 1500, "the cursor does not follow")
     reader.stop()
     flow.ack_main({a: 2000})
     flow.trim("n1")
@@ -287,7 +280,7 @@ def test_a_stream_without_its_checkpoint_goes_on_at_the_cursor(
     assert (str(tmp_path / "two"), 0) in reader.replayed
 
 
-def test_a_frozen_server_keeps_its_journals_where_they_are_and_no_others(
+def test_frozen_server_delays_the_events_of_its_own_journals_only(
     spark: SparkSession, flow: Flow, tmp_path: Path, worker: WorkerProcess
 ) -> None:
     a = flow.journal("n1")
@@ -315,7 +308,7 @@ def test_a_frozen_server_keeps_its_journals_where_they_are_and_no_others(
     assert len(reader.events) == 400
 
 
-def test_two_readers_do_not_share_a_cursor_and_one_that_is_gone_is_said(
+def test_second_reader_of_a_cursor_and_removed_cursor_are_reported(
     spark: SparkSession, flow: Flow, tmp_path: Path
 ) -> None:
     a = flow.journal("n1")
@@ -358,7 +351,7 @@ def test_two_readers_do_not_share_a_cursor_and_one_that_is_gone_is_said(
         ({"flow": "web", "cursor": "web"}, "there is a flow web"),
     ],
 )
-def test_what_cannot_be_read_is_said(
+def test_unreadable_source_is_reported(
     spark: SparkSession, flow: Flow, options: dict[str, str], why: str
 ) -> None:
     reader = spark.read.format("flumeng").option("zookeeper", flow.hosts).options(**options)
@@ -367,6 +360,6 @@ def test_what_cannot_be_read_is_said(
     assert why in str(raised.value)
 
 
-def test_a_cursor_that_nobody_made_is_not_committed(flow: Flow) -> None:
+def test_commit_of_an_unknown_cursor_is_refused(flow: Flow) -> None:
     with pytest.raises(UserError, match="read with it first"):
         commit({"j": 1}, zookeeper=flow.hosts, flow="web", cursor="report")

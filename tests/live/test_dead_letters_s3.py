@@ -52,7 +52,7 @@ def letter(seq: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "json"])
-def test_letters_in_a_store_of_objects(
+def test_dead_letters_in_an_object_store_are_listed_replayed_and_purged(
     server: RealS3, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_LAKE_ID", server.access_key)
@@ -90,7 +90,9 @@ dead_letters:
     options = check_flow(found.value.text).sources[0].options
     assert isinstance(options, DeadLettersSource)
     reader = DeadLettersReader.of(options)
-    monkeypatch.delenv("FLUMENG_SECRET_LAKE_KEY")  # an executor has what it is given
+    monkeypatch.delenv(
+        "FLUMENG_SECRET_LAKE_KEY"
+    )  # an executor only has the secrets that it is given
     ((name, rows),) = options.partitions().items()
     events = [
         event for batch in reader.read(Range(name, 0, rows), "") for event in batch.to_pylist()

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -31,18 +31,19 @@ from flumeng.control.snapshot.reader import Reader
 from flumeng.control.zookeeper import ANY, Store, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import FlumengError
+from tests.testkit.cluster import acks_of
+from tests.testkit.daemons import start_logged
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from tests.testkit.zookeeper import Proxy, RealEnsemble, proxied
 from zkschema import paths, records
-from zkschema.bootstrap import CURSOR_MAIN
 
 SESSION_SECONDS = 4.0
 AWAY_SECONDS = float(os.environ.get("FLUMENG_MASTERS_AWAY_SECONDS", "3"))
-PATIENCE_SECONDS = 180.0
 SEND_EVERY_SECONDS = 0.02
 LIGHT_NODES = 200
 LIGHT_TASKS = 40
 LIGHT_KILLED = 100
-"""Not quite half: a cluster that has lost half of its nodes at once stops moving tasks."""
+"""Less than half: a cluster that has lost half of its nodes at once stops moving tasks."""
 
 FLOW_TEXT = """
 flow: web
@@ -69,7 +70,7 @@ sinks: [noop]
 
 
 class Sender(threading.Thread):
-    """Sends numbered lines over one connection, until it is told to stop."""
+    """Sends numbered lines over one connection until it is stopped."""
 
     def __init__(self, port: int) -> None:
         super().__init__(name="sender", daemon=True)
@@ -98,7 +99,7 @@ class Sender(threading.Thread):
 
 
 class Cluster:
-    """``store`` is the test's own session, with the servers directly."""
+    """``store`` is the test's own session, connected to the servers without the proxies."""
 
     def __init__(self, folder: Path, ensemble: RealEnsemble, proxies: Sequence[Proxy]) -> None:
         self.folder = folder
@@ -110,9 +111,9 @@ class Cluster:
         self.sender = Sender(free_port())
 
     def run(self, name: str, module: str, *arguments: object) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", module, *map(str, arguments)]
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.processes[name] = start_logged(
+            self.folder / f"{name}.log", sys.executable, "-m", module, *map(str, arguments)
+        )
 
     def run_master(self, name: str) -> None:
         self.run(name, "flumeng.control.master", self.hosts, SESSION_SECONDS)
@@ -137,9 +138,7 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text()
 
     def acked(self) -> int:
-        names = self.store.children(paths.cursor("web", CURSOR_MAIN))
-        found = self.store.read_many([paths.ack("web", CURSOR_MAIN, name) for name in names])
-        return sum(ack.value.offset for ack in found if ack)
+        return sum(acks_of(self.store).values())
 
     def live(self) -> set[str]:
         return set(self.store.children(paths.live_nodes()))
@@ -150,7 +149,7 @@ class Cluster:
         return found.session if found else 0
 
     def flows_on(self) -> None:
-        """What is sent by now arrives, and what is sent from now on too."""
+        """Lines sent before this call are acked, and lines sent from now on too."""
         for _ in range(2):
             until(self.has_acked(self.sender.sent + 1), "data to flow")
 
@@ -158,7 +157,7 @@ class Cluster:
         return lambda: self.acked() >= events
 
     def converges(self) -> None:
-        until(self.is_converged, "all to be quiet", self.trouble)
+        until(self.is_converged, self.trouble)
 
     def is_converged(self) -> bool:
         before = self.decided()
@@ -166,7 +165,7 @@ class Cluster:
         return self.decided() == before and not self.trouble()
 
     def decided(self) -> list[tuple[str, object]]:
-        """What masters have written last."""
+        """The versions of the plans and assignments that masters have written."""
         names = [paths.plan(flow) for flow in self.store.children(paths.flows())]
         nodes = [paths.assignment(node) for node in self.store.children(paths.nodes())]
         return [
@@ -177,7 +176,7 @@ class Cluster:
         ]
 
     def trouble(self) -> list[str]:
-        """Whatever is not as it should be once all is quiet. A pinned task waits for its node."""
+        """Problems that are left once all is quiet. A pinned task waits for its node."""
         live = self.live()
         tasks = overview.tasks(self.store)
         nodes = {node.node: node for node in overview.nodes(self.store)}
@@ -195,7 +194,7 @@ class Cluster:
         return found
 
     def illegal(self, planned: dict[tuple[str, str], tuple[str | None, int]]) -> list[str]:
-        """Tasks that a live node was told to run, and that are not its own."""
+        """Tasks that an assignment gives to a live node although the plan gives them to another."""
         nodes = sorted(self.live())
         told = self.store.read_many([paths.assignment(node) for node in nodes])
         return [
@@ -219,18 +218,9 @@ class Cluster:
         self.store.close()
 
 
-def until(
-    condition: Callable[[], object], what: str, trouble: Callable[[], object] = lambda: ""
-) -> None:
-    """While ZooKeeper is away nothing holds."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        with suppress(FlumengError):
-            if condition():
-                return
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited in vain for {what}: {trouble()}")
-        time.sleep(0.25)
+def until(condition: Callable[[], object], what: str | Callable[[], object]) -> None:
+    """Wait; while ZooKeeper is away the condition counts as false."""
+    wait_for(condition, what, ignoring=FlumengError, pause_seconds=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +271,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_leader_is_killed(cluster: Cluster) -> None:
+def test_cluster_converges_after_the_leader_is_killed(cluster: Cluster) -> None:
     leader = cluster.ensemble.leader
     leader.kill()
     cluster.ensemble.wait_serving(2)
@@ -292,7 +282,7 @@ def test_the_leader_is_killed(cluster: Cluster) -> None:
     assert cluster.ensemble.leader is not leader
 
 
-def test_the_leader_is_frozen_and_comes_back_as_a_follower(cluster: Cluster) -> None:
+def test_cluster_converges_after_a_frozen_leader_returns_as_a_follower(cluster: Cluster) -> None:
     """The hardest server to lose: its followers notice only after their own timeout."""
     leader = cluster.ensemble.leader
     leader.freeze()
@@ -304,8 +294,8 @@ def test_the_leader_is_frozen_and_comes_back_as_a_follower(cluster: Cluster) -> 
     cluster.converges()
 
 
-def test_replies_are_lost(cluster: Cluster) -> None:
-    """Acks and commits are carried out, and their owner does not hear of it."""
+def test_lost_replies_of_acks_and_commits_do_no_harm(cluster: Cluster) -> None:
+    """Acks and commits are carried out, and their owner gets no reply."""
     task = next(task for task in overview.tasks(cluster.store) if task.kind == "collect")
     for _ in range(2):
         for proxy in cluster.proxies:
@@ -319,8 +309,8 @@ def test_replies_are_lost(cluster: Cluster) -> None:
     assert after == task, "the task was not left alone"
 
 
-def test_a_session_expires(cluster: Cluster) -> None:
-    """The node is cut off from all servers, and what it accepts meanwhile waits in its journal."""
+def test_node_is_live_again_after_its_session_expired(cluster: Cluster) -> None:
+    """The node is cut off from all servers; events accepted meanwhile wait in its journal."""
     session, sent = cluster.session(), cluster.sender.sent
     assert session
     for proxy in cluster.proxies:
@@ -337,7 +327,7 @@ def test_a_session_expires(cluster: Cluster) -> None:
     cluster.converges()
 
 
-def test_the_data_of_one_server_is_wiped(cluster: Cluster) -> None:
+def test_cluster_converges_after_the_data_of_one_server_is_wiped(cluster: Cluster) -> None:
     server = cluster.ensemble.followers[0]
     server.kill()
     server.wipe()
@@ -351,7 +341,7 @@ def test_the_data_of_one_server_is_wiped(cluster: Cluster) -> None:
     cluster.converges()
 
 
-def test_all_masters_are_away(cluster: Cluster) -> None:
+def test_flows_run_without_masters_and_restarted_masters_plan(cluster: Cluster) -> None:
     masters = [name for name in cluster.processes if name.startswith("master")]
     for name in masters:
         cluster.kill(name)
@@ -369,7 +359,7 @@ def test_all_masters_are_away(cluster: Cluster) -> None:
     cluster.flows_on()
 
 
-def test_200_nodes_join_at_once_and_half_of_them_are_killed(cluster: Cluster) -> None:
+def test_cluster_converges_after_200_nodes_join_and_half_are_killed(cluster: Cluster) -> None:
     apply_flow(Operator(cluster.store, "test", "", 0.0), LIGHT_TEXT)
     staying = LIGHT_NODES - LIGHT_KILLED
     cluster.run_light_nodes("light-staying", 0, staying)

@@ -1,7 +1,7 @@
 """Batches whose executors read journals with tokens, and readers in notebooks with certificates.
 
-Protects that a collector of a cluster with certificates reads at all, by plans of both kinds; that
-it goes on when certificates are renewed; and that no key is where Spark shows what jobs are given.
+Protects that a collector of a cluster with certificates reads with both kinds of plans; that it
+goes on when certificates are renewed; and that Spark shows no key among the options of jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flumeng.agent.collector import pipeline as pipeline_module
 from flumeng.agent.collector.batch import Work
 from flumeng.agent.collector.engine import SparkEngine
 from flumeng.agent.collector.pipeline import SparkPipeline
-from flumeng.agent.collector.prepared import PreparedBatches
+from flumeng.agent.collector.plan_cache import PlanCache
 from flumeng.agent.pyspark.options import Options
 from flumeng.agent.pyspark.source import BatchReader
 from flumeng.config import parse_flow
@@ -43,6 +43,7 @@ from flumeng.platform.errors import UserError
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import Certificates
+from tests.testkit.cluster import add_journal
 from tests.testkit.collector import TASK
 from tests.testkit.ingest_worker import flow_text
 from tests.testkit.journal import numbered_events
@@ -56,7 +57,7 @@ Write = Callable[..., list[Row]]
 
 
 class Guarded:
-    """A journal whose server lets in who has a certificate."""
+    """A journal whose server requires a certificate."""
 
     def __init__(self, folder: Path) -> None:
         self.certificates = Certificates(folder / "certificates")
@@ -88,7 +89,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 @pytest.fixture
 def write(spark: SparkSession, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes events ``start`` to ``end - 1`` as the batch of a pipeline, and gives its rows."""
-    monkeypatch.setattr(pipeline_module, "_prepared", PreparedBatches())
+    monkeypatch.setattr(pipeline_module, "_plans", PlanCache())
     numbers = itertools.count()
 
     def write(pipeline: SparkPipeline, start: int, end: int, partition: str = WEB) -> list[Row]:
@@ -134,7 +135,7 @@ def test_batches_read_with_tokens_also_after_certificates_were_renewed(
         write(build(spark, tmp_path, filters, JournalReader()), 0, 20)
 
 
-def test_another_flows_journals_are_read_with_tokens_too(
+def test_journals_of_another_flow_are_read_with_tokens_too(
     spark: SparkSession, tmp_path: Path, guarded: Guarded, write: Write
 ) -> None:
     own = JournalReader(executor_tokens=guarded.executor_tokens)
@@ -144,7 +145,7 @@ def test_another_flows_journals_are_read_with_tokens_too(
     assert seqs(write(pipeline, 5, 25)) == list(range(5, 25))
 
 
-def test_no_key_is_where_spark_shows_what_a_job_is_given(
+def test_spark_shows_no_key_in_the_arguments_of_a_job(
     spark: SparkSession,
     tmp_path: Path,
     guarded: Guarded,
@@ -191,8 +192,7 @@ def options(
 def register(store: Store, guarded: Guarded) -> None:
     tree.init(store)
     apply_flow(Operator(store, "a", "", 0.0), flow_text("web", 'syslog: {listen: "127.0.0.1:0"}'))
-    record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal(WEB), record, ABSENT)
+    add_journal(store, WEB)
     live = records.LiveNode(
         uuid="", incarnation="", addresses=(guarded.server.address,), pid=0, version="", since=0
     )
@@ -200,13 +200,13 @@ def register(store: Store, guarded: Guarded) -> None:
 
 
 def read(options: Options) -> int:
-    """As Spark does: planned here, and read by others, who are sent the parts."""
+    """Read as Spark does: plan here, and read the pickled partitions elsewhere."""
     reader = BatchReader(options)
     parts = pickle.loads(pickle.dumps(reader.partitions()))
     return sum(batch.num_rows for part in parts for batch in reader.read(part))
 
 
-def test_a_notebook_reads_as_its_subscriber(
+def test_notebook_reads_as_its_subscriber(
     options: Options, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     research = guarded.certificates.folder("subscriber", name="research")

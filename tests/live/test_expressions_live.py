@@ -1,4 +1,4 @@
-"""Expressions in a real Spark: it runs what is accepted, and reads nothing that is not allowed."""
+"""Expressions in a real Spark: it runs accepted ones, and rejected ones read nothing forbidden."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.config import expressions, functions, parse_flow
-from flumeng.config.kinds import EVENT
+from flumeng.config.column_kinds import EVENT
 from flumeng.config.sql_text import TYPES
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.filters import spark_syntax
@@ -53,7 +53,7 @@ ONLY_BY_TEXT = (
     "a huge result",
     "a comment",
 )
-"""What Spark could read; it is refused for what it would cost, before Spark is asked."""
+"""Valid in Spark, but refused for their cost before Spark parses them."""
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def operations() -> Iterator[str]:
 def test_spark_takes_every_call_and_operation_that_is_accepted(
     spark: SparkSession, events: DataFrame
 ) -> None:
-    """And gives the kind of value that was told."""
+    """The result has the declared type."""
     accepted = {}
     for text in dict.fromkeys([*calls(), *operations()]):
         try:
@@ -129,14 +129,14 @@ def test_spark_runs_every_condition_that_is_accepted(
 
 
 @pytest.mark.parametrize("text", [t for what, t, _ in ATTEMPTS if what not in ONLY_BY_TEXT])
-def test_what_spark_reads_is_checked_whatever_the_text_was_taken_for(
+def test_expressions_that_spark_reads_as_forbidden_ones_are_refused(
     spark: SparkSession, text: str
 ) -> None:
-    with pytest.raises(UserError, match=r"not allowed: Spark reads|no expression in Spark SQL"):
+    with pytest.raises(UserError, match=r"not allowed: Spark reads|not an expression in Spark SQL"):
         spark_syntax.require_expressions(spark, [text])
 
 
-def test_another_directory_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_refuses_to_read_another_directory(spark: SparkSession, tmp_path: Path) -> None:
     """Refused by the collector itself, and by Spark, should anything get so far."""
     (tmp_path / "secret.log").write_text("hunter2\n")
     leak = f"(SELECT concat_ws('|', collect_list(value)) FROM text.`{tmp_path}/secret.log`) AS leak"

@@ -1,4 +1,4 @@
-"""The sink `files` on a real S3 server: what it stages, shows and leaves behind there."""
+"""The sink `files` on a real S3 server: its staged, shown and leftover objects."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def staged(options: Files, *batches: pa.RecordBatch) -> list[tuple[str, str]]:
-    """What an executor that knows no secret but those it is given makes of ``batches``."""
+    """The rows that an executor without other secrets stages from ``batches``."""
     sink = FilesSink(options, TASK)
     (root,) = sink.roots
     staging = below(root, "_flumeng", "web.n1.0.a.1.x")
@@ -152,7 +152,7 @@ def test_the_example_of_the_page_runs(server: RealS3, lake: str) -> None:
     assert read(server, under(lake, "raw")) == list(range(9))
 
 
-def test_what_a_person_has_to_mend_is_told_from_what_may_pass(
+def test_s3_errors_to_fix_differ_from_s3_errors_to_retry(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = lake.replace(server.bucket, "nobodys-bucket")
@@ -168,7 +168,7 @@ def test_what_a_person_has_to_mend_is_told_from_what_may_pass(
         assert "a-wrong-one" not in str(told.value)
 
 
-def test_any_host_that_has_the_secrets_finishes_a_commit(
+def test_any_host_with_the_secrets_finishes_a_commit(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner was killed when it had copied a half of the files."""
@@ -198,7 +198,7 @@ def test_any_host_that_has_the_secrets_finishes_a_commit(
 
 
 @pytest.mark.parametrize(("refusals", "fails"), [(2, False), (99, True)])
-def test_a_store_that_is_too_busy_is_asked_again_a_few_times(
+def test_busy_store_is_retried_a_few_times(
     refusals: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -230,7 +230,7 @@ def test_a_store_that_is_too_busy_is_asked_again_a_few_times(
     busy.server_close()
 
 
-def test_a_frozen_server_is_not_waited_for(
+def test_frozen_server_is_given_up_in_bounded_time(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_own(server)
@@ -254,7 +254,7 @@ def test_a_frozen_server_is_not_waited_for(
     assert len(read(server, lake)) == 200
 
 
-def test_what_a_killed_server_has_taken_is_there_again(server: RealS3, lake: str) -> None:
+def test_objects_of_a_killed_server_are_there_after_its_restart(server: RealS3, lake: str) -> None:
     need_own(server)
     if not server.keeps:
         pytest.skip("moto keeps its objects in memory; put versitygw on the path")
@@ -268,7 +268,7 @@ def test_what_a_killed_server_has_taken_is_there_again(server: RealS3, lake: str
     assert read(server, lake) == list(range(10))
 
 
-def test_where_there_is_no_versitygw_moto_serves(
+def test_moto_serves_where_versitygw_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What is counted of a flow's filters while events pass through them, with a real Spark."""
+"""The counts of a flow's filters while events pass through them, with a real Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def write(pipeline: SparkPipeline, address: str, staging: Path) -> Filtered:
-    """One batch of all BODIES in three splits, so that several executors count."""
+    """Write one batch of all BODIES in three splits, so that several executors count."""
     roots = {root: f"{root}/{staging.name}" for root in pipeline.roots}
     for root in roots.values():
         Path(root).mkdir(parents=True)

@@ -18,7 +18,7 @@ from flumeng.config import check_flow
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
-from flumeng.filters.stages import Step
+from flumeng.filters.segments import Step
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MODULE = "flumeng_test_steps"
@@ -71,7 +71,7 @@ def stage(batches: Any) -> Any:
         yield read(numbers[0].to_pylist())
 
 
-def test_they_follow_each_other_and_keep_what_an_event_is(
+def test_filters_follow_each_other_and_keep_event_identity(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{MODULE}.py").write_text(
@@ -127,7 +127,7 @@ SELECT ts, sum(n) AS timed, percentile(ms, array(0.5, 0.99), n) AS quantiles FRO
 
 
 def test_rows_of_windows_are_put_together_in_sql(spark: SparkSession) -> None:
-    """As docs/flows.md says it: whatever splits there were, quantiles are within 1 %."""
+    """As docs/flows.md says: for any choice of splits, quantiles are within 1 %."""
 
     def requests(batches: Any) -> Any:
         for numbers in batches:

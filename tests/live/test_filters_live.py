@@ -1,4 +1,5 @@
-"""Filters in a real Spark, over a real journal: what each adds, keeps, drops and refuses."""
+"""Filters in a real Spark over a real journal: the rows and columns that each adds, drops or
+refuses."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from flumeng.filters.options.parse import Parse
 from flumeng.filters.options.select import Select
 from flumeng.filters.options.where import Where
 from flumeng.filters.parse import ParseFilter
+from flumeng.filters.segments import Step
 from flumeng.filters.select import SelectFilter
-from flumeng.filters.stages import Step
 from flumeng.filters.where import WhereFilter
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
@@ -76,7 +77,7 @@ LINES = (
 )
 
 
-def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame: Frames) -> None:
+def test_syslog_adds_columns_and_keeps_events_that_do_not_parse(frame: Frames) -> None:
     found = rows(ParseFilter(SYSLOG).apply(frame(*LINES)))
     assert [row["severity"] for row in found] == [2, 5, None]
     assert [row["app"] for row in found] == ["su", "myproc", None]
@@ -93,7 +94,9 @@ def test_syslog_adds_columns_and_keeps_what_does_not_parse(frame: Frames) -> Non
 
 
 @pytest.mark.parametrize("condition", ["host = '192.0.2.1'", "substr(host, 1, 3) = '192'"])
-def test_a_filter_with_a_condition_is_for_its_events(frame: Frames, condition: str) -> None:
+def test_filter_with_a_condition_changes_matching_events_only(
+    frame: Frames, condition: str
+) -> None:
     parse = Component("filter", "parse", SYSLOG, f"{condition} AND seq > 0")
     where = Component("filter", "where", Where("severity > 9"), "seq < 2")
     parsed = Step.of(parse).apply(frame(*LINES))
@@ -120,7 +123,7 @@ def test_sql_and_arrow_stages_follow_each_other_in_any_order(frame: Frames) -> N
         (("*", "seq + 1 AS next"), None, False),
     ],
 )
-def test_the_identity_of_an_event_travels_past_every_filter(
+def test_identity_of_an_event_passes_every_filter(
     frame: Frames, chosen: tuple[str, ...], columns: list[str] | None, in_arrow: bool
 ) -> None:
     batch = ParseFilter(SYSLOG).apply(frame(*LINES, identified=True))
@@ -136,7 +139,7 @@ def test_the_identity_of_an_event_travels_past_every_filter(
     assert not set(plain.rows().columns) & set(identity.COLUMNS)
 
 
-def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
+def test_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
     frame: Frames,
 ) -> None:
     kept = WhereFilter(Where("cast(cast(body AS string) AS int) > 1")).apply(
@@ -146,7 +149,7 @@ def test_a_condition_that_cannot_be_computed_drops_the_event_and_not_the_batch(
 
 
 @pytest.mark.parametrize(("text", "kept"), [("1 = 1", 3), ("1 = 1 and 2 > 3", 0), ("true", 3)])
-def test_a_condition_that_looks_at_no_column_runs(frame: Frames, text: str, kept: int) -> None:
+def test_condition_without_columns_runs(frame: Frames, text: str, kept: int) -> None:
     assert len(rows(WhereFilter(Where(text)).apply(frame(*LINES)))) == kept
 
 
@@ -183,7 +186,7 @@ JSON_LINES = (
 DDL = "user STRING, ms DOUBLE, ts TIMESTAMP, host STRING"
 
 
-def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(frame: Frames) -> None:
+def test_json_adds_columns_sets_ts_and_host_and_marks_malformed_bodies(frame: Frames) -> None:
     found = rows(ParseFilter(Parse("json", schema=DDL)).apply(frame(*JSON_LINES)))
     assert [row["user"] for row in found] == ["ann", "bob", None, None, None, None, "caf\ufffd"]
     assert [row["ms"] for row in found] == [1.5, None, None, None, None, None, None]
@@ -194,7 +197,7 @@ def test_json_adds_its_columns_sets_ts_and_host_and_notes_what_is_malformed(fram
     assert [row["body"] for row in found] == list(JSON_LINES)
 
 
-def test_json_with_a_time_far_from_the_receipt_keeps_that_of_the_receipt(frame: Frames) -> None:
+def test_json_time_far_from_the_receive_time_is_refused(frame: Frames) -> None:
     times = ("2026-03-08T12:00:00Z", "2026-03-08T12:00:01Z", "0001-01-01T00:00:00Z")
     bodies = [f'{{"user": "ann", "ts": "{time}"}}'.encode() for time in times]
     found = rows(ParseFilter(Parse("json", schema=DDL)).apply(frame(*bodies)))
@@ -206,7 +209,7 @@ def test_json_with_a_time_far_from_the_receipt_keeps_that_of_the_receipt(frame: 
     assert [row["user"] for row in found] == ["ann"] * 3
 
 
-def test_json_is_the_whole_body_and_of_the_schema(frame: Frames) -> None:
+def test_json_must_be_the_whole_body_and_fit_the_schema(frame: Frames) -> None:
     bodies = (
         b'{"user": "ann"}',
         b' {"user": "ann"}\n',
@@ -229,7 +232,7 @@ def test_json_is_the_whole_body_and_of_the_schema(frame: Frames) -> None:
     assert set(found[0]) == {*READ_SCHEMA.names, "user", "ms"}
 
 
-def test_json_then_syslog_keeps_the_first_reason(frame: Frames) -> None:
+def test_syslog_after_json_keeps_the_parse_error_of_json(frame: Frames) -> None:
     first = ParseFilter(Parse("json", schema="user STRING")).apply(frame(b"junk"))
     (found,) = rows(ParseFilter(SYSLOG).apply(first))
     assert found["attrs"]["parse_error"] == "json: malformed"
@@ -240,20 +243,20 @@ def test_json_then_syslog_keeps_the_first_reason(frame: Frames) -> None:
     [
         (Parse("json", schema="user STRNG,"), "not a list of columns"),
         (Parse("json", schema="INT"), "not a list of columns"),
-        (Parse("json", schema="body STRING"), "column body already"),
-        (Parse("json", schema="ts STRING"), "ts sets the event's own"),
+        (Parse("json", schema="body STRING"), "column body exists already"),
+        (Parse("json", schema="ts STRING"), "ts is an event column"),
         (Parse("regex", "(?P<host>.)"), "column host already"),
         (Parse("regex", "(?P<a>.)("), "parse:"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(
+def test_parse_options_that_do_not_fit_are_refused(
     frame: Frames, options: Parse, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         ParseFilter(options).apply(frame(b"x"))
 
 
-def test_workers_keep_the_memory_of_arrays_that_they_drop(spark: SparkSession) -> None:
+def test_workers_keep_freed_arrow_memory(spark: SparkSession) -> None:
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(_memory_settings, "said string").collect()
     assert row.said == f"{32 * 2**20} {64 * 2**20}"
 
@@ -264,7 +267,7 @@ def _memory_settings(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     yield pa.RecordBatch.from_pydict({"said": [said]})
 
 
-def test_parse_behind_select_says_what_is_missing(frame: Frames) -> None:
+def test_parse_behind_select_names_the_missing_column(frame: Frames) -> None:
     chosen = SelectFilter(Select(("body", "ts"))).apply(frame(b"x"))
     with pytest.raises(UserError, match="needs the column host"):
         ParseFilter(SYSLOG).apply(chosen)
@@ -307,9 +310,7 @@ CONDITIONS = {
 }
 
 
-def test_a_condition_means_in_arrow_what_it_means_in_spark(
-    frame: Frames, spark: SparkSession
-) -> None:
+def test_condition_gives_the_same_in_arrow_as_in_spark(frame: Frames, spark: SparkSession) -> None:
     parsed = ParseFilter(SYSLOG).apply(frame(*LINES, b"<13>1 - - - - - -", b"<14>1 - h x x - - y"))
     table = parsed.rows().cache()
     for text, in_arrow in CONDITIONS.items():
@@ -321,7 +322,7 @@ def test_a_condition_means_in_arrow_what_it_means_in_spark(
             assert [row["seq"] for row in rows(kept)] == expected, text
 
 
-def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(
+def test_choice_of_columns_gives_the_same_in_arrow_as_in_spark(
     frame: Frames, spark: SparkSession
 ) -> None:
     plain = frame(*LINES)
@@ -346,7 +347,7 @@ def test_a_choice_of_columns_means_in_arrow_what_it_means_in_spark(
             assert sorted(map(str, chosen.collect())) == sorted(map(str, expected.collect()))
 
 
-def test_a_flow_that_compares_with_constants_stays_in_arrow(frame: Frames) -> None:
+def test_flow_with_constant_comparisons_stays_in_arrow(frame: Frames) -> None:
     kept = WhereFilter(Where("severity <= 4")).apply(ParseFilter(SYSLOG).apply(frame(*LINES)))
     chosen = SelectFilter(Select(("seq", "app"))).apply(kept)
     plan = chosen.rows()._jdf.queryExecution().executedPlan().toString()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone
+from tests.testkit.waiting import wait_for
 
 
 @pytest.fixture
 def patient(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalone]:
-    """Its flow gathers events for an hour, and keeps what it has delivered for another."""
+    """Its flow gathers events for an hour and retains acked ones for another hour."""
     patient = Standalone(tmp_path, seconds=3600.0)
     with patient.flow.open("a") as file:
         file.write("journal: {retain_seconds: 3600}\n")
@@ -25,15 +26,17 @@ def patient(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalon
 
 
 def becomes(cluster: Standalone, rows: int) -> None:
-    """Files of what is acked are in place in a moment."""
-    eventually(lambda: cluster.rows() >= rows, f"{rows} rows are acked, and not in the lake")
+    """Files of acked events appear in the lake within a moment."""
+    wait_for(lambda: cluster.rows() >= rows, f"{rows} rows are acked, and not in the lake")
     assert cluster.rows() == rows
 
 
-def test_a_handoff_delivers_now_what_a_batch_of_an_hour_has_gathered(patient: Standalone) -> None:
+def test_handoff_delivers_at_once_the_events_gathered_for_an_hourly_batch(
+    patient: Standalone,
+) -> None:
     for before in (0, 1000, 2000):
         patient.send(1000)
-        eventually(
+        wait_for(
             lambda: "1000 events behind" in patient.command("flow", "lag", "web"),
             "the events did not come in",
         )
@@ -46,10 +49,10 @@ def test_a_handoff_delivers_now_what_a_batch_of_an_hour_has_gathered(patient: St
         becomes(patient, before + 1000)
 
 
-def test_a_reset_repeats_and_skips_exactly_what_it_says(patient: Standalone) -> None:
+def test_reset_repeats_and_skips_exactly_as_printed(patient: Standalone) -> None:
     def send(events: int) -> None:
         patient.send(events)
-        eventually(
+        wait_for(
             lambda: f" {events} events behind" in patient.command("flow", "lag", "web"),
             "the events did not come in",
         )
@@ -71,7 +74,7 @@ def test_a_reset_repeats_and_skips_exactly_what_it_says(patient: Standalone) -> 
     assert "0 events skipped and 1000 repeated in 1 partition" in reset("earliest")
     deliver()
     becomes(patient, 2000)
-    assert reset("latest") == "flow web is there already, in 1 partition"
+    assert reset("latest") == "flow web is at these offsets already, in 1 partition"
     send(500)
     assert "500 events skipped and 0 repeated in 1 partition" in reset("latest")
     send(100)
@@ -84,16 +87,17 @@ def test_a_reset_repeats_and_skips_exactly_what_it_says(patient: Standalone) -> 
     assert patient.command("status").startswith("ok")
 
 
-def test_a_batch_has_about_the_bytes_that_it_may(
+def test_batch_stays_near_its_configured_bytes(
     standalone_of_all: Standalone, tmp_path: Path
 ) -> None:
-    """By what executors have counted: an event that nobody has weighed is taken to have a KiB."""
+    """By the sizes that executors have counted: before the first batch an event is taken to have a
+    KiB."""
     weighing = Standalone(tmp_path, seconds=3600.0)
     text = weighing.flow.read_text()
     weighing.flow.write_text(text.replace("seconds: 3600.0", "seconds: 3600.0, bytes: 1MiB"))
     weighing.join(standalone_of_all)
     weighing.send(12_000)
-    eventually(lambda: weighing.rows() > 6_000, "full batches wait")
+    wait_for(lambda: weighing.rows() > 6_000, "full batches wait")
     sizes = [ds.dataset(str(file)).count_rows() for file in weighing.lake.glob("dt=*/*")]
     assert 1024 < max(sizes) < 2**20 / 50, sizes
     weighing.leave()

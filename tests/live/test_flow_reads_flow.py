@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import Standalone, delivered, eventually
+from tests.live.one_host import Standalone, delivered
+from tests.testkit.waiting import wait_for
 
 TEXT = """
 flow: copy
@@ -51,14 +52,14 @@ def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) ->
         return found
 
     cluster.send(1000)
-    eventually(lambda: cluster.rows() == 1000, "the first flow delivers nothing")
+    wait_for(lambda: cluster.rows() == 1000, "the first flow delivers nothing")
     said = cluster.command("flow", "apply", str(copy))
     assert "revision 1" in said, said
     cluster.send(500)
-    eventually(lambda: len(copied()) >= 500, "the second flow delivers nothing")
+    wait_for(lambda: len(copied()) >= 500, "the second flow delivers nothing")
     cluster.command("flow", "pause", "copy")
     cluster.send(700)
-    eventually(lambda: cluster.rows() == 2200, "the first flow waits for the second")
+    wait_for(lambda: cluster.rows() == 2200, "the first flow waits for the second")
     assert len(copied()) < 2200
     assert "is read by copy" in cluster.command("flow", "delete", "web")
     acks = json.loads(cluster.command("ack", "list", "--json"))
@@ -67,18 +68,20 @@ def test_both_flows_have_each_event_once(cluster: Standalone, tmp_path: Path) ->
     assert held["partition"] == f"{journal}@flow"
     assert held["offset"] <= 1500
     cluster.command("flow", "resume", "copy")
-    eventually(lambda: (journal, 2199) in copied(), "the second flow does not go on")
+    wait_for(lambda: (journal, 2199) in copied(), "the second flow does not go on")
     found = copied()
     assert {seq for _, seq in found} == set(range(2200 - len(found), 2200))
     assert {name for name, _ in found} == {journal}
 
     cluster.command("flow", "delete", "copy")
-    eventually(lambda: "copy" not in cluster.command("flow", "list"), "copy stays")
+    wait_for(lambda: "copy" not in cluster.command("flow", "list"), "copy stays")
     assert cluster.command("flow", "delete", "web") != ""
-    eventually(lambda: "web" not in cluster.command("flow", "list"), "web stays")
+    wait_for(lambda: "web" not in cluster.command("flow", "list"), "web stays")
 
 
-def test_a_flow_goes_through_the_filters_of_another(cluster: Standalone, tmp_path: Path) -> None:
+def test_flow_runs_the_filters_of_the_flow_that_it_reads(
+    cluster: Standalone, tmp_path: Path
+) -> None:
     lake, filtered = tmp_path / "filtered", tmp_path / "filtered.yaml"
     filtered.write_text(FILTERED.format(lake=lake))
 
@@ -92,7 +95,7 @@ def test_a_flow_goes_through_the_filters_of_another(cluster: Standalone, tmp_pat
     said = cluster.command("flow", "apply", str(cluster.flow), str(filtered))
     assert "flow filtered revision 1" in said, said
     cluster.send(100)
-    eventually(lambda: seen() == {"first"}, "the filters of the other do not run")
+    wait_for(lambda: seen() == {"first"}, "the filters of the other do not run")
     cluster.flow.write_text(text.replace("filters:", FIRST.replace("first", "second")))
     said = cluster.command("flow", "apply", str(cluster.flow))
     assert "flow filtered revision 2 (filters of web changed)" in said, said
@@ -101,4 +104,4 @@ def test_a_flow_goes_through_the_filters_of_another(cluster: Standalone, tmp_pat
         cluster.send(10)
         return "second" in seen()
 
-    eventually(sends_and_sees, "the new filters do not run")
+    wait_for(sends_and_sees, "the new filters do not run")

@@ -1,6 +1,6 @@
 """`flumeng flow tap` on a real cluster: ZooKeeper, a master, a node with its ingest worker.
 
-What taps may read of a server, and of which flows, the server itself enforces.
+The server itself enforces which flows taps may read of it, and how fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
 from tests.testkit.ingest_worker import flow_text
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 
-PATIENCE_SECONDS = 180.0
 RATE = 400
 FILTERS = """\
 filters:
@@ -42,17 +42,9 @@ filters:
 """
 
 
-def eventually(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.1)
-    return answer
-
-
 @dataclass
 class Tapped:
-    """Flows `open` and `closed` on one node, whose policy allows to look at the first."""
+    """Flows `open` and `closed` on one node, whose policy allows taps of the first."""
 
     store: Store
     hosts: str
@@ -101,7 +93,7 @@ def tapped(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     node = subprocess.Popen(command)
     found = Tapped(store, hosts, node.pid)
     try:
-        eventually(lambda: found.address() and found.safe("open") and found.safe("closed"))
+        wait_for(lambda: found.address() and found.safe("open") and found.safe("closed"))
         yield found
     finally:
         for process in (node, master):
@@ -124,7 +116,7 @@ def test_events_are_seen_at_each_step_and_no_more_than_the_rate(tapped: Tapped) 
     assert [(row["attrs"]["seed"], "host" in row) for row in ends] == [("1", False)] * 5
 
 
-def test_the_flow_does_not_notice_and_the_audit_does(tapped: Tapped) -> None:
+def test_tap_changes_nothing_of_the_flow_and_leaves_an_audit_entry(tapped: Tapped) -> None:
     def written() -> dict[str, Any]:
         return {path: value for path, value in tapped.store.dump().items() if watched(path)}
 
@@ -144,18 +136,18 @@ def test_the_flow_does_not_notice_and_the_audit_does(tapped: Tapped) -> None:
     assert (kept.value.command, kept.value.reason) == ("flow tap open", "ticket 7")
     assert "@" in kept.value.who
     assert ran.stderr.splitlines()[-1].startswith("flumeng: ")
-    assert " came, " in ran.stderr
+    assert " received, " in ran.stderr
 
 
-def test_a_node_whose_policy_does_not_allow_it_gives_nothing(tapped: Tapped) -> None:
+def test_node_whose_policy_does_not_allow_a_tap_refuses_it(tapped: Tapped) -> None:
     denied = tapped.tap("closed", "--at", "sources")
     assert denied.returncode == 6
     assert denied.stdout == ""
-    said = "this node's policy file does not allow to tap the flow closed: name it in `tap` there"
+    said = "this node's policy file does not allow taps of the flow closed: name it in `tap` there"
     assert said in denied.stderr
 
 
-def test_wrong_words_are_told_before_anything_is_read(tapped: Tapped) -> None:
+def test_invalid_arguments_are_refused_before_any_event_is_read(tapped: Tapped) -> None:
     for words, said in (
         (["open", "--at", "filters[7]"], "flow open has no step 'filters[7]'"),
         (["open", "--where", "m = 1"], '--where: there is no column "m"'),
@@ -166,7 +158,7 @@ def test_wrong_words_are_told_before_anything_is_read(tapped: Tapped) -> None:
         assert said in ran.stderr
 
 
-def test_a_frozen_server_is_named_and_given_up(tapped: Tapped) -> None:
+def test_frozen_server_is_named_and_given_up(tapped: Tapped) -> None:
     found = Path(f"/proc/{tapped.node}/task/{tapped.node}/children").read_text().split()
     workers = [
         int(pid)
@@ -188,7 +180,7 @@ def test_a_frozen_server_is_named_and_given_up(tapped: Tapped) -> None:
     assert "0 events shown" in ran.stderr
 
 
-def test_many_taps_read_no_more_of_a_server_than_all_may(tmp_path: Path) -> None:
+def test_many_taps_stay_within_the_byte_limit_of_a_server(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d")
     noise = numbered_events(0, 64)
     bodies = [os.urandom(65_536) for _ in range(64)]

@@ -15,7 +15,7 @@ from flumeng.agent.dryrun.cases import read_cases
 from flumeng.agent.dryrun.explaining import explain
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.outcomes import run_cases
-from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.received_lines import ReceivedLines
 from flumeng.config import check_flow
 from flumeng.connectors.api.framing import Messages
 from flumeng.platform.errors import FlumengError
@@ -56,7 +56,7 @@ def test_a_line_is_shown_at_once_and_ctrl_c_ends_it(flow: Path) -> None:
     assert errors == b"flumeng: 2 events in, 2 out\n"
 
 
-def test_it_ends_quietly_when_nobody_reads_on(flow: Path, tmp_path: Path) -> None:
+def test_try_ends_quietly_when_its_output_pipe_is_closed(flow: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"x" * 100 + b"\n" + b"y\n" * 2_000_000)
     pipe = subprocess.PIPE
@@ -77,7 +77,7 @@ def through(session: SparkSession, filters: str) -> list[dict[str, object]]:
     return [row for batch in end.batches for row in batch.to_pylist()]
 
 
-def test_what_needs_spark_goes_through_spark(spark: SparkSession) -> None:
+def test_spark_filters_run_in_spark(spark: SparkSession) -> None:
     found = through(
         spark,
         '  - parse: {format: json, schema: "n INT, who STRING"}\n'
@@ -90,7 +90,7 @@ def test_what_needs_spark_goes_through_spark(spark: SparkSession) -> None:
     assert counted == [{"host": "h", "n": 3}]
 
 
-def test_steps_of_spark_are_explained_as_far_as_events_are_known(spark: SparkSession) -> None:
+def test_spark_steps_are_explained_as_far_as_events_can_be_followed(spark: SparkSession) -> None:
     spec = check_flow(
         FLOW % '  - where: "length(body) > 1"\n  - sql: SELECT host, count(*) AS n FROM events '
         "GROUP BY host\n"
@@ -102,14 +102,14 @@ def test_steps_of_spark_are_explained_as_far_as_events_are_known(spark: SparkSes
     assert [it.steps[-1].lost for it in found] == [True, False, True]
 
 
-def test_a_statement_that_spark_refuses_is_told(spark: SparkSession) -> None:
+def test_statement_that_spark_refuses_is_reported(spark: SparkSession) -> None:
     spec = check_flow(FLOW % "  - sql: SELECT host, seq FROM events GROUP BY host\n")
     with pytest.raises(FlumengError, match="seq"):
         FilterTree(spec.stages, spark, ReceivedLines(spec).schema)
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.name)
-def test_the_cases_of_the_examples_pass(spark: SparkSession, file: Path) -> None:
+def test_cases_of_the_examples_pass(spark: SparkSession, file: Path) -> None:
     (cases,) = read_cases([file])
     large = sessions.for_large_rows(spark)
     outcomes = list(run_cases(cases, large, lambda _: True))

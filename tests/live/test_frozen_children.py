@@ -10,8 +10,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from flumeng.agent.standalone.embedded import free_port
@@ -30,6 +28,7 @@ from tests.live.chaos import (
     tcp_line,
 )
 from tests.testkit.daemons import module_of
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 
 EVENTS = 2_000
@@ -37,7 +36,7 @@ SILENT_SECONDS = 6.0
 
 
 class FrozenCluster(Cluster):
-    """Its node is impatient with its children."""
+    """A cluster whose node has short timeouts for its children."""
 
     def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
         return [*super().node_arguments(folder, name), "--silent-seconds", str(SILENT_SECONDS)]
@@ -59,19 +58,12 @@ def program(pid: int) -> str:
 
 
 def send(port: int, first: int) -> None:
-    """As many events; the peer's close says that it has read everything."""
+    """Send so many events; the peer's close confirms that it has read everything."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"".join(tcp_line(n) for n in range(first, first + EVENTS)))
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(1):
             pass
-
-
-def eventually(holds: Callable[[], object], what: str, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
 
 
 def accepted(watcher: LakeWatcher) -> int:
@@ -80,7 +72,7 @@ def accepted(watcher: LakeWatcher) -> int:
 
 
 def causes(store: Store) -> list[str]:
-    return [line.cause for line in details.story(store, "n1").lines if line.after == "hung"]
+    return [line.cause for line in details.event_log(store, "n1").lines if line.after == "hung"]
 
 
 def runs(store: Store) -> bool:
@@ -89,7 +81,7 @@ def runs(store: Store) -> bool:
     return len(tasks) == 2 and all(task.state == "running" for task in tasks)
 
 
-def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_path: Path) -> None:
+def test_frozen_child_is_restarted_without_lost_or_doubled_events(tmp_path: Path) -> None:
     cluster = FrozenCluster(tmp_path)
     cluster.start_all()
     store = connect(cluster.hosts)
@@ -97,13 +89,13 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
         lake, port = on_disk(tmp_path / "lake"), free_port()
         text = FLOW_TEXT.format(port=port, logs=tmp_path / "logs", lake=lake.options)
         apply_flow(Operator(store, "test", "", 0.0), text)
-        eventually(lambda: runs(store), "the flow does not run")
+        wait_for(lambda: runs(store), "the flow does not run")
         watcher, node = LakeWatcher(store, lake), cluster.tops["node"].pid
         sent = 0
         for frozen in ("JVM", "collector", "ingest"):
             send(port, sent)
             sent += EVENTS
-            eventually(lambda: accepted(watcher) == sent, "not all is accepted")  # noqa: B023
+            wait_for(lambda: accepted(watcher) == sent, "not all is accepted")  # noqa: B023
             module = "ingest" if frozen == "ingest" else "collector"
             child = child_of(node, module_of(module))
             assert child is not None
@@ -113,22 +105,22 @@ def test_what_is_frozen_is_started_again_and_no_event_is_lost_or_doubled(tmp_pat
             if frozen != "ingest":
                 send(port, sent)  # it is accepted meanwhile
                 sent += EVENTS
-            eventually(lambda: not runs(store), f"nobody notices that the {frozen} is stopped")
-            eventually(
+            wait_for(lambda: not runs(store), f"nobody notices that the {frozen} is stopped")
+            wait_for(
                 lambda: not any(program(pid) for pid in family),  # noqa: B023
                 f"of the {frozen} something is left",
             )
-            eventually(lambda: runs(store), f"the {frozen} is not started again")
+            wait_for(lambda: runs(store), f"the {frozen} is not started again")
         send(port, sent)
         sent += EVENTS
-        eventually(lambda: accepted(watcher) == sent, "not all is accepted")
+        wait_for(lambda: accepted(watcher) == sent, "not all is accepted")
         watcher.settle()
         table = watcher.table(["journal", "seq", "body"])
         ids = set(zip(table["journal"].to_pylist(), table["seq"].to_pylist(), strict=True))
         assert len(ids) == table.num_rows == sent
         assert sorted(numbers(table["body"], "tcp")) == list(range(sent))
-        eventually(lambda: len(causes(store)) == 3, "the node's story does not tell it")
-        assert causes(store) == [f"hung: nothing heard for {SILENT_SECONDS:g} s"] * 3
+        wait_for(lambda: len(causes(store)) == 3, "the node's story does not tell it")
+        assert causes(store) == [f"hung: no message for {SILENT_SECONDS:g} s"] * 3
     finally:
         store.close()
         cluster.stop()

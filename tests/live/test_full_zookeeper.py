@@ -15,7 +15,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from flumeng.agent.standalone.embedded import free_port
-from tests.live.one_host import eventually
+from tests.testkit.daemons import start_logged
+from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk needs root")
 
@@ -37,14 +38,13 @@ def fill(disk: Path) -> Path:
     return file
 
 
-def test_server_that_ended_on_a_full_disk_runs_again_when_there_is_room(
+def test_zookeeper_that_ended_on_a_full_disk_runs_again_when_there_is_room(
     disk: Path, tmp_path: Path
 ) -> None:
     port = free_port()
     command = [sys.executable, "-c", "from cli.main import main; main()", "zookeeper"]
     command += ["--data", str(disk / "zookeeper"), "--port", str(port)]
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+    server = start_logged(tmp_path / "log", *command)
     client = KazooClient(f"127.0.0.1:{port}")
     try:
         client.start(timeout=60)
@@ -53,7 +53,7 @@ def test_server_that_ended_on_a_full_disk_runs_again_when_there_is_room(
         with contextlib.suppress(KazooException):
             for number in range(100):
                 client.create(f"/large{number}", bytes(100_000))
-        eventually(lambda: b"ended with code" in (tmp_path / "log").read_bytes(), "it does not end")
+        wait_for(lambda: b"ended with code" in (tmp_path / "log").read_bytes(), "it does not end")
         filling.unlink()
 
         def writes() -> bool:
@@ -63,7 +63,7 @@ def test_server_that_ended_on_a_full_disk_runs_again_when_there_is_room(
                 return client.exists("/after") is not None
             return False
 
-        eventually(writes, "it is not started again")
+        wait_for(writes, "it is not started again")
         assert client.get("/kept")[0] == b"before"
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=30) == 0

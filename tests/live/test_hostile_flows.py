@@ -6,25 +6,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flumeng.agent.node.suspects import ENDS
+from flumeng.agent.node.crash_suspects import ENDS
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import restart_task
 from flumeng.control.zookeeper import Store, tree
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 from zkschema.records import TaskStatus
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 180.0
 TASK = "bad/collect.0"
 TEXT = """flow: {name}
 sources:
@@ -35,14 +33,6 @@ sinks:
   - files: {{path: "{path}"}}
 batch: {{seconds: 0.5}}
 """
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.05)
-    return answer
 
 
 class Host:
@@ -56,7 +46,7 @@ class Host:
         self.master = subprocess.Popen([sys.executable, "-m", "flumeng.control.master", hosts])
 
     def apply(self, name: str, expression: str = "upper(host) AS h", path: str = "lake") -> None:
-        """As somebody would who writes into ZooKeeper what no command lets through."""
+        """Write the flow into ZooKeeper without the checks of the command line."""
         text = TEXT.format(name=name, expression=expression, path=self.folder / path / name)
         list(apply_flows(Operator(self.store, "test", "", 0.0), {name: text}))
 
@@ -82,16 +72,17 @@ class Host:
         return self.collector() not in (0, pid)
 
     def kill_collector_in_a_job_of(self, flow: str) -> int:
-        """The pid that it had; it is killed while such a job is in progress."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
+        """Kill the collector while such a job runs; returns its former pid."""
+
+        def killed() -> int:
             for file in (self.data / "jobs").glob("*"):
                 with suppress(OSError):
                     if f'"{flow}"' in file.read_text() and (pid := self.collector()):
                         os.kill(pid, signal.SIGKILL)
                         return pid
-            time.sleep(0.005)
-        raise AssertionError(f"no job of {flow}")
+            return 0
+
+        return wait_for(killed, f"no job of {flow}", pause_seconds=0.005)
 
     def close(self) -> None:
         for process in (self.node, self.master):
@@ -107,7 +98,7 @@ def host(store: Store, hosts: str, tmp_path: Path) -> Iterator[Host]:
     host.close()
 
 
-def test_what_a_hostile_tree_brings_is_refused_by_the_node(host: Host) -> None:
+def test_node_refuses_hostile_flows_by_name_and_runs_others(host: Host) -> None:
     (host.folder / "secret.log").write_text("hunter2\n")
     leak = f"(SELECT first(value) FROM text.`{host.folder}/secret.log`) AS leak"
     host.apply("leak", leak)
@@ -115,25 +106,25 @@ def test_what_a_hostile_tree_brings_is_refused_by_the_node(host: Host) -> None:
     host.apply("huge", "repeat(host, 1000000000) AS x")
     host.apply("outside", path="elsewhere")
     host.apply("good")
-    eventually(lambda: "not allowed in expressions" in host.failure("leak/collect.0"))
-    eventually(lambda: "java_method is not allowed" in host.failure("jvm/collect.0"))
-    eventually(lambda: "repeat is not allowed" in host.failure("huge/collect.0"))
-    eventually(lambda: "does not allow to write to" in host.failure("outside/collect.0"))
-    eventually(lambda: host.files("good"))
+    wait_for(lambda: "not allowed in expressions" in host.failure("leak/collect.0"))
+    wait_for(lambda: "java_method is not allowed" in host.failure("jvm/collect.0"))
+    wait_for(lambda: "repeat is not allowed" in host.failure("huge/collect.0"))
+    wait_for(lambda: "does not allow to write to" in host.failure("outside/collect.0"))
+    wait_for(lambda: host.files("good"))
     assert not (host.folder / "elsewhere").exists()
 
 
-def test_a_flow_that_takes_the_collector_down_is_set_aside_by_name(host: Host) -> None:
+def test_flow_that_crashes_the_collector_is_isolated_by_name(host: Host) -> None:
     host.apply("good")
     host.apply("bad")
     for _ in range(ENDS):
         pid = host.kill_collector_in_a_job_of("bad")
-        eventually(partial(host.has_another_collector, pid))
-    eventually(lambda: "set aside: the collector ended" in host.failure(TASK))
+        wait_for(partial(host.has_another_collector, pid))
+    wait_for(lambda: "set aside: the collector ended" in host.failure(TASK))
     before = host.files("good")
-    eventually(lambda: host.files("good") > before)
+    wait_for(lambda: host.files("good") > before)
     assert host.tasks()["good/collect.0"].error is None
     restart_task(Operator(host.store, "test", "", 0.0), TASK)
     before = host.files("bad")
-    eventually(lambda: host.files("bad") > before)
+    wait_for(lambda: host.files("bad") > before)
     assert host.failure(TASK) == ""

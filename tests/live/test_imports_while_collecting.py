@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.one_host import eventually
 from tests.live.replica_hosts import can_make_hosts, running
 from tests.live.test_replicas_chaos import lake_of
 from tests.live.test_replicas_import import export
 from tests.live.test_replicas_takeover import Web
+from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
@@ -29,20 +29,20 @@ sinks: [{{files: {{path: "{folder}/late"}}}}]
 """
 
 
-def test_tasks_and_flows_go_on_after_an_import(tmp_path: Path) -> None:
+def test_tasks_and_flows_continue_after_an_import(tmp_path: Path) -> None:
     with running(tmp_path, 2) as hosts:
         web = Web(hosts)
         web.begin(least=1)
         hosts.collect()
         web.send(1000)
         web.wait_for_delivery()
-        eventually(hosts.acked, "what is delivered is not acked")
+        wait_for(hosts.acked, "what is delivered is not acked")
         exported = export(web)
         late, lines = hosts.folder / "late.yaml", hosts.folder / "late.log"
         late.write_text(LATE.format(folder=hosts.folder))
         lines.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(100)))
         assert "revision 1" in hosts.command("flow", "apply", str(late))
-        eventually(lambda: len(lake_of(hosts.folder / "late")) == 100, "lines are not delivered")
+        wait_for(lambda: len(lake_of(hosts.folder / "late")) == 100, "lines are not delivered")
 
         hosts.lose_zookeeper()
         for _ in range(10):
@@ -54,9 +54,9 @@ def test_tasks_and_flows_go_on_after_an_import(tmp_path: Path) -> None:
 
         with lines.open("a") as file:
             file.writelines(json.dumps({"n": n}) + "\n" for n in range(100, 200))
-        eventually(lambda: "(late)" in hosts.command("status"), "nobody says what is kept")
+        wait_for(lambda: "(late)" in hosts.command("status"), "nobody says what is kept")
         applied = hosts.command("flow", "apply", str(late))
         assert "revision 1" in applied, applied
-        eventually(lambda: len(lake_of(hosts.folder / "late")) == 200, "lines are not delivered")
+        wait_for(lambda: len(lake_of(hosts.folder / "late")) == 200, "lines are not delivered")
         web.try_to_send(500)
         web.wait_for_delivery()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
+from tests.testkit.waiting import PATIENCE_SECONDS
 
 RSYSLOG = """
 global(workDirectory="{folder}")
@@ -50,7 +51,6 @@ Promise.all([
   fetch(url, {method: "POST", body: chunks, duplex: "half"}),
 ]).then((answers) => console.log(answers.map((a) => a.status).join("")));
 """
-PATIENCE_SECONDS = 180.0
 
 
 def port(worker: WorkerProcess, source: int = 0) -> int:
@@ -70,7 +70,9 @@ def source(kind: str, **options: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_pythons_own_handler(worker: WorkerProcess, kind: socket.SocketKind) -> None:
+def test_messages_of_pythons_syslog_handler_are_events(
+    worker: WorkerProcess, kind: socket.SocketKind
+) -> None:
     """Over TCP it ends messages with NUL and sends no newline, but those within a message."""
     protocol = "tcp" if kind == socket.SOCK_STREAM else "udp"
     worker.run(flow_text("f", source("syslog", protocol=protocol)))
@@ -88,7 +90,9 @@ def test_pythons_own_handler(worker: WorkerProcess, kind: socket.SocketKind) -> 
 
 @pytest.mark.parametrize("form", ["--rfc3164", "--rfc5424"])
 @pytest.mark.parametrize("transport", ["--tcp", "--tcp --octet-count", "--udp"])
-def test_logger_of_util_linux(worker: WorkerProcess, form: str, transport: str) -> None:
+def test_messages_of_util_linux_logger_are_events(
+    worker: WorkerProcess, form: str, transport: str
+) -> None:
     logger = program("logger")
     protocol = "udp" if transport == "--udp" else "tcp"
     worker.run(flow_text("f", source("syslog", protocol=protocol)))
@@ -106,7 +110,9 @@ def test_logger_of_util_linux(worker: WorkerProcess, form: str, transport: str) 
 
 
 @pytest.mark.parametrize("framing", ["traditional", "octet-counted"])
-def test_rsyslog(worker: WorkerProcess, tmp_path: Path, framing: str) -> None:
+def test_messages_of_rsyslog_are_events(
+    worker: WorkerProcess, tmp_path: Path, framing: str
+) -> None:
     """Its octet counts include a newline at the end."""
     rsyslogd, logger = program("rsyslogd"), program("logger")
     worker.run(flow_text("f", source("syslog")))
@@ -133,7 +139,7 @@ def test_rsyslog(worker: WorkerProcess, tmp_path: Path, framing: str) -> None:
     assert worker.counters("f")["malformed"] == 0
 
 
-def test_curl(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_requests_of_curl_are_events(worker: WorkerProcess, tmp_path: Path) -> None:
     """Also a body that is large enough for it to ask first (Expect: 100-continue)."""
     curl = program("curl")
     worker.run(flow_text("f", source("http")))
@@ -177,7 +183,7 @@ def test_http_clients_that_offer_http2_lose_no_body(worker: WorkerProcess, tmp_p
     assert worker.bodies("f") == ["1", "2"] * 5
 
 
-def test_fetch_of_node(worker: WorkerProcess) -> None:
+def test_requests_of_nodejs_fetch_are_events(worker: WorkerProcess) -> None:
     """Once with its length, once in chunks."""
     node = program("node")
     worker.run(flow_text("f", source("http")))
@@ -186,8 +192,9 @@ def test_fetch_of_node(worker: WorkerProcess) -> None:
     assert worker.bodies("f") == ["1", "2"] * 2
 
 
-def test_what_is_not_kept_is_counted(worker: WorkerProcess) -> None:
-    """To the byte: the rest of over-long messages, and what a broken connection left unfinished."""
+def test_bytes_that_are_not_kept_are_counted(worker: WorkerProcess) -> None:
+    """To the byte: the rest of over-long messages, and the unfinished message of a broken
+    connection."""
     worker.run(flow_text("f", source("syslog", max_line_bytes="1000")))
     with worker.connect("f") as sender:
         sender.sendall(b"<13>" + b"x" * 200_000)

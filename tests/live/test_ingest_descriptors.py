@@ -1,5 +1,5 @@
-"""Few descriptors, many files and connections: every file is read, and nobody takes those that the
-journals and their readers need."""
+"""Few descriptors, many files and connections: every file is read, and neither takes the
+descriptors that the journals and their readers need."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def descriptors(worker: WorkerProcess) -> int:
 
 
 def is_heard(worker: WorkerProcess) -> bool:
-    """Who comes while the places of those that have left are not free yet is turned away."""
+    """Whether the worker takes a line: it refuses connections while closed ones still hold
+    places."""
     with contextlib.suppress(OSError), worker.connect("senders") as sender:
         sender.sendall(b"one\n")
     time.sleep(0.1)
     return bool(worker.events("senders"))
 
 
-def test_files_and_connections_beyond_the_limit_starve_neither_each_other_nor_readers(
+def test_files_and_connections_beyond_the_limit_starve_no_reader(
     worker: WorkerProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     worker.stop()
@@ -79,8 +80,8 @@ def test_files_and_connections_beyond_the_limit_starve_neither_each_other_nor_re
     assert 0 < len(capfd.readouterr().err.splitlines()) < MOST_LOG_LINES
 
 
-def test_what_a_held_source_has_not_read_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:
-    """A lag of nothing is no lag."""
+def test_unread_bytes_of_a_held_source_are_counted(worker: WorkerProcess, tmp_path: Path) -> None:
+    """No lag is reported while the source is read to its end."""
     log = tmp_path / "a.log"
     log.write_text("x" * 99 + "\n")
     worker.run(f"flow: f\nsources:\n  - tail: {{paths: [{log}]}}\nsinks:\n  - noop\n")

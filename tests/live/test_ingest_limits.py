@@ -1,4 +1,4 @@
-"""Senders that take what they can get, against a real worker: limits hold, others are served."""
+"""Greedy senders against a real worker: limits hold, and other senders are served."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_RSS_BOMBED_MB = 320
 
 @pytest.fixture
 def descriptors() -> Iterator[int]:
-    """As many as the system lets us have."""
+    """Raise the limit of descriptors to the system's maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard
@@ -42,7 +42,7 @@ def peak_rss_mb(worker: WorkerProcess) -> float:
 
 
 class LongLine(threading.Thread):
-    """A sender whose line does not end for a gigabyte, as fast as it is let."""
+    """A sender of a line of a gigabyte, as fast as it is allowed."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class LongLine(threading.Thread):
 
 
 class Slow(threading.Thread):
-    """A sender that says a letter now and then."""
+    """A sender of one byte now and then."""
 
     def __init__(self, connection: socket.socket, line: bytes) -> None:
         super().__init__(daemon=True)
@@ -70,7 +70,7 @@ class Slow(threading.Thread):
 
 
 @pytest.mark.parametrize("source", ["tcp", "http"])
-def test_connections_never_take_the_descriptors_of_the_journals(
+def test_connections_leave_the_descriptors_of_the_journals_free(
     worker: WorkerProcess, source: str
 ) -> None:
     """Where only a few files may be open, more idle senders than that are no harm."""
@@ -98,11 +98,11 @@ def test_connections_never_take_the_descriptors_of_the_journals(
     worker.stop()
 
 
-def test_many_short_lines_with_long_attributes_are_stored_and_harm_nobody(
+def test_many_short_lines_with_long_attributes_are_stored_in_bounded_memory(
     worker: WorkerProcess,
 ) -> None:
-    """A request of 720 KB, of which 90 MB would come that nothing compresses but what is repeated;
-    another source of the same flow is served on."""
+    """A request of 720 KB that would expand to 90 MB, were its repetition not compressed; another
+    source of the same flow is served on."""
     rnd = random.Random(1)
     lines = [rnd.randbytes(10).replace(b"\n", b"x").replace(b"\r", b"x") for _ in range(65_536)]
     worker.run(
@@ -175,7 +175,7 @@ def test_zip_bombs_on_many_connections_at_once_take_bounded_memory(
     worker.stop()
 
 
-def test_bodies_that_are_refused_while_they_come_are_let_go(worker: WorkerProcess) -> None:
+def test_bodies_refused_while_they_arrive_are_freed(worker: WorkerProcess) -> None:
     """150 of 4 MiB, all of them at once and in small parts."""
     worker.run(flow_text("f", 'http: {listen: "127.0.0.1:0"}'))
     part = b"x" * (1 << 17)
@@ -194,7 +194,7 @@ def test_bodies_that_are_refused_while_they_come_are_let_go(worker: WorkerProces
     worker.stop()
 
 
-def test_idle_endless_and_slow_senders_at_once_and_a_good_one_is_served(
+def test_good_sender_is_served_beside_idle_endless_and_slow_ones(
     worker: WorkerProcess, descriptors: int
 ) -> None:
     """Ten thousand idle connections, one line of a gigabyte, one sender that is slow; the next

@@ -4,11 +4,12 @@ under the identity of its file and its offset.
 
 ``FLUMENG_ROTATIONS=1000`` asks for the long form.
 
-What is not promised is kept out, or told apart. A file is deleted only once it has been read. A
-file that is copied and truncated is so only once a part of it has been read. Of it, lines that were
-written after the copying and before the truncation are nowhere on disk: they may be lost; and such
-a copy may be read as a file of its own, where the globs mean it. A generation that was compressed
-before the worker saw it is lost: each is told. How many all that were is printed.
+Cases that are not promised are avoided or counted apart. A file is deleted only once it has been
+read. A file that is copied and truncated is so only once a part of it has been read. Its lines that
+were written after the copying and before the truncation are nowhere on disk: they may be lost; and
+such a copy may be read as a file of its own, where the globs match it. A generation that was
+compressed before the worker saw it is lost, and each such loss is reported. The test prints how
+many of all these there were.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TICK_SECONDS = 0.02  # more than a file system's clock needs for the next time
 
 
 class Generation:
-    """One file from its making to its end: the offsets of its lines."""
+    """One file from its creation to its end, with the offsets of its lines."""
 
     def __init__(self, path: Path) -> None:
         status = path.stat()
@@ -55,7 +56,7 @@ class Generation:
 
 
 class Log:
-    """A program's log and what its rotation has left. Used under ``lock``."""
+    """A program's log and its rotated generations. Used under ``lock``."""
 
     def __init__(self, folder: Path, style: str) -> None:
         self.lock = threading.Lock()
@@ -78,7 +79,7 @@ class Log:
         self.current = Generation(self.path)
 
     def write(self) -> None:
-        """A few lines; what a program writes at once may end anywhere."""
+        """Write a few lines; one write may end within a line."""
         data = b""
         for _ in range(self.chance.randrange(1, 8)):
             text = f"{self.style} {self.lines} {'x' * self.chance.randrange(300)}"
@@ -128,7 +129,7 @@ class Log:
         return newest
 
     def truncate(self, copy: Path) -> None:
-        """The program goes on writing meanwhile, and is sometimes read meanwhile."""
+        """Truncate the log while the program goes on writing and perhaps the worker reads."""
         with self.path.open("rb") as source, copy.open("wb", buffering=0) as target:
             while data := source.read(COPY_BYTES):
                 target.write(data)
@@ -161,8 +162,8 @@ class Log:
         self.compress(plain)
 
     def _deleted(self) -> None:
-        """Some file systems give its inode to the next file at once; this stands for them, since
-        ext4 waits for some seconds."""
+        """Delete the file. Some file systems reuse its inode at once; this simulates it, since ext4
+        waits for some seconds."""
         self.file.close()
         if self.reuse_inode:
             os.truncate(self.path, 0)
@@ -172,15 +173,14 @@ class Log:
         self.open()
 
     def _unmatched(self) -> None:
-        """Numbered, and the globs do not mean the rotated names: sometimes twice at once."""
+        """Numbered generations outside the globs: sometimes two rotations at once."""
         for _ in range(self.chance.choice((1, 1, 2))):
             self.write()
             time.sleep(TICK_SECONDS)
             self._numbered()
 
     def _discarded(self) -> None:
-        """As before; while the worker is down a generation comes that it never sees, and is
-        compressed."""
+        """As before; while the worker is down an unread generation is created and compressed."""
         self._numbered()
         if self.reuse_inode:
             time.sleep(TICK_SECONDS)
@@ -198,8 +198,8 @@ class Log:
         self.truncate(self.number_on())
 
     def _matched(self) -> None:
-        """Truncated, and the globs mean the copies too. One of which nothing was known before is
-        read as the file that it is."""
+        """Truncated, and the globs match the copies too: an unknown copy is read as a file of its
+        own."""
         self.write()
         self.truncate(self.path.with_name(f"{self.path.name}-{self.rotations:05}"))
 
@@ -210,7 +210,7 @@ class Log:
         self.compress(plain)
 
     def _switched(self) -> None:
-        """The log is a symlink, which leads into another folder now."""
+        """The log is a symlink that is switched to another folder."""
         old = self.path.resolve()
         folder = self.path.with_name(f"release-{self.rotations}")
         folder.mkdir()
@@ -225,7 +225,7 @@ STYLES = [name[1:] for name in vars(Log) if name.startswith("_") and not name.st
 
 
 class Reader:
-    """What is in the journals so far: where each line was taken from."""
+    """The lines in the journals so far, with their path and offset."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker = worker
@@ -233,7 +233,7 @@ class Reader:
         self.taken: dict[str, list[tuple[str, int]]] = {}
 
     def look(self) -> None:
-        """What was read is acked, so that there is room."""
+        """Ack the lines that were read, so that there is room."""
         for journal, position in self.worker.journals("f").items():
             begin = self.read.get(journal, 0)
             for batch in self.worker.client.read(journal, begin, position.safe):
@@ -333,7 +333,7 @@ class Torture:
                 log.ended.append(log.rotated.pop(0)[1])
 
     def _hold(self) -> None:
-        """The journal becomes full; logs are rotated meanwhile; then perhaps the worker ends."""
+        """Fill the journal; logs are rotated meanwhile; then perhaps the worker ends."""
         self.seen["holds"] += 1
         while self._post() == 200:
             pass
@@ -375,7 +375,7 @@ class Torture:
             ) from error
 
 
-def test_each_line_once_by_file_and_offset(
+def test_each_line_is_taken_once_by_file_and_offset(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     worker = WorkerProcess(tmp_path / "node")
@@ -408,7 +408,7 @@ def test_each_line_once_by_file_and_offset(
         told = capfd.readouterr().err
         discarded = [gone for log in torture.logs for gone in log.discarded]
         torture.seen["discarded"] = len(discarded)
-        counted = told.count("was compressed before it was found")
+        counted = told.count("was compressed before its discovery")
         lines = sum(log.lines for log in torture.logs)
         with capfd.disabled():
             print(

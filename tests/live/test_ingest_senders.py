@@ -1,4 +1,4 @@
-"""Who is let in by a real worker, with real TLS clients; and that nobody keeps others out."""
+"""Authentication of senders at a real worker, with real TLS clients; no sender keeps others out."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def connected(
 def is_let_in(
     worker: WorkerProcess, authority: Authority, client: tuple[Path, Path] | None, line: str
 ) -> bool:
-    """Whether it can send a line and end in good order."""
+    """Whether the client can send a line and close properly."""
     try:
         with connected(worker, authority, client) as sender:
             sender.sendall(line.encode() + b"\n")
@@ -92,12 +92,12 @@ def is_let_in(
 
 
 def clients(worker: WorkerProcess) -> dict[str, str]:
-    """Who has sent what."""
+    """Body -> the client that sent it."""
     return {e["body"].decode(): dict(e["attrs"]).get("client", "") for e in worker.events("f")}
 
 
 @pytest.mark.parametrize("name", ["syslog", "tcp"])
-def test_only_named_clients_are_let_in(
+def test_only_named_clients_are_admitted(
     worker: WorkerProcess, authority: Authority, name: str
 ) -> None:
     till = authority.issue("till", "till-1.pos.example")
@@ -126,7 +126,7 @@ def test_only_named_clients_are_let_in(
     assert worker.counters("f")["unauthorized"] == len(others)
 
 
-def test_openssl_is_let_in_with_its_certificate_alone(
+def test_openssl_client_is_admitted_with_its_certificate_alone(
     worker: WorkerProcess, authority: Authority
 ) -> None:
     certificate, key = authority.issue("web", "web.example")
@@ -156,7 +156,7 @@ def test_openssl_is_let_in_with_its_certificate_alone(
     assert worker.counters("f")["unauthorized"] == 1
 
 
-def test_who_sends_and_closes_without_reading_loses_nothing(
+def test_sender_that_closes_without_reading_loses_nothing(
     worker: WorkerProcess, authority: Authority
 ) -> None:
     worker.run(flow_text("f", source("tcp", tls=serving(authority))))
@@ -169,7 +169,7 @@ def test_who_sends_and_closes_without_reading_loses_nothing(
 
 
 @pytest.mark.parametrize(("version", "served"), [("TLSv1_1", False), ("TLSv1_2", True)])
-def test_nothing_below_tls_1_2(
+def test_versions_below_tls_1_2_are_refused(
     worker: WorkerProcess, authority: Authority, version: str, *, served: bool
 ) -> None:
     worker.run(flow_text("f", source("tcp", tls=serving(authority))))
@@ -188,7 +188,7 @@ def test_nothing_below_tls_1_2(
     plain.close()
 
 
-def test_who_is_revoked_is_cut_off_and_the_others_stay(
+def test_revoked_client_is_cut_off_and_the_others_stay(
     worker: WorkerProcess, authority: Authority
 ) -> None:
     good, bad = authority.issue("good", "good.example"), authority.issue("bad", "bad.example")
@@ -205,7 +205,7 @@ def test_who_is_revoked_is_cut_off_and_the_others_stay(
         kept.sendall(b"kept\n")
         worker.wait_for_events("f", 2)
         crl.write_text("damaged")
-        worker.eventually(lambda: "nobody is let in" in (worker.task("f")["error"] or ""))
+        worker.eventually(lambda: "senders are rejected" in (worker.task("f")["error"] or ""))
         assert not is_let_in(worker, authority, good, "no list")
         kept.sendall(b"kept still\n")
         authority.revoke(crl, bad[0])
@@ -215,7 +215,7 @@ def test_who_is_revoked_is_cut_off_and_the_others_stay(
     assert clients(worker).keys() == {"before", "kept", "kept still", "good again"}
 
 
-def test_a_certificate_is_changed_without_a_restart(
+def test_certificate_is_replaced_without_a_restart(
     worker: WorkerProcess, authority: Authority
 ) -> None:
     tls = serving(authority)
@@ -228,7 +228,7 @@ def test_a_certificate_is_changed_without_a_restart(
     first = shown()
     with connected(worker, authority, None) as kept:
         Path(tls["key"]).write_text("damaged")
-        worker.eventually(lambda: "no certificate and its key" in (worker.task("f")["error"] or ""))
+        worker.eventually(lambda: "not a PEM certificate" in (worker.task("f")["error"] or ""))
         assert shown() == first
         authority.issue("server", "127.0.0.1")
         worker.eventually(lambda: worker.task("f")["error"] is None)
@@ -238,7 +238,7 @@ def test_a_certificate_is_changed_without_a_restart(
 
 
 def curl(worker: WorkerProcess, authority: Authority, body: str, *arguments: str) -> str:
-    """The status."""
+    """The HTTP status."""
     where = f"https://127.0.0.1:{port(worker)}/shop"
     command = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "60"]
     command += ["--cacert", str(authority.ca), "--data-binary", "@-", *arguments, where]
@@ -247,7 +247,7 @@ def curl(worker: WorkerProcess, authority: Authority, body: str, *arguments: str
     return done.stdout
 
 
-def test_http_takes_tokens_and_users_and_tells_others(
+def test_http_takes_tokens_and_users_and_rejects_others_with_a_reason(
     worker: WorkerProcess, authority: Authority, tmp_path: Path
 ) -> None:
     auth = {
@@ -311,10 +311,10 @@ PATH_TRICKS = [
 ]
 
 
-def test_no_spelling_of_a_path_gets_a_token_to_what_is_not_its_own(
+def test_no_spelling_of_a_path_lets_a_token_into_another_path(
     worker: WorkerProcess, authority: Authority, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And nobody is told a secret, in no answer and no log."""
+    """No answer and no log shows a secret."""
     worker.stop()
     worker.start()  # whose log is captured
     auth = {
@@ -339,12 +339,12 @@ def test_no_spelling_of_a_path_gets_a_token_to_what_is_not_its_own(
     worker.wait_for_events("f", 1)
     assert clients(worker) == {"/shop": "shop"}
     logged = capfd.readouterr().err
-    assert "is not let in" in logged
+    assert "is rejected" in logged
     assert not any(secret in logged for secret in ("shop-1", "boss-1"))
 
 
 def hello(size: int) -> bytes:
-    """A handshake that says that it has ``size`` bytes, in records as large as they may be."""
+    """A client hello of ``size`` bytes, in records of the maximum size."""
     body = b"\x01" + size.to_bytes(3, "big") + b"\x03\x03" + bytes(size - 2)
     pieces = [body[at : at + (1 << 14)] for at in range(0, len(body), 1 << 14)]
     return b"".join(b"\x16\x03\x01" + len(one).to_bytes(2, "big") + one for one in pieces)
@@ -378,7 +378,7 @@ def test_oversized_handshakes_are_ended_and_take_no_memory(
     assert worker.wait_for_events("f", 1)[0]["body"] == b"good"
 
 
-def test_a_missing_secret_fails_that_task_alone(worker: WorkerProcess) -> None:
+def test_missing_secret_fails_that_task_alone(worker: WorkerProcess) -> None:
     auth = {"tokens": {"a": "${secret:nowhere}"}}
     worker.configure(flow_text("bad", source("http", auth=auth)), flow_text("good", source("tcp")))
     worker.eventually(lambda: worker.task("bad").get("state") == "failed")
@@ -388,7 +388,7 @@ def test_a_missing_secret_fails_that_task_alone(worker: WorkerProcess) -> None:
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """As many as the system lets us have."""
+    """Raise the limit of descriptors to the system's maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     assert hard > HALF_OPEN + 100
@@ -439,7 +439,7 @@ def test_ten_thousand_half_open_connections_stop_no_good_sender(
         one.close()
 
 
-def test_a_fast_sender_is_read_at_its_rate_and_others_at_once(worker: WorkerProcess) -> None:
+def test_fast_sender_is_read_at_its_rate_and_others_at_once(worker: WorkerProcess) -> None:
     """Over two connections it gets no more than over one."""
     worker.run(flow_text("f", source("tcp", per_peer={"bytes_per_second": 200_000})))
     block = (b"x" * 99 + b"\n") * 1000
@@ -467,7 +467,7 @@ def test_a_fast_sender_is_read_at_its_rate_and_others_at_once(worker: WorkerProc
     assert 0.5 * 200_000 * took < taken < 1.3 * 200_000 * took + 100_000
 
 
-def test_events_of_an_address_are_bounded(worker: WorkerProcess) -> None:
+def test_event_rate_of_an_address_is_bounded(worker: WorkerProcess) -> None:
     worker.run(flow_text("f", source("syslog", per_peer={"events_per_second": 100})))
     lines = b"".join(b"<13>%d\n" % number for number in range(2000))
     with worker.connect("f") as sender:

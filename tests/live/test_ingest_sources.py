@@ -1,4 +1,5 @@
-"""Every source end to end in a real worker: what is sent is in the journal, with its attributes."""
+"""Every source end to end in a real worker: sent events are in the journal with their
+attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.testkit.daemons import is_alive
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
+from tests.testkit.waiting import wait_for
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def prefixed(*messages: bytes) -> bytes:
     return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
 
 
-def test_tcp_lines_and_prefixed_messages(worker: WorkerProcess) -> None:
+def test_tcp_source_reads_lines_and_prefixed_messages(worker: WorkerProcess) -> None:
     worker.run(flow_text("f", listening("tcp"), listening("tcp", framing="length-prefixed")))
     with worker.connect("f") as lines, worker.connect("f", 1) as binary:
         lines.sendall(b"one\r\n\ntwo\n3 last")
@@ -68,7 +71,7 @@ def test_tcp_lines_and_prefixed_messages(worker: WorkerProcess) -> None:
     assert {e["body"] for e in events if attrs(e).get("truncated")} == {b"cu"}
 
 
-def test_a_sender_whose_lengths_make_no_sense_is_disconnected(worker: WorkerProcess) -> None:
+def test_sender_with_invalid_lengths_is_disconnected(worker: WorkerProcess) -> None:
     worker.run(flow_text("f", listening("tcp", framing="length-prefixed")))
     with worker.connect("f") as good, worker.connect("f") as bad:
         bad.sendall(prefixed(b"fine") + b"GET / HTTP/1.1\r\n\r\n")
@@ -81,7 +84,7 @@ def test_a_sender_whose_lengths_make_no_sense_is_disconnected(worker: WorkerProc
         assert {e["body"] for e in worker.wait_for_events("f", 2)} == {b"fine", b"good"}
 
 
-def test_udp_datagrams_and_lines_in_them(worker: WorkerProcess) -> None:
+def test_udp_source_reads_datagrams_and_messages_within_them(worker: WorkerProcess) -> None:
     framings = ("datagram", "newline", "length-prefixed", "octet-counted")
     worker.run(flow_text("f", *(listening("udp", framing=framing) for framing in framings)))
     sent = {
@@ -128,7 +131,9 @@ def secured(certificates: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["syslog", "tcp", "http"])
-def test_tls(worker: WorkerProcess, certificates: Path, name: str) -> None:
+def test_tls_source_serves_its_clients_and_turns_others_away(
+    worker: WorkerProcess, certificates: Path, name: str
+) -> None:
     """Plain text and unknown clients are turned away; good senders are served meanwhile."""
     with_clients = secured(certificates, client_ca=str(certificates / "ca.pem"))
     worker.run(
@@ -159,20 +164,20 @@ def _send(name: str, place: tuple[str, int], context: ssl.SSLContext, line: str)
         socket.create_connection(place, timeout=60), server_hostname=place[0]
     ) as secured:
         secured.sendall(line.encode() + b"\n")
-        secured.unwrap()  # a refusal is heard of here
+        secured.unwrap()  # raises when the server refuses the client
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
         ({"certificate": "gone.pem"}, "cannot read {}/gone.pem: No such file or directory"),
-        ({"certificate": "me.csr"}, "no certificate and its key in PEM"),
+        ({"certificate": "me.csr"}, "not a PEM certificate and its key"),
         ({"key": "me.key"}, "key values mismatch"),
-        ({"key": "locked.key"}, "no certificate and its key in PEM, the key without a password"),
+        ({"key": "locked.key"}, "not a PEM certificate and its key without a password"),
         ({"client_ca": "me.key"}, "{}/me.key holds no certificates in PEM"),
     ],
 )
-def test_bad_tls_files_fail_that_task_alone(
+def test_invalid_tls_files_fail_that_task_alone(
     worker: WorkerProcess, certificates: Path, files: dict[str, str], said: str
 ) -> None:
     tls = secured(certificates, **{name: str(certificates / f) for name, f in files.items()})
@@ -267,14 +272,7 @@ def printing(script: str, **options: Any) -> str:
     return source("exec", command=["/bin/sh", "-c", script], **options)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
-
-
-def test_exec_takes_lines_and_tells_how_the_command_ended(worker: WorkerProcess) -> None:
+def test_exec_takes_lines_and_reports_the_exit_of_the_command(worker: WorkerProcess) -> None:
     worker.run(
         flow_text(
             "f",
@@ -306,9 +304,7 @@ def test_exec_takes_lines_and_tells_how_the_command_ended(worker: WorkerProcess)
 
 
 @pytest.mark.parametrize("end", ["source", "stop", "kill -9"])
-def test_a_command_and_all_it_started_end_with_their_source(
-    worker: WorkerProcess, end: str
-) -> None:
+def test_command_and_its_children_end_with_their_source(worker: WorkerProcess, end: str) -> None:
     """Also those that do not listen to SIGTERM."""
     stubborn = "trap '' TERM; (trap '' TERM; echo $$; sleep 300 & echo $!; wait) & echo $!; wait"
     stays = listening("tcp")
@@ -321,10 +317,7 @@ def test_a_command_and_all_it_started_end_with_their_source(
         worker.stop()
     else:
         worker.kill()
-    deadline = time.monotonic() + 60
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(is_alive, pids)))
 
 
 def test_generated_numbers_are_dense_over_kill_9(worker: WorkerProcess) -> None:
@@ -348,7 +341,7 @@ def test_generated_numbers_are_dense_over_kill_9(worker: WorkerProcess) -> None:
         assert seed == "0" or len(own) == 60_000
 
 
-def test_what_the_policy_file_does_not_allow_fails_on_this_node_alone(tmp_path: Path) -> None:
+def test_source_forbidden_by_the_policy_file_fails_on_this_node_alone(tmp_path: Path) -> None:
     """A flow's other sources run, and so do other flows; a symlink made later is no way out."""
     logs, secret = tmp_path / "logs", tmp_path / "secret"
     logs.mkdir()
@@ -389,7 +382,7 @@ def test_what_the_policy_file_does_not_allow_fails_on_this_node_alone(tmp_path: 
         worker.kill()
 
 
-def test_every_source_gives_the_attributes_that_the_docs_list(
+def test_events_of_every_source_have_the_documented_attributes(
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     """And the microsecond in which it received them."""
@@ -431,7 +424,7 @@ def test_every_source_gives_the_attributes_that_the_docs_list(
     assert [event["seq"] for event in events] == list(range(len(sources)))
 
 
-def test_a_line_of_a_gigabyte_and_bombs_cost_little_memory(worker: WorkerProcess) -> None:
+def test_line_of_a_gigabyte_and_bombs_cost_little_memory(worker: WorkerProcess) -> None:
     """Good senders are served meanwhile."""
 
     def rss_mib() -> float:

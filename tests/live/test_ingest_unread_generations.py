@@ -36,7 +36,7 @@ def lines_that_fill(chance: random.Random) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [WorkerProcess.kill, WorkerProcess.stop])
-def test_generations_of_a_flow_that_is_held_are_read_by_the_next_worker(
+def test_generations_of_a_held_flow_are_read_by_the_next_worker(
     worker: WorkerProcess, tmp_path: Path, end: Callable[[WorkerProcess], None]
 ) -> None:
     """Nothing can be appended meanwhile, and two of them have no name that the globs mean."""
@@ -78,7 +78,7 @@ def test_generations_of_a_flow_that_is_held_are_read_by_the_next_worker(
     assert worker.counters("f")["missed"] == 0
 
 
-def test_what_is_lost_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_lost_generation_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:
     """A generation that was compressed while the worker was down, before it ever saw it."""
     log = tmp_path / "app.log"
     flow = flow_text("f", f'tail: {{paths: ["{tmp_path}/*.log"], poll_seconds: 0.05}}')
@@ -98,7 +98,7 @@ def test_what_is_lost_is_counted(worker: WorkerProcess, tmp_path: Path) -> None:
     assert sorted(worker.bodies("f")) == ["0", "2"]
 
 
-def test_generations_that_came_while_the_worker_was_down_are_read(
+def test_generations_created_while_the_worker_was_down_are_read(
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     log = tmp_path / "app.log"

@@ -1,4 +1,5 @@
-"""The ingest worker as a real process: real sockets and files, SIGKILL, and what its node sees."""
+"""The ingest worker as a real process: real sockets and files, SIGKILL, and its messages to the
+node."""
 
 from __future__ import annotations
 
@@ -75,14 +76,14 @@ def test_a_port_in_use_fails_that_task_alone_until_it_is_free(worker: WorkerProc
     assert worker.task("bad")["error"] is None
 
 
-def test_a_spec_that_cannot_be_read_fails_that_task_alone(worker: WorkerProcess) -> None:
+def test_unreadable_spec_fails_that_task_alone(worker: WorkerProcess) -> None:
     worker.configure("flow: bad\nsources: 7\n", flow_text("good", tcp()))
     worker.eventually(lambda: worker.task("bad").get("state") == "failed")
     worker.eventually(lambda: worker.is_running("good"))
     assert "sources" in worker.task("bad")["error"]
 
 
-def test_only_the_sources_that_changed_are_touched(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_only_changed_sources_are_restarted(worker: WorkerProcess, tmp_path: Path) -> None:
     """A connection lives through a new epoch and a new revision; the journal stays the same."""
     log = tmp_path / "app.log"
     log.write_text("1\n")
@@ -108,8 +109,9 @@ def test_only_the_sources_that_changed_are_touched(worker: WorkerProcess, tmp_pa
 
 
 @pytest.mark.parametrize("end", ["stop", "quiesce", "eof", "sigterm"])
-def test_what_was_received_is_committed_at_the_end(worker: WorkerProcess, end: str) -> None:
-    """Also what the kernel has taken from a sender that is gone; half a line was never accepted."""
+def test_received_events_are_committed_at_the_end(worker: WorkerProcess, end: str) -> None:
+    """Also those that the kernel has taken from a sender that is gone; half a line was never
+    accepted."""
     worker.run(flow_text("f", tcp()))
     with worker.connect("f") as connection, worker.connect("f") as idle:
         worker.process.send_signal(signal.SIGSTOP)
@@ -134,7 +136,7 @@ def test_what_was_received_is_committed_at_the_end(worker: WorkerProcess, end: s
     assert journal["closed"] is False
 
 
-def test_a_flow_that_goes_has_its_journal_closed_and_one_that_comes_back_goes_on(
+def test_removed_flow_closes_its_journal_and_readded_flow_reads_on(
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     """The new journal has another id, and knows how far the files were read."""
@@ -184,8 +186,8 @@ def test_acks_trim_open_and_closed_journals(worker: WorkerProcess) -> None:
     worker.eventually(lambda: worker.journals("f")[journal].floor == 8_000)
 
 
-def test_acks_that_are_told_right_after_the_start_are_not_lost(worker: WorkerProcess) -> None:
-    """The node says an ack once, and the journals are being taken at that moment."""
+def test_acks_sent_right_after_the_start_are_not_lost(worker: WorkerProcess) -> None:
+    """The node sends an ack once, while the journals are being opened."""
     flows = [flow_text(f"f{number}", "generate: {count: 10}") for number in range(10)]
     worker.run(*flows)
     for number in range(10):
@@ -309,10 +311,8 @@ class Sender(threading.Thread):
                 time.sleep(0.01)
 
 
-def test_kill_9_costs_no_line_of_a_file_and_doubles_nothing(
-    worker: WorkerProcess, tmp_path: Path
-) -> None:
-    """What was safe before a kill is there after it, under the same number."""
+def test_kill_9_loses_and_doubles_no_line_of_a_file(worker: WorkerProcess, tmp_path: Path) -> None:
+    """Events that were safe before a kill are there after it, under the same number."""
     chance = random.Random(9)
     port = free_port()
     flow = flow_text("f", tcp(f"127.0.0.1:{port}"), tail(tmp_path / "app.log*", poll_seconds=0.01))

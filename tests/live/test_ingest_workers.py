@@ -6,10 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,10 +20,10 @@ from flumeng.events.journal_names import maker_of
 from flumeng.journal.serving.client import JournalClient
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 180.0
 
 
 def free_place() -> str:
@@ -34,19 +32,11 @@ def free_place() -> str:
 
 
 def send(place: str, lines: list[str]) -> None:
-    """Each over a connection of its own, as far as there is one."""
+    """Send each message over a connection of its own, until connections are refused."""
     host, _, port = place.rpartition(":")
     for line in lines:
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{line}\n".encode())
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.05)
-    return answer
 
 
 @pytest.fixture
@@ -60,7 +50,7 @@ def pair(tmp_path: Path) -> Iterator[list[WorkerProcess]]:
             worker.kill()
 
 
-def test_a_killed_worker_costs_nothing_that_was_safe_and_the_other_serves_on(
+def test_killed_worker_loses_no_safe_event_and_the_other_serves_on(
     pair: list[WorkerProcess], tmp_path: Path
 ) -> None:
     """A file is read by one of them only."""
@@ -71,13 +61,13 @@ def test_a_killed_worker_costs_nothing_that_was_safe_and_the_other_serves_on(
         worker.run(flow)
     sent = [f"sent {number}" for number in range(200)]
     send(place, sent[:100])
-    eventually(lambda: sum(len(worker.bodies("f")) for worker in pair) == 150)
+    wait_for(lambda: sum(len(worker.bodies("f")) for worker in pair) == 150)
     spread = [[b for b in worker.bodies("f") if b.startswith("sent")] for worker in pair]
     assert all(spread), "the kernel gives senders to both"
     before = pair[1].bodies("f")
     pair[1].kill()
     send(place, sent[100:])
-    eventually(lambda: len(pair[0].bodies("f")) == 150 + 100 - len(spread[1]))
+    wait_for(lambda: len(pair[0].bodies("f")) == 150 + 100 - len(spread[1]))
     pair[1].start()
     assert pair[1].bodies("f") == before
     pair[1].run(flow)
@@ -86,10 +76,10 @@ def test_a_killed_worker_costs_nothing_that_was_safe_and_the_other_serves_on(
     assert {maker_of(name) for name in pair[1].journals("f")} == {1}
 
 
-def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
+def test_node_with_fewer_workers_serves_and_drains_all_journals(
     tmp_path: Path,
 ) -> None:
-    """What the second worker took is served by the first, and closed, so that it is collected."""
+    """The first worker serves the journals of the second, closed, so that they are collected."""
     zookeeper = RealZooKeeper(tmp_path / "zookeeper")
     zookeeper.start()
     hosts, place = f"{zookeeper.address}/workers", free_place()
@@ -115,23 +105,23 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
         return [task.state for task in tasks] == ["running"]
 
     def safe() -> dict[int, int]:
-        """Events by the number of the worker that took them, as an operator sees it."""
+        """The number of events by worker, as an operator sees it."""
         answered = positions(store, ask_worker).by_node.get("n.1", {})
         return {maker_of(name): position.safe for name, position in answered.items()}
 
     try:
         node = start(workers=2)
-        eventually(lambda: len(addresses()) == 2 and is_running())
+        wait_for(lambda: len(addresses()) == 2 and is_running())
         send(place, [f"{number}" for number in range(100)])
-        eventually(lambda: sum(safe().values()) == 100)
+        wait_for(lambda: sum(safe().values()) == 100)
         before = safe()
         assert len(before) == 2
         assert all(before.values())
-        eventually(lambda: len(store.children(paths.journals())) == 2)
+        wait_for(lambda: len(store.children(paths.journals())) == 2)
         node.send_signal(signal.SIGTERM)
         assert node.wait(timeout=PATIENCE_SECONDS) == 0
         node = start(workers=1)
-        eventually(lambda: len(addresses()) == 1 and is_running())
+        wait_for(lambda: len(addresses()) == 1 and is_running())
         assert safe() == before
         (orphan,) = [n for n in store.children(paths.journals()) if maker_of(n) == 1]
 
@@ -139,7 +129,7 @@ def test_a_node_with_fewer_workers_than_before_serves_and_drains_all_journals(
             found = store.read(paths.journal(orphan))
             return found is not None and found.value.closed and found.value.end == before[1]
 
-        eventually(closed)
+        wait_for(closed)
         with JournalClient(addresses()[0]) as client:
             rows = sum(batch.num_rows for batch in client.read(orphan, 0, before[1]))
         assert rows == before[1]

@@ -1,4 +1,5 @@
-"""An isolated branch whose sink is down holds up nobody, and has each event once later on."""
+"""An isolated branch whose sink is down holds up no other part, and has each event once later
+on."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import IDLE, Standalone, delivered, eventually
+from tests.live.one_host import IDLE, Standalone, delivered
+from tests.testkit.waiting import wait_for
 
 TEXT = """
 flow: web
@@ -41,7 +43,9 @@ def cluster(standalone_of_all: Standalone, tmp_path: Path) -> Iterator[Standalon
     cluster.leave()
 
 
-def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -> None:
+def test_isolated_branch_with_a_failing_sink_holds_up_no_other_part(
+    cluster: Standalone, tmp_path: Path
+) -> None:
     sent = 0
 
     def send(count: int, bad: int = 0) -> None:
@@ -65,7 +69,7 @@ def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -
         return cluster.command("flow", "show", "web~odd")
 
     send(1000, bad=3)
-    eventually(lambda: len(there("lake")) == 1000, "nothing is delivered")
+    wait_for(lambda: len(there("lake")) == 1000, "nothing is delivered")
     away = tmp_path / "away"
     away.write_text("no directory: the sink is down")
     cluster.flow.write_text(cluster.flow.read_text() + BRANCH.format(folder=tmp_path))
@@ -76,18 +80,18 @@ def test_what_is_isolated_holds_up_nobody(cluster: Standalone, tmp_path: Path) -
     assert "with its isolated parts: web~odd" in said, said
 
     send(500, bad=4)
-    eventually(lambda: len(there("lake")) == 1500, "the flow waits for its isolated branch")
-    eventually(lambda: "Not a directory" in failing(), "nobody says that the sink is down")
+    wait_for(lambda: len(there("lake")) == 1500, "the flow waits for its isolated branch")
+    wait_for(lambda: "Not a directory" in failing(), "nobody says that the sink is down")
     send(500)
-    eventually(lambda: len(there("lake")) == 2000, "the flow waits for its isolated branch")
+    wait_for(lambda: len(there("lake")) == 2000, "the flow waits for its isolated branch")
     assert there("away") == []
     away.unlink()
-    eventually(lambda: len(there("away")) == 500, "the branch does not catch up")
+    wait_for(lambda: len(there("away")) == 500, "the branch does not catch up")
     assert there("away") == list(range(1001, 2000, 2))
 
     cluster.command("flow", "pause", "web~odd")
     send(100, bad=2)
-    eventually(lambda: len(there("lake")) == 2100, "the flow waits for a part that is paused")
+    wait_for(lambda: len(there("lake")) == 2100, "the flow waits for a part that is paused")
     assert len(there("away")) == 500
     said = cluster.command("flow", "lag", "web")
     assert "isolated part: flow web~odd is suspended, 10" in said, said

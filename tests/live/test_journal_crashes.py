@@ -1,6 +1,6 @@
 """A journal's process killed, or refused, at each single system call that changes its files.
 
-Protects I1 (what was acknowledged survives), I3 (dense, no phantom), I4 (terms), I17 (torn tails),
+Protects I1 (acknowledged events survive), I3 (dense, no phantom), I4 (terms), I17 (torn tails),
 I19 (errors are final), I20 (order on disk) and I21 (a full disk is waited for) with the real kernel
 and strace in the place of a simulated disk.
 
@@ -45,7 +45,7 @@ WRITES = "/^pwrite"
 SYNCS = ("fdatasync", "fsync")
 NAMES = ("/^rename", "/^unlink", "/^mkdir")
 CALLS = (WRITES, *SYNCS, *NAMES, "ftruncate")
-"""All by which a journal changes what is on disk; as strace wants them."""
+"""All system calls by which a journal changes files, as strace names them."""
 
 
 class Children:
@@ -98,13 +98,14 @@ def _trace(pid: int, fault: str) -> subprocess.Popen[str]:
 
 
 def read_told(told: Path) -> dict[str, int]:
-    """The last thing that was said of each."""
+    """Name -> the last value that the child reported."""
     lines = told.read_text().splitlines() if told.exists() else []
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def check(path: Path, told: dict[str, int]) -> None:
-    """I1, I3, I4, I17, I20: what was promised is there, and nothing that was not tried."""
+    """I1, I3, I4, I17, I20: all reported events are there, and no events beyond the attempted
+    ones."""
     if path not in Journal.find(path.parent):
         assert not told, f"the journal is gone, and was said to be at {told}"
         return
@@ -146,7 +147,7 @@ def children() -> Iterator[Children]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be had: a killed process loses no written page anyway."""
+    """A directory in memory if possible: a killed process loses no written page anyway."""
     place = tmp_path / "mount"
     place.mkdir()
     tmpfs = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)]
@@ -157,7 +158,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 def leave_a_mess(path: Path) -> dict[str, int]:
-    """What an opening has most to do with: a torn tail, a trim and a roll that were cut off."""
+    """Leave the most difficult state for an opening: a torn tail, an interrupted trim and an
+    interrupted roll."""
     journal = Journal.create(path.parent, path.name, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     while len(list(path.glob("*.segment"))) < 4:
         end = journal.next_seq + ROWS
@@ -180,10 +182,10 @@ def leave_a_mess(path: Path) -> dict[str, int]:
 
 
 def ends_of(place: Path, children: Children, fault: str, what: str = "cycle") -> set[int]:
-    """Let a fault strike at the first call, the second and so on until no call is left.
+    """Inject a fault at the first call, the second and so on until no call is left.
 
-    Checks what is left each time; returns how the children ended. They begin with nothing, and
-    then all over again with a recovery.
+    Checks the files each time; returns how the children ended. They begin without files, and in a
+    second round with a recovery.
     """
     ends = set()
     for mess in (False, True):
@@ -202,7 +204,7 @@ def ends_of(place: Path, children: Children, fault: str, what: str = "cycle") ->
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_i1_a_kill_before_any_call_takes_nothing_that_was_acknowledged(
+def test_i1_kill_before_any_call_loses_nothing_acknowledged(
     place: Path, children: Children, call: str
 ) -> None:
     assert ends_of(place, children, f"{call}:signal=KILL") == {KILLED}
@@ -216,17 +218,17 @@ def test_spilled_events_survive_a_kill_before_any_write(place: Path, children: C
     "fault",
     [*(f"{call}:error=EIO" for call in CALLS), f"{WRITES}:error=EROFS"],
 )
-def test_i19_an_error_of_any_call_is_final_or_harmless_and_nothing_false_is_acknowledged(
+def test_i19_error_of_any_call_is_final_or_harmless(
     place: Path, children: Children, fault: str
 ) -> None:
-    """Of a sync it is always final."""
+    """Of a sync it is always final; nothing is acknowledged that is not there."""
     ends = ends_of(place, children, fault)
     assert FAILED in ends
     assert ends <= ({FAILED} if "sync" in fault else {FAILED, DONE})
 
 
 @pytest.mark.parametrize("call", [WRITES, "/^mkdir", "/^rename"])
-def test_i21_a_full_disk_at_any_call_is_over_with_the_next_try(
+def test_i21_full_disk_at_any_call_is_overcome_by_the_next_try(
     place: Path, children: Children, call: str
 ) -> None:
     """It goes on where it was, without being reopened."""
@@ -246,7 +248,7 @@ def power(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PowerCut]:
 @pytest.mark.parametrize("mode", range(3) if FULL else [PowerCut.FLUSH_NOTHING])
 @pytest.mark.parametrize("call", [WRITES, *SYNCS, *NAMES])
 @pytest.mark.parametrize("mess", [False, True], ids=["new", "recovering"])
-def test_i20_a_power_cut_before_any_call_takes_nothing_that_was_acknowledged(
+def test_i20_power_cut_before_any_call_loses_nothing_acknowledged(
     power: PowerCut, children: Children, call: str, mode: int, mess: bool
 ) -> None:
     """Also when another process has recovered it and gone on in between."""

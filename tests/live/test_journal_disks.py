@@ -30,7 +30,7 @@ SEGMENT_BYTES = 30_000
 
 @contextlib.contextmanager
 def mounted(*what: str | Path, at: Path) -> Iterator[Path]:
-    """Mount a file system of the test's own; skips the test where nobody may mount."""
+    """Mount a file system of the test's own; skips the test where mounting is not allowed."""
     at.mkdir()
     made = subprocess.run(["mount", *what, at], check=False, capture_output=True, text=True)
     if made.returncode:
@@ -54,7 +54,7 @@ def append(journal: Journal) -> None:
 
 
 def fill(journal: Journal) -> int:
-    """Append and sync until the disk is full; returns what is safe."""
+    """Append and sync until the disk is full; returns the safe seq."""
     with pytest.raises(DiskFullError):
         while True:
             append(journal)
@@ -83,7 +83,7 @@ def check(journal: Journal, end: int) -> None:
     journal.check()
 
 
-def test_i21_a_disk_without_a_free_byte_is_trimmed_and_filled_again(small: Path) -> None:
+def test_i21_journal_on_a_completely_full_disk_is_trimmed_and_filled_again(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     for _ in range(3):
         end = fill(journal)
@@ -105,7 +105,7 @@ def test_i21_a_disk_without_a_free_byte_is_trimmed_and_filled_again(small: Path)
     again.close()
 
 
-def test_i21_a_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) -> None:
+def test_i21_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     end = fill(journal)
     files = {file: file.read_bytes() for file in (small / ID).iterdir()}
@@ -125,7 +125,7 @@ def test_i21_a_killed_journal_is_opened_and_trimmed_on_a_full_disk(small: Path) 
     again.close()
 
 
-def test_i21_no_room_for_a_new_segment_and_then_room(small: Path) -> None:
+def test_i21_segment_roll_continues_when_there_is_room_again(small: Path) -> None:
     journal = Journal.create(small, ID, segment_bytes=SEGMENT_BYTES, keep_free_bytes=0)
     while journal.bytes < SEGMENT_BYTES:
         append(journal)
@@ -171,8 +171,8 @@ def test_i21_group_commit_waits_for_room_and_loses_nothing(small: Path) -> None:
     journal.close()
 
 
-def test_i21_a_short_write_is_cut_back_and_done_again(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE makes the kernel write a part of what it was asked to."""
+def test_i21_short_write_is_truncated_and_repeated(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes the kernel write a part of the requested bytes."""
     journal = Journal.create(tmp_path, ID, keep_free_bytes=0)
     append(journal)
     end = journal.sync()
@@ -193,10 +193,10 @@ def test_i21_a_short_write_is_cut_back_and_done_again(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_i19_a_disk_that_turns_read_only_fails_the_journal_and_takes_nothing(
+def test_i19_disk_that_turns_read_only_fails_the_journal_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
-    """As ext4 does after an error. What was acknowledged can be read, before and after."""
+    """As ext4 does after an error. Acknowledged events can be read, before and after."""
     image = tmp_path / "disk"
     with image.open("wb") as file:
         file.truncate(16 << 20)
@@ -234,7 +234,7 @@ def test_i19_a_disk_that_turns_read_only_fails_the_journal_and_takes_nothing(
 
 
 def trigger_of(place: Path) -> Path | None:
-    """Where the kernel lets root break the file system that is mounted there."""
+    """The kernel's file by which root breaks the file system that is mounted there."""
     device = subprocess.run(
         ["findmnt", "-n", "-o", "SOURCE", place], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -1,5 +1,5 @@
-"""What each durability survives, held by real workers that are killed: events come over TCP, and
-what the journal's server showed as safe is what the worker would have acknowledged."""
+"""The losses and survivals of each durability, with real workers that are killed: events come over
+TCP, and the safe position of the journal's server is the one that the worker would acknowledge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def accounts(worker: WorkerProcess) -> dict[str, Account]:
 
 
 @pytest.mark.parametrize("durability", ["disk", "spill"])
-def test_what_was_safe_survives_a_kill(worker: WorkerProcess, durability: str) -> None:
+def test_safe_events_survive_a_kill(worker: WorkerProcess, durability: str) -> None:
     worker.run(flow(durability))
     (name,) = worker.journals("f")
     assert accounts(worker)[name].durability == durability
@@ -49,7 +49,9 @@ def test_what_was_safe_survives_a_kill(worker: WorkerProcess, durability: str) -
     assert worker.bodies("f") == lines(0, 3 * LINES)
 
 
-def test_memory_is_lost_with_a_killed_worker_and_that_is_counted(worker: WorkerProcess) -> None:
+def test_memory_durability_loses_and_counts_events_of_a_killed_worker(
+    worker: WorkerProcess,
+) -> None:
     worker.run(flow("memory"))
     send(worker, 0, LINES)
     worker.wait_for_events("f", LINES)
@@ -70,7 +72,7 @@ def test_memory_is_lost_with_a_killed_worker_and_that_is_counted(worker: WorkerP
     worker.eventually(lambda: list(worker.journals("f")) == [fresh])
 
 
-def test_memory_survives_an_orderly_stop(worker: WorkerProcess) -> None:
+def test_memory_durability_survives_an_orderly_stop(worker: WorkerProcess) -> None:
     worker.run(flow("memory"))
     send(worker, 0, LINES)
     worker.wait_for_events("f", LINES)
@@ -81,7 +83,7 @@ def test_memory_survives_an_orderly_stop(worker: WorkerProcess) -> None:
     assert (account.lost, account.closed, account.durability) == (0, True, "disk")
 
 
-def test_a_tail_reads_again_what_was_lost_with_memory(
+def test_tail_reads_again_the_events_lost_with_memory(
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     log = tmp_path / "app.log"
@@ -101,7 +103,7 @@ def test_a_tail_reads_again_what_was_lost_with_memory(
     worker.eventually(lambda: worker.bodies("f") == lines(50, 50))
 
 
-def test_a_changed_durability_takes_another_journal_and_loses_nothing(
+def test_changed_durability_takes_another_journal_and_loses_nothing(
     worker: WorkerProcess,
 ) -> None:
     for revision, durability in enumerate(["memory", "disk", "spill"], 1):
@@ -117,7 +119,7 @@ def test_a_changed_durability_takes_another_journal_and_loses_nothing(
 
 
 @pytest.mark.parametrize("durability", ["disk", "memory"])
-def test_at_its_mark_a_journal_makes_senders_wait_and_loses_nothing(
+def test_full_journal_makes_senders_wait_and_loses_nothing(
     worker: WorkerProcess, durability: str
 ) -> None:
     """I21, from the socket on: each event is there once when all is acked."""

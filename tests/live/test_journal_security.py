@@ -1,8 +1,8 @@
-"""Who may ask journal servers for what: real servers in a process, certificates of every kind.
+"""Requests that each certificate may send to journal servers: real servers in a process.
 
-Protects that nobody reads events who has not proven who he is, or whose role does not need them;
-that an executor reads what its collector lets it read and for as long as that, and nothing else;
-that errors tell clients nothing of the code; and that one peer leaves room for the others.
+Protects that events are read only with a proven identity whose role needs them; that an executor
+reads the ranges that its collector grants, for the granted time, and nothing else; that errors
+disclose nothing of the code; and that one peer leaves room for the others.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from tests.live.journal_servers import (
 )
 from tests.testkit.certificates import CLUSTER, Certificates
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import retry, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ MAY: dict[Role, set[str]] = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_gets_what_it_needs_and_nothing_else(served: Served, role: Role) -> None:
+def test_each_role_gets_the_requests_it_needs_and_no_others(served: Served, role: Role) -> None:
     proof = served.proof(role, "research")
     for what, told in TOLD.items():
         if what in MAY[role]:
@@ -131,7 +132,7 @@ def test_each_role_gets_what_it_needs_and_nothing_else(served: Served, role: Rol
                 ask(served, proof, what)
 
 
-def test_a_subscriber_reads_the_flows_that_the_nodes_policy_names(served: Served) -> None:
+def test_subscriber_reads_the_flows_that_the_nodes_policy_names(served: Served) -> None:
     research, audit = served.proof("subscriber", "research"), served.proof("subscriber", "audit")
     stranger = served.proof("subscriber", "stranger")
     assert ask(served, research, "read", WEB) == ask(served, audit, "read", WEB) == EVENTS
@@ -145,7 +146,7 @@ def test_a_subscriber_reads_the_flows_that_the_nodes_policy_names(served: Served
             assert journal not in client.positions()
 
 
-def test_people_look_at_events_of_flows_that_the_policy_lets_them_tap(served: Served) -> None:
+def test_viewer_taps_only_the_flows_that_the_policy_allows(served: Served) -> None:
     viewer = served.proof("viewer")
     assert ask(served, viewer, "tap", WEB) == 5
     with pytest.raises(TapDeniedError):
@@ -153,7 +154,7 @@ def test_people_look_at_events_of_flows_that_the_policy_lets_them_tap(served: Se
 
 
 class Strangers:
-    """Who does not get as far as to ask anything."""
+    """Clients that are rejected before their first request."""
 
     def __init__(self, served: Served) -> None:
         ca = served.certificates.authority.pem
@@ -170,7 +171,7 @@ class Strangers:
 
 
 @pytest.mark.parametrize("what", ["read", "positions", "watch", "accounts", "tap"])
-def test_who_has_no_certificate_of_the_cluster_is_not_let_in(served: Served, what: str) -> None:
+def test_client_without_a_certificate_of_the_cluster_is_refused(served: Served, what: str) -> None:
     for name, proof in Strangers(served).by_name.items():
         with pytest.raises(UnavailableError):
             ask(served, proof, what)
@@ -178,14 +179,14 @@ def test_who_has_no_certificate_of_the_cluster_is_not_let_in(served: Served, wha
     assert ask(served, served.proof("collector"), "read") == EVENTS
 
 
-def test_a_client_that_shows_no_certificate_is_not_let_in(served: Served) -> None:
+def test_client_without_a_certificate_is_refused(served: Served) -> None:
     ca = served.certificates.authority.pem
     bare = flight.FlightClient(f"grpc+tls://{served.address}", tls_root_certs=ca)
     with bare, pytest.raises(flight.FlightUnavailableError):
         list(bare.do_action(flight.Action("positions", b"")))
 
 
-def test_a_certificate_of_another_cluster_of_the_same_authority_opens_nothing(
+def test_certificate_of_another_cluster_of_the_same_authority_is_refused(
     served: Served,
 ) -> None:
     other = proof_of(served.certificates.authority, Identity("elsewhere", "collector", "n1"))
@@ -194,7 +195,7 @@ def test_a_certificate_of_another_cluster_of_the_same_authority_opens_nothing(
             ask(served, other, what)
 
 
-def test_a_server_whose_certificate_is_for_another_host_is_not_believed(tmp_path: Path) -> None:
+def test_server_certificate_for_another_host_is_not_trusted(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "certificates")
     wrong = certificates.folder("node", name="n2", hosts=["other.example"])
     with serving(certificates, tmp_path / "n2", **{DIRECTORY: str(wrong)}) as n2:
@@ -242,7 +243,7 @@ def test_older_versions_of_tls_are_refused(served: Served) -> None:
     assert handshake(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
 
 
-def test_an_executor_reads_the_range_of_its_token_and_parts_of_it(served: Served) -> None:
+def test_executor_reads_the_range_of_its_token_and_parts_of_it(served: Served) -> None:
     executor = Executor(served)
     token = executor.ticketed()
     assert executor.read(token) == executor.read(token) == 100
@@ -253,7 +254,7 @@ def test_an_executor_reads_the_range_of_its_token_and_parts_of_it(served: Served
     ("journal", "start", "end"),
     [(WEB, 99, 200), (WEB, 100, 201), (WEB, 0, EVENTS), (WEB, 300, 400), (APP, 100, 200)],
 )
-def test_a_token_is_of_no_use_for_another_range_or_journal(
+def test_token_is_refused_for_another_range_or_journal(
     served: Served, journal: str, start: int, end: int
 ) -> None:
     executor = Executor(served)
@@ -262,10 +263,10 @@ def test_a_token_is_of_no_use_for_another_range_or_journal(
     assert executor.read(executor.ticketed(journal, start, end), journal, start, end) == end - start
 
 
-def test_a_token_ends_and_does_not_begin_in_the_future(served: Served) -> None:
+def test_token_expires_and_does_not_begin_in_the_future(served: Served) -> None:
     for seconds in (-TOKEN_SECONDS - 1, 120):
         late = Executor(served, seconds=seconds)
-        with pytest.raises(DeniedError, match="not now"):
+        with pytest.raises(DeniedError, match="not valid now"):
             late.read(late.ticketed())
     nearly = Executor(served, seconds=-TOKEN_SECONDS + 60)
     assert nearly.read(nearly.ticketed()) == 100
@@ -277,7 +278,7 @@ def test_an_altered_token_is_refused(served: Served) -> None:
     assert altered(token).partition(".")[2] == token.partition(".")[2]
     until = utc_now().timestamp() + 300
     for claims in ({"end": EVENTS}, {"journal": APP}, {"until": until}, {"cluster": "other"}):
-        with pytest.raises(DeniedError, match=r"altered|lets nobody"):
+        with pytest.raises(DeniedError, match=r"altered|are not accepted"):
             executor.read(altered(token, **claims))
     said, signature, certificates = token.split(".")
     swapped = executor.ticketed(WEB, 0, EVENTS).split(".")
@@ -312,7 +313,7 @@ def test_only_a_collector_of_this_cluster_signs_tokens(served: Served) -> None:
             pytest.fail(f"{name} signs tokens")
 
 
-def test_a_token_is_for_executors_alone(served: Served) -> None:
+def test_token_is_valid_for_executors_alone(served: Served) -> None:
     executor = Executor(served)
     token = executor.ticketed()
     for role in ("viewer", "admin", "node", "subscriber"):
@@ -322,7 +323,7 @@ def test_a_token_is_for_executors_alone(served: Served) -> None:
         JournalClient(served.address, 5, prove=lambda: None).positions()
 
 
-def test_a_python_elsewhere_reads_with_what_the_driver_sends_it(
+def test_python_process_elsewhere_reads_with_the_drivers_token_alone(
     served: Served, tmp_path: Path
 ) -> None:
     """It has no directory of certificates, and none of the packages that only drivers have."""
@@ -359,7 +360,7 @@ def put(raw: flight.FlightClient) -> None:
     writer.close()
 
 
-def test_errors_tell_a_client_nothing_of_the_code(served: Served) -> None:
+def test_errors_disclose_nothing_of_the_code_to_a_client(served: Served) -> None:
     proof = served.proof("viewer")
     (served.folder / "fail").touch()
     said: list[str] = []
@@ -389,7 +390,7 @@ def test_errors_tell_a_client_nothing_of_the_code(served: Served) -> None:
     for text in said:
         for leaked in ("Traceback", ".py", SECRET):
             assert leaked not in text
-    assert "the log of that process says why" in said[0]
+    assert "see the log of that process" in said[0]
     assert SECRET in served.log.read_text(), "the log of the server says what it was"
     assert ask(served, proof, "accounts", APP) == EVENTS
 
@@ -409,7 +410,7 @@ NAMES = [
 ]
 
 
-def test_no_name_of_a_journal_gets_out_of_its_place(served: Served) -> None:
+def test_journal_name_cannot_escape_the_journal_directory(served: Served) -> None:
     proof = served.proof("collector")
     with served.client(proof) as client:
         for name in NAMES:
@@ -420,7 +421,7 @@ def test_no_name_of_a_journal_gets_out_of_its_place(served: Served) -> None:
     assert ask(served, proof, "read") == EVENTS
 
 
-def test_refusals_are_in_the_log_of_the_server_without_a_secret(served: Served) -> None:
+def test_refusals_are_logged_by_the_server_without_a_secret(served: Served) -> None:
     executor = Executor(served)
     with pytest.raises(DeniedError):
         executor.read(executor.ticketed(), APP)
@@ -432,7 +433,7 @@ def test_refusals_are_in_the_log_of_the_server_without_a_secret(served: Served) 
 
 
 class Hoard:
-    """So many reads of a large journal at once, of which nothing is taken but the beginning."""
+    """Many concurrent reads of a large journal of which only the beginning is taken."""
 
     def __init__(self, served: Served, proof: Proof, count: int) -> None:
         self.begun = 0
@@ -469,10 +470,7 @@ class Hoard:
 def test_one_peer_with_many_reads_leaves_room_for_another(served: Served) -> None:
     hoard = Hoard(served, served.proof("collector", "greedy"), 200)
     try:
-        deadline = time.monotonic() + 120
-        while hoard.begun + len(hoard.refused) < 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: hoard.begun + len(hoard.refused) >= 200)
         # Under load some begin late, and displace reads that stood still: refusals are not counted.
         assert any("yours" in text for text in hoard.refused)
         began = time.monotonic()
@@ -514,7 +512,7 @@ def shown(address: str, proof: Proof) -> bytes | None:
         return None
 
 
-def test_a_new_certificate_is_shown_at_the_same_port(renewed: tuple[Any, Any, Any]) -> None:
+def test_new_certificate_is_served_at_the_same_port(renewed: tuple[Any, Any, Any]) -> None:
     certificates, keystore, address = renewed
     proof = Proof.of(keystore.load())
     with JournalClient(address, 10, prove=lambda: proof) as client:
@@ -522,31 +520,26 @@ def test_a_new_certificate_is_shown_at_the_same_port(renewed: tuple[Any, Any, An
         before = shown(address, proof)
         assert before == shown(address, proof) is not None
         certificates.folder("node")
-        deadline = time.monotonic() + 20
-        while shown(address, proof) in (before, None):
-            assert time.monotonic() < deadline, "it still shows the old one"
-            time.sleep(0.05)
-        while True:  # a reader makes its call again, as after a restart
-            with contextlib.suppress(UnavailableError):
-                assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
-                return
-            assert time.monotonic() < deadline
+        wait_for(
+            lambda: shown(address, proof) not in (before, None),
+            "it still shows the old one",
+            seconds=20,
+        )
+        # a reader makes its call again, as after a restart
+        assert retry(lambda: bodies(client.read(WEB, 0, EVENTS)), UnavailableError) == EVENTS
 
 
-def test_a_certificate_that_is_of_no_use_does_not_take_the_place_of_a_good_one(
+def test_invalid_new_certificate_does_not_replace_the_good_one(
     renewed: tuple[Any, Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, keystore, address = renewed
     proof = Proof.of(keystore.load())
     Keystore(keystore.folder, "node").certificate.write_bytes(b"no certificate")
-    deadline = time.monotonic() + 10
-    while "serves with the certificate before" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: "serves with the previous certificate" in caplog.text, seconds=10)
     with JournalClient(address, 10, prove=lambda: proof) as client:
         assert bodies(client.read(WEB, 0, EVENTS)) == EVENTS
 
 
 def test_claims_name_nothing_that_is_not_checked() -> None:
-    """Whoever adds one says here that ``tokens.require`` looks at it."""
+    """A new claim is added here together with its check in ``tokens.require``."""
     assert Claims.__struct_fields__ == ("cluster", "journal", "start", "end", "until")

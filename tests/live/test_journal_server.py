@@ -1,6 +1,6 @@
 """Journals over real Flight sockets and under SIGKILL.
 
-Protects I1 and I2 (what was acknowledged survives the process), I24 (nothing above ``safe`` leaves
+Protects I1 and I2 (acknowledged events survive the process), I24 (nothing above ``safe`` leaves
 it), I16 on the wire, and that a reader gets its whole range or an error of the right kind.
 """
 
@@ -32,7 +32,7 @@ from flumeng.journal.log.errors import (
     NotServedError,
 )
 from flumeng.journal.log.journal import Journal
-from flumeng.journal.log.past import Note
+from flumeng.journal.log.progress_history import ProgressSample
 from flumeng.journal.log.repair import repair
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.server import JournalServer
@@ -91,7 +91,9 @@ def seqs(batches: Iterator[pa.RecordBatch]) -> list[int]:
     return found
 
 
-def test_positions_of_all_journals_in_one_call(journal: Journal, client: JournalClient) -> None:
+def test_positions_of_all_journals_come_in_one_call(
+    journal: Journal, client: JournalClient
+) -> None:
     assert client.positions() == {ID: Position(1, 0, FRAMES * ROWS, closed=False)}
     journal.trim(20_000)
     journal.close_for_appends()
@@ -99,7 +101,7 @@ def test_positions_of_all_journals_in_one_call(journal: Journal, client: Journal
     assert journal.floor > 0
 
 
-def test_a_range_comes_whole_and_in_order(client: JournalClient) -> None:
+def test_range_is_read_completely_and_in_order(client: JournalClient) -> None:
     for start, end in [(0, FRAMES * ROWS), (499, 501), (12_345, 23_456), (7, 7)]:
         assert seqs(client.read(ID, start, end)) == list(range(start, end))
 
@@ -113,7 +115,7 @@ def test_i24_nothing_above_safe_leaves_the_process(journal: Journal, client: Jou
     assert seqs(client.read(ID, end, end + 1)) == [end]
 
 
-def test_errors_can_be_told_apart(journal: Journal, client: JournalClient) -> None:
+def test_errors_have_distinct_types(journal: Journal, client: JournalClient) -> None:
     journal.trim(20_000)
     for error, name, start, end in [
         (NotServedError, "web.n9.0.ffffffff", 0, 1),
@@ -142,14 +144,16 @@ def test_errors_can_be_told_apart(journal: Journal, client: JournalClient) -> No
         b"\xff\xfe",
     ],
 )
-def test_a_malformed_ticket_is_refused_in_words(server: JournalServer, ticket: bytes) -> None:
+def test_malformed_ticket_is_refused_with_a_message(server: JournalServer, ticket: bytes) -> None:
     with flight.FlightClient(f"grpc://{server.address}") as raw:
         with pytest.raises(flight.FlightError, match="ticket") as refused:
             raw.do_get(flight.Ticket(ticket)).read_all()
         assert json.loads(refused.value.extra_info)["kind"] == "bad-request"
 
 
-def test_damage_on_disk_reaches_the_reader_as_damage(tmp_path: Path, client: JournalClient) -> None:
+def test_damage_on_disk_is_reported_to_the_reader_as_damage(
+    tmp_path: Path, client: JournalClient
+) -> None:
     oldest = min((tmp_path / ID).glob("*.segment"))
     content = bytearray(oldest.read_bytes())
     content[-200] ^= 1
@@ -159,7 +163,7 @@ def test_damage_on_disk_reaches_the_reader_as_damage(tmp_path: Path, client: Jou
 
 
 class Lying(flight.FlightServerBase):  # type: ignore[misc]
-    """Sends the frames it is given, whatever was asked for."""
+    """Sends the given frames for any request."""
 
     def __init__(self, frames: list[bytes]) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -187,7 +191,7 @@ def flip(frame: bytes) -> bytes:
     ],
     ids=["end", "begin", "middle", "all", "bit", "cut", "empty"],
 )
-def test_i16_what_the_wire_drops_or_bends_is_noticed(
+def test_i16_dropped_or_altered_frames_on_the_wire_are_detected(
     journal: Journal, tamper: Callable[[list[bytes]], list[bytes]], error: type[Exception]
 ) -> None:
     frames = [frame.to_pybytes() for window in journal.read_frames(0, 4 * ROWS) for frame in window]
@@ -201,7 +205,7 @@ def test_i16_what_the_wire_drops_or_bends_is_noticed(
         assert len(seqs(client.read(ID, 0, 4 * ROWS))) == 4 * ROWS
 
 
-def test_a_reader_slower_than_the_time_limit_still_gets_everything(large: Journal) -> None:
+def test_reader_slower_than_the_time_limit_still_gets_everything(large: Journal) -> None:
     """The limit is for a server that does not answer, not for the work done between batches."""
     server = JournalServer("127.0.0.1", journals=lambda: {"large": large})
     limit_seconds = 2.0
@@ -216,7 +220,7 @@ def test_a_reader_slower_than_the_time_limit_still_gets_everything(large: Journa
     assert server.stop()
 
 
-def test_a_server_that_is_gone_or_mute_is_unavailable() -> None:
+def test_missing_or_silent_server_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         with JournalClient(address, timeout_seconds=0.5) as client:
@@ -230,13 +234,13 @@ def test_a_server_that_is_gone_or_mute_is_unavailable() -> None:
         client.positions()
 
 
-def test_a_port_in_use_is_said_in_one_sentence(server: JournalServer) -> None:
+def test_port_in_use_is_reported_in_one_sentence(server: JournalServer) -> None:
     host, port = server.address.rsplit(":", 1)
     with pytest.raises(UserError, match="cannot listen"):
         JournalServer(host, int(port), journals=dict)
 
 
-def test_a_reader_that_stops_reading_does_not_hold_up_the_stop(large: Journal) -> None:
+def test_reader_that_stops_reading_does_not_delay_the_stop(large: Journal) -> None:
     server = JournalServer("127.0.0.1", journals=lambda: {"large": large})
     client = JournalClient(server.address)
     reader = client.read("large", 0, large.safe)
@@ -283,7 +287,7 @@ WORKER = textwrap.dedent("""
 
 
 class Worker:
-    """A process that appends for ever, says what is durable, and serves it."""
+    """A process that appends for ever, prints the durable seq and serves the journal."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -303,7 +307,7 @@ class Worker:
         return self.process.stdout.readline().decode().strip()
 
     def run_for(self, groups: int) -> int:
-        """Returns the last seq said to be durable."""
+        """The last seq that was printed as durable."""
         return [int(self._line()) for _ in range(groups)][-1]
 
     def resident_mb(self) -> float:
@@ -311,7 +315,7 @@ class Worker:
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
     def kill(self) -> int:
-        """SIGKILL; returns the last seq said to be durable before."""
+        """Kill with SIGKILL; returns the last seq that was printed as durable."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
         assert self.process.stdout is not None
@@ -320,7 +324,7 @@ class Worker:
         return int(whole[-1]) if whole else 0
 
 
-def test_i1_what_was_durable_survives_sigkill_and_positions_never_go_back(tmp_path: Path) -> None:
+def test_i1_durable_events_survive_sigkill_and_positions_never_decrease(tmp_path: Path) -> None:
     Journal.create(tmp_path, ID).close()
     seen = 0
     for round_ in range(5):
@@ -341,7 +345,7 @@ def test_i1_what_was_durable_survives_sigkill_and_positions_never_go_back(tmp_pa
     journal.close()
 
 
-def test_a_read_that_is_cut_off_by_sigkill_is_an_error_not_a_short_answer(tmp_path: Path) -> None:
+def test_read_interrupted_by_sigkill_is_an_error_and_not_a_short_answer(tmp_path: Path) -> None:
     Journal.create(tmp_path, ID).close()
     worker = Worker(tmp_path / ID)
     end = worker.run_for(200)
@@ -355,7 +359,7 @@ def test_a_read_that_is_cut_off_by_sigkill_is_an_error_not_a_short_answer(tmp_pa
             raise UnavailableError
 
 
-def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
+def test_journal_part_of_a_worker_stays_small_in_memory(tmp_path: Path) -> None:
     """The ingest worker's budget is 120 MB in all; pandas alone would take 50 of them."""
     Journal.create(tmp_path, ID).close()
     worker = Worker(tmp_path / ID)
@@ -368,7 +372,7 @@ def test_the_journal_s_side_of_a_worker_stays_small(tmp_path: Path) -> None:
         worker.kill()
 
 
-def test_to_tell_an_event_s_age_loads_no_library(tmp_path: Path) -> None:
+def test_age_of_an_event_is_computed_without_loading_a_library(tmp_path: Path) -> None:
     """Loading pandas holds up a worker for a second, in which the kernel drops datagrams."""
     journal = Journal.create(tmp_path, ID)
     journal.append(numbered_events(0, 3))
@@ -386,11 +390,11 @@ def test_to_tell_an_event_s_age_loads_no_library(tmp_path: Path) -> None:
     assert done.stdout == "True False False\n"
 
 
-def test_accounts_say_how_far_it_was_a_minute_ago(journal: Journal) -> None:
+def test_accounts_include_the_position_of_a_minute_ago(journal: Journal) -> None:
     server = JournalServer(
         "127.0.0.1",
         journals=lambda: {ID: journal},
-        minute_ago=lambda name: Note(0.0, 3, 10) if name == ID else None,
+        minute_ago=lambda name: ProgressSample(0.0, 3, 10) if name == ID else None,
     )
     try:
         with JournalClient(server.address) as client:
@@ -400,7 +404,7 @@ def test_accounts_say_how_far_it_was_a_minute_ago(journal: Journal) -> None:
     assert (account.acked_minute_ago, account.unacked_minute_ago) == (3, 7)
 
 
-def test_accounts_say_what_is_kept_and_for_how_long_it_waits(
+def test_accounts_show_the_kept_events_and_the_age_of_the_oldest(
     journal: Journal, client: JournalClient
 ) -> None:
     """The events' receive times are their numbers, in microseconds."""
@@ -418,8 +422,9 @@ def segments_of(journal: Journal) -> list[Path]:
     return sorted(journal._directory.glob("*.segment"))
 
 
-def test_nobody_reads_past_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
-    """The reader gets what is whole before it; then a DataLossError that says what to do."""
+def test_reader_does_not_pass_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
+    """The reader gets the whole events before it; then a DataLossError that names the repair
+    command."""
     journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
     for first in range(0, FRAMES * ROWS, ROWS):
         journal.append(numbered_events(first, ROWS, body_bytes=200))
@@ -443,7 +448,7 @@ def test_nobody_reads_past_a_loss_before_it_is_accepted(tmp_path: Path) -> None:
         assert seqs(reader.read(ID, 0, FRAMES * ROWS)) == kept
 
 
-def test_all_that_is_whole_before_damage_reaches_the_reader(tmp_path: Path) -> None:
+def test_intact_events_before_damage_reach_the_reader(tmp_path: Path) -> None:
     """Also within the window that was read together with it, and in small frames that are gathered:
     a flipped bit in a header and in events, and a file that ends early, like a bad sector."""
     journal = Journal.create(tmp_path, ID)
@@ -466,10 +471,10 @@ def test_all_that_is_whole_before_damage_reaches_the_reader(tmp_path: Path) -> N
         assert reader.positions()[ID].held == 0
 
 
-def test_a_damaged_header_hides_nothing_before_it_in_a_segment_of_an_earlier_process(
+def test_damaged_header_hides_no_event_before_it_in_an_older_segment(
     tmp_path: Path,
 ) -> None:
-    """Where to begin in such a segment is found by walking over its headers."""
+    """A reader finds its start in the segment of an earlier process by walking over its headers."""
     journal = Journal.create(tmp_path, ID, segment_bytes=100_000)
     for first in range(0, 800, 4):
         journal.append(numbered_events(first, 4, body_bytes=200))

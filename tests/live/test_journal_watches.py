@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from flumeng.journal.serving.server import JournalServer
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
 ID = "web.n1.0.0a1b2c3d"
 OTHER = "web.n1.0.0a1b2c3e"
 QUICK = WatchRequest((ID,), heartbeat_seconds=0.2, seconds=30)
-PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def watching(address: str, request: WatchRequest = QUICK) -> AsyncIterator
 
 
 async def heard(answers: Any) -> WatchAnswer:
-    """The next answer that says something."""
+    """The next answer that is not empty."""
     async for answer in answers:
         if answer.positions or answer.not_served:
             assert isinstance(answer, WatchAnswer)
@@ -64,19 +64,12 @@ async def heard(answers: Any) -> WatchAnswer:
     raise AssertionError("the watch has ended")
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.02)
-
-
 def grpc_threads() -> int:
     tasks = Path("/proc/self/task").iterdir()
     return sum(1 for task in tasks if (task / "comm").read_text().startswith("grpcpp_sync"))
 
 
-def test_a_move_reaches_the_reader_at_once(journal: Journal, server: JournalServer) -> None:
+def test_new_position_reaches_the_reader_at_once(journal: Journal, server: JournalServer) -> None:
     async def run() -> list[float]:
         delays = []
         async with watching(server.address) as answers:
@@ -92,7 +85,7 @@ def test_a_move_reaches_the_reader_at_once(journal: Journal, server: JournalServ
     assert sorted(asyncio.run(run()))[5] < 0.1
 
 
-def test_readers_beyond_the_bound_are_answered_once_and_cost_no_thread(
+def test_watches_beyond_the_limit_get_one_answer_and_cost_no_thread(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "WATCHES_AT_ONCE", 3)
@@ -116,17 +109,17 @@ def test_readers_beyond_the_bound_are_answered_once_and_cost_no_thread(
     assert server.stop()
 
 
-def test_a_reader_that_leaves_gives_its_place_back(journal: Journal, server: JournalServer) -> None:
+def test_reader_that_leaves_frees_its_watch(journal: Journal, server: JournalServer) -> None:
     async def run() -> None:
         for _ in range(10):
             async with watching(server.address) as answers:
                 await heard(answers)
-        await until(lambda: not len(journal.listeners))
+        await async_wait_for(lambda: not len(journal.listeners))
 
     asyncio.run(run())
 
 
-def test_a_server_that_stops_ends_its_watches_at_once(journal: Journal) -> None:
+def test_server_that_stops_ends_its_watches_at_once(journal: Journal) -> None:
     server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
 
     async def run() -> None:
@@ -139,7 +132,7 @@ def test_a_server_that_stops_ends_its_watches_at_once(journal: Journal) -> None:
     asyncio.run(run())
 
 
-def test_a_server_that_is_mute_or_gone_is_unavailable_in_time(
+def test_silent_or_missing_server_is_unavailable_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch_client, "GRACE_SECONDS", 0.5)
@@ -158,7 +151,7 @@ def test_a_server_that_is_mute_or_gone_is_unavailable_in_time(
 
 
 class OlderServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Knows positions and no watches."""
+    """A server without watches, as older versions are."""
 
     def do_action(self, _context: Any, action: Any) -> Any:
         if action.type != "positions":
@@ -169,7 +162,7 @@ class OlderServer(flight.FlightServerBase):  # type: ignore[misc]
         return iter([flight.Result(told % ID.encode())])
 
 
-def test_a_server_of_a_version_without_watches_is_asked_for_its_positions() -> None:
+def test_server_without_watches_is_polled_for_positions() -> None:
     async def run(address: str) -> list[WatchAnswer]:
         async with watching(address, WatchRequest((ID, OTHER))) as answers:
             return [answer async for answer in answers]
@@ -179,7 +172,7 @@ def test_a_server_of_a_version_without_watches_is_asked_for_its_positions() -> N
     assert (answer.positions[ID].safe, answer.not_served) == (7, (OTHER,))
 
 
-def test_reads_beyond_the_bound_are_refused_as_unavailable(
+def test_reads_beyond_the_limit_are_refused_as_unavailable(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "READS_AT_ONCE", 2)
@@ -187,7 +180,7 @@ def test_reads_beyond_the_bound_are_refused_as_unavailable(
     entered, leave = threading.Semaphore(0), threading.Event()
 
     class Slow:
-        """Serves the journal, each read when it is let go."""
+        """Serves the journal; each read waits for its release."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(journal, name)
@@ -218,7 +211,7 @@ def test_reads_beyond_the_bound_are_refused_as_unavailable(
     assert server.stop()
 
 
-def test_calls_that_do_not_move_do_not_keep_the_others_out(
+def test_hanging_reads_do_not_keep_others_out(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They cannot be ended, when a reader is frozen or a disk hangs."""
@@ -228,7 +221,7 @@ def test_calls_that_do_not_move_do_not_keep_the_others_out(
     entered, leave = threading.Semaphore(0), threading.Event()
 
     class Hanging:
-        """Serves the journal, and lets the first read hang."""
+        """Serves the journal; the first read hangs."""
 
         reads = 0
 

@@ -1,4 +1,4 @@
-"""Whatever arrives over Flight, at the server or at the client: an error of the right kind, never
+"""Any bytes over Flight, at the server or at the client, give an error of the right kind, never
 wrong data, never much memory.
 
 Protects I16 and I22 on the wire. ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
@@ -131,7 +131,7 @@ def test_any_watch_is_refused_as_a_bad_request(raw: flight.FlightClient, body: b
     assert kind_of(refused.value) == "bad-request"
 
 
-def test_what_the_server_has_no_use_for_is_refused(raw: flight.FlightClient) -> None:
+def test_unsupported_flight_calls_are_refused(raw: flight.FlightClient) -> None:
     table = pa.table({"x": [1]})
     with pytest.raises(flight.FlightServerError, match="do_get and do_action only"):
         list(raw.list_flights())
@@ -163,7 +163,7 @@ def test_i22_large_tickets_and_bodies_leave_no_memory_behind(
 
 
 class Liar(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers what it is told to."""
+    """Answers every request with the bytes of ``answer``."""
 
     def __init__(self) -> None:
         self.answer: Any = b""
@@ -211,7 +211,7 @@ def test_any_answer_to_an_action_is_understood_or_an_error(
 
 @fuzzing
 @given(info=st.binary(min_size=1, max_size=50) | json_values.map(lambda v: json.dumps(v).encode()))
-def test_any_refusal_is_an_error_of_ours(liar: Liar, client: JournalClient, info: bytes) -> None:
+def test_any_refusal_is_a_flumeng_error(liar: Liar, client: JournalClient, info: bytes) -> None:
     liar.batch, liar.answer = None, info
     with pytest.raises(FlumengError):
         list(client.read(ID, 0, EVENTS))
@@ -225,14 +225,14 @@ bounds = st.integers(-(2**31), 2**31 - 1) | st.integers(0, 60_000)
     damage=st.lists(st.tuples(st.integers(1, EVENTS // 50 - 1), bounds), max_size=3),
     flips=st.lists(st.integers(0, 2**18), max_size=2),
 )
-def test_i16_frames_with_any_bounds_or_flipped_bits_are_the_right_ones_or_refused(
+def test_i16_frames_with_wrong_bounds_or_flipped_bits_are_refused_or_right(
     liar: Liar,
     client: JournalClient,
     journal: Journal,
     damage: list[tuple[int, int]],
     flips: list[int],
 ) -> None:
-    """The frames have checksums, what Arrow says of where they begin has none."""
+    """The frames have checksums; their bounds in Arrow have none."""
     frames = frames_of(journal)
     data = np.frombuffer(b"".join(frames), np.uint8).copy()
     ends = np.cumsum([0, *map(len, frames)]).astype(np.int32)
@@ -251,7 +251,7 @@ def test_i16_frames_with_any_bounds_or_flipped_bits_are_the_right_ones_or_refuse
     assert table.combine_chunks() == pa.Table.from_batches(journal.read(0, EVENTS)).combine_chunks()
 
 
-def test_i16_a_frame_with_right_checksums_whose_events_make_no_sense_is_refused(
+def test_i16_frame_with_valid_checksums_and_invalid_events_is_refused(
     liar: Liar, client: JournalClient, frames: list[bytes]
 ) -> None:
     """More such frames are tried in `tests/props/test_journal_hostile.py`."""
@@ -269,7 +269,7 @@ def test_i16_a_frame_with_right_checksums_whose_events_make_no_sense_is_refused(
     [pa.array([1, 2]), pa.array(["x"]), pa.array([[b"x"]]), pa.array([None], pa.binary())],
     ids=str,
 )
-def test_columns_that_are_no_frames_are_refused(
+def test_columns_that_are_not_frames_are_refused(
     liar: Liar, client: JournalClient, column: pa.Array
 ) -> None:
     liar.batch = pa.RecordBatch.from_arrays([column], ["frame"])
@@ -282,7 +282,7 @@ DATA_HEADER, DATA_BODY = 2, 1000
 
 
 def _message(fields: dict[int, bytes]) -> bytes:
-    """As protobuf has it: fields of bytes by their numbers."""
+    """A protobuf message of bytes fields by their numbers."""
     return b"".join(
         _varint(number << 3 | 2) + _varint(len(content)) + content
         for number, content in fields.items()
@@ -314,8 +314,8 @@ BATCH_HEADER = BATCH.to_pybytes()[8 : 8 + int.from_bytes(BATCH.to_pybytes()[4:8]
     ],
     ids=lambda answer: b" ".join(answer).hex()[:20],
 )
-def test_what_is_no_answer_of_flights_is_an_error_of_ours(answer: list[bytes]) -> None:
-    """A server of something else, or one that was changed on the way."""
+def test_answer_that_is_not_flight_is_a_flumeng_error(answer: list[bytes]) -> None:
+    """A server of something else, or an answer that was changed on the way."""
 
     class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, _details: Any) -> grpc.RpcMethodHandler:

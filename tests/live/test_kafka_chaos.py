@@ -1,4 +1,5 @@
-"""The promise for Kafka: whatever is killed, each message is in files and in Delta exactly once.
+"""The promise for Kafka: whichever process is killed, each message is in files and in Delta exactly
+once.
 
 Numbered messages in 24 partitions, while the broker, collectors, discovery, nodes, masters and
 ZooKeeper are killed at random moments; partitions are added, and a topic is recreated.
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from flumeng.connectors.kafka import names
+from flumeng.connectors.kafka import partition_names
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
@@ -36,16 +36,17 @@ from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UnavailableError
 from tests.live.chaos import Cluster, TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.own_server import need_own
+from tests.testkit.cluster import acks_of
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.waiting import wait_for, wait_while_changing
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
 
 EVENTS = int(os.environ.get("FLUMENG_KAFKA_EVENTS", "60000"))
 PARTITIONS, MORE_PARTITIONS = 24, 30
 AFTERWARDS = 6_000
-"""So many messages come when all partitions are there."""
+"""The number of messages that are sent when all partitions are there."""
 AGAIN = 1_000
-"""So many messages of a topic before it is recreated, and after."""
+"""The number of messages of a topic before it is recreated, and after."""
 SECONDS = 20.0
 FLOW = "chaos"
 FLOW_TEXT = """
@@ -104,33 +105,28 @@ class Messages(threading.Thread):
 
 
 class Eyes:
-    """What is seen of the flow from outside."""
+    """The state of the flow seen from outside."""
 
     def __init__(self, store: Store, kafka: RealKafka, folder: Path) -> None:
         self._store, self._server, self._folder = store, kafka, folder
 
     def acks(self) -> dict[str, int]:
-        there = self._store.children(paths.cursor(FLOW, CURSOR_MAIN))
-        found = self._store.read_many([paths.ack(FLOW, CURSOR_MAIN, name) for name in there])
-        return {name: ack.value.offset for name, ack in zip(there, found, strict=True) if ack}
+        return acks_of(self._store, FLOW)
 
     def acked(self, topic: str, count: int) -> bool:
         """Whether so many messages of the topic are acked, and no commit is in progress."""
         total = sum(end for name, end in self.acks().items() if name.startswith(f"{topic}."))
         return total >= count and not self._store.children(paths.commits(FLOW))
 
-    def wait(self, topic: str, count: int, seconds: float = 180.0) -> None:
-        """For as long as acks move within ``seconds``; ZooKeeper may be away meanwhile."""
-        moved, before = time.monotonic(), dict[str, int]()
-        while True:
-            with suppress(UnavailableError):
-                if self.acked(topic, count):
-                    return
-                acks = self.acks()
-                if acks != before:
-                    moved, before = time.monotonic(), acks
-            assert time.monotonic() < moved + seconds, f"{count} of {topic}, and acks {before}"
-            time.sleep(0.2)
+    def wait(self, topic: str, count: int) -> None:
+        """Wait as long as acks move; ZooKeeper may be away meanwhile."""
+        wait_while_changing(
+            lambda: self.acked(topic, count),
+            self.acks,
+            f"instead of {count} of {topic}",
+            pause_seconds=0.2,
+            ignoring=UnavailableError,
+        )
 
     def files(self) -> pa.Table:
         return ds.dataset(self._folder / "files", format="parquet").to_table(columns=COLUMNS)
@@ -183,20 +179,20 @@ def test_each_message_is_in_files_and_in_delta_once(
     assert not messages.is_alive(), "the producer could not hand everything over"
     Messages(kafka, "orders", range(EVENTS, EVENTS + AFTERWARDS), 0.0).run()
     eyes.wait("orders", EVENTS + AFTERWARDS)
-    wait_until(lambda: numbers_of(eyes.files(), "again").size == 2 * AGAIN)
+    wait_for(lambda: numbers_of(eyes.files(), "again").size == 2 * AGAIN)
     check(eyes)
 
     run(two_nodes, "flow", "pause", FLOW)
     acks = eyes.acks()
     places = ",".join(
         f"{partition.label}={acks[name]}"
-        for name, partition in ((name, names.parse(name)) for name in registered(store))
+        for name, partition in ((name, partition_names.parse(name)) for name in registered(store))
     )
     run(two_nodes, "flow", "reset", FLOW, "--to", places, "--yes")
     assert eyes.acks() == acks
     run(two_nodes, "flow", "resume", FLOW)
     Messages(kafka, "again", range(2 * AGAIN, 3 * AGAIN), 0.0).run()
-    wait_until(lambda: numbers_of(eyes.files(), "again").size >= 3 * AGAIN)
+    wait_for(lambda: numbers_of(eyes.files(), "again").size >= 3 * AGAIN)
     check(eyes, again=3 * AGAIN)
     assert not list((tmp_path / "files").glob(".*/**/*.parquet")), "staging was left behind"
     store.close()
@@ -205,7 +201,7 @@ def test_each_message_is_in_files_and_in_delta_once(
 def kill_anything(
     cluster: TwoNodes, kafka: RealKafka, chance: random.Random, seconds: float
 ) -> None:
-    """Each kind of process once, or again and again for so many seconds."""
+    """Kill each kind of process once, or repeatedly for so many seconds."""
 
     def restart(name: str) -> None:
         cluster.tops[name].kill()
@@ -248,7 +244,7 @@ def registered(store: Store) -> list[str]:
 
 
 def run(cluster: Cluster, *words: str) -> str:
-    """A command of flumeng's, which has to succeed."""
+    """Run a command of flumeng's, which has to succeed."""
     command = [str(Path(sys.executable).parent / "flumeng"), *words]
     done = subprocess.run(
         command,
@@ -273,10 +269,3 @@ def offsets_of(table: pa.Table) -> dict[str, np.ndarray]:
     grouped = table.group_by("journal").aggregate([("seq", "list")]).to_pydict()
     pairs = zip(grouped["journal"], grouped["seq_list"], strict=True)
     return {name: np.sort(np.array(seqs)) for name, seqs in pairs}
-
-
-def wait_until(ask: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.5)

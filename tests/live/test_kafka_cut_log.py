@@ -18,7 +18,7 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.agent.collector.ranges import BatchSize
 from flumeng.config import parse_flow
 from flumeng.connectors.api.sink import Written
-from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka import admin, partition_names
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.input import KafkaInput
 from flumeng.connectors.kafka.positions import source_of
@@ -67,7 +67,7 @@ class CutLog:
         self.server.start()
 
     def cut(self) -> None:
-        """Back to what was kept; the broker does not know of more."""
+        """Restore the broker's log to the copy; the broker has forgotten later records."""
         self.server.kill()
         data = self._folder / "data"
         shutil.rmtree(data / f"{TOPIC}-0")
@@ -102,7 +102,7 @@ class Collector:
         assert source is not None
         asked = admin.shared(Access.of(source))
         self.address = asked.topic_id(asked.topics([TOPIC])[TOPIC])
-        self.partition = names.name_of(TOPIC, 0, self.address)
+        self.partition = partition_names.name_of(TOPIC, 0, self.address)
         found = records.Partitions(partitions={self.partition: records.Partition()})
         self.store.write(paths.partitions("web"), found, ANY)
         inputs = Inputs({"kafka": KafkaInput()})
@@ -132,7 +132,7 @@ class Collector:
         )
 
     def turn(self, task: ClaimedTask) -> None:
-        if task.may_start and task.look(eager=True).due_seconds is not None:
+        if task.may_start and task.backlog(eager=True).due_seconds is not None:
             batch = task.start()
             if batch is not None:
                 self._write(batch)
@@ -147,7 +147,7 @@ class Collector:
             self.turn(task)
 
     def _write(self, batch: Batch) -> None:
-        self.gaps += [(gap.told.start, gap.told.end) for gap in batch.gaps]
+        self.gaps += [(gap.reported.start, gap.reported.end) for gap in batch.gaps]
         for piece in () if batch.gaps else batch.ranges:
             for events in self.reader.read(piece, batch.addresses[piece.partition]):
                 self.read += [body.decode() for body in events["body"].to_pylist()]
@@ -158,7 +158,8 @@ def numbered(word: str, count: int) -> list[str]:
 
 
 def read_and_cut(log: CutLog, collector: Collector) -> None:
-    """60 messages are acked, the last 20 are lost, and 60 others come behind the first 40."""
+    """60 messages are acked, the last 20 are lost, and 60 others are appended behind the first
+    40."""
     log.produce(*numbered("kept", 40))
     log.keep()
     log.produce(*numbered("lost", 20))
@@ -171,7 +172,7 @@ def read_and_cut(log: CutLog, collector: Collector) -> None:
     assert collector.read == numbered("kept", 40) + numbered("lost", 20)
 
 
-def test_messages_at_offsets_that_were_acked_are_a_gap_where_the_flow_goes_on(
+def test_cut_log_is_read_on_with_a_gap_under_on_gone_earliest(
     log: CutLog,
 ) -> None:
     try:
@@ -192,7 +193,7 @@ def test_messages_at_offsets_that_were_acked_are_a_gap_where_the_flow_goes_on(
         log.server.kill()
 
 
-def test_partition_whose_log_was_cut_stands_still_until_an_operator_says_from_where(
+def test_partition_with_a_cut_log_waits_for_the_operators_reset(
     log: CutLog,
 ) -> None:
     try:
@@ -204,7 +205,7 @@ def test_partition_whose_log_was_cut_stands_still_until_an_operator_says_from_wh
             "the log of orders.0 was cut at offset 40, and 60 is acked: another leader of Kafka "
             "has written other messages from 40 to 59, which were not read; to read them: pause "
             "the flow, and `flumeng flow reset --to orders.0=40 --partitions "
-            f"{collector.partition}`; to pass over them: the same with orders.0=60, or say "
+            f"{collector.partition}`; to skip them: the same with orders.0=60, or set "
             "on_gone: earliest"
         )
         assert (len(collector.read), collector.ack.offset) == (60, 60)
@@ -219,7 +220,7 @@ def test_partition_whose_log_was_cut_stands_still_until_an_operator_says_from_wh
         log.server.kill()
 
 
-def test_leader_that_has_all_that_was_acked_is_read_on(log: CutLog) -> None:
+def test_leader_with_all_acked_messages_is_read_on(log: CutLog) -> None:
     try:
         collector = Collector(log, "fail")
         log.produce(*numbered("a", 60))

@@ -21,24 +21,24 @@ from typing import Any
 
 import pytest
 
-from flumeng.connectors.kafka.names import parse
+from flumeng.connectors.kafka.partition_names import parse
 from flumeng.control.commands.acks import accept
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
-from flumeng.control.queries.points import ask_discovery, offsets
+from flumeng.control.queries.offset_lookup import ask_discovery, offsets
 from flumeng.control.snapshot import discovered
 from flumeng.control.zookeeper import ABSENT, Store, Versioned, tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import child_of
 from tests.live.own_server import need_own
-from tests.testkit.daemons import module_of
+from tests.testkit.daemons import module_of, start_logged
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Flow, Partition, Partitions, Plan, PlannedTask
 
-PATIENCE_SECONDS = 180.0
 TASK = "web/discover.0"
 SPEC = """
 flow: web
@@ -59,15 +59,6 @@ def store(hosts: str) -> Iterator[Store]:
 @pytest.fixture
 def topic() -> str:
     return f"t{uuid.uuid4().hex[:8]}"
-
-
-def eventually(ask: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """The first answer that is true."""
-    deadline = time.monotonic() + seconds
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.05)
-    return answer
 
 
 class Process:
@@ -155,7 +146,7 @@ def record(store: Store) -> Partitions:
 
 
 def labels(store: Store) -> list[str]:
-    """The registered partitions to which more may come, as Kafka's users call them."""
+    """The registered open partitions, named as Kafka's users name them."""
     found = record(store).partitions
     return sorted(parse(name).label for name, one in found.items() if one.end is None)
 
@@ -192,93 +183,93 @@ def produce(kafka: RealKafka, topic: str, count: int, partition: int = 0) -> Non
 
 def make_anew(kafka: RealKafka, topic: str) -> None:
     kafka.delete_topic(topic)
-    eventually(lambda: topic not in admin(kafka).list_topics(timeout=10).topics)
+    wait_for(lambda: topic not in admin(kafka).list_topics(timeout=10).topics)
     kafka.create_topic(topic)
 
 
-# -- what comes and goes
+# -- new and deleted topics
 
 
-def test_partitions_and_topics_that_appear_are_registered_and_begin_at_their_beginning(
+def test_new_partitions_and_topics_are_registered_from_their_beginning(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     kafka.create_topic(f"{topic}-a")
     produce(kafka, f"{topic}-a", 7)
     process.configure(of(kafka, f'pattern: "{topic}-.*", start_from: latest'))
-    eventually(lambda: labels(store) == [f"{topic}-a.{n}" for n in range(3)])
+    wait_for(lambda: labels(store) == [f"{topic}-a.{n}" for n in range(3)])
     starts = {parse(name).label: one.start for name, one in record(store).partitions.items()}
     assert starts == {f"{topic}-a.0": 7, f"{topic}-a.1": 0, f"{topic}-a.2": 0}
-    eventually(lambda: (process.state, process.error) == ("running", ""))
+    wait_for(lambda: (process.state, process.error) == ("running", ""))
     grow(kafka, f"{topic}-a", 4)
     kafka.create_topic(f"{topic}-b")
     produce(kafka, f"{topic}-b", 5)
-    eventually(lambda: len(labels(store)) == 7)
+    wait_for(lambda: len(labels(store)) == 7)
     starts = {parse(name).label: one.start for name, one in record(store).partitions.items()}
     assert (starts[f"{topic}-a.3"], starts[f"{topic}-b.0"]) == (0, 0)
 
 
-def test_a_deleted_topic_ends_and_what_is_left_goes_on(
+def test_partitions_of_a_deleted_topic_end_and_others_go_on(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     for name in (f"{topic}-a", f"{topic}-b"):
         kafka.create_topic(name)
     process.configure(of(kafka, f'pattern: "{topic}-.*"'))
-    eventually(lambda: len(labels(store)) == 6)
+    wait_for(lambda: len(labels(store)) == 6)
     (gone,) = (n for n in record(store).partitions if n.startswith(f"{topic}-a.0."))
     store.write(paths.ack("web", CURSOR_MAIN, gone), Ack(epoch=1, offset=4), ABSENT)
     kafka.delete_topic(f"{topic}-a")
-    eventually(lambda: labels(store) == [f"{topic}-b.{n}" for n in range(3)])
+    wait_for(lambda: labels(store) == [f"{topic}-b.{n}" for n in range(3)])
     assert record(store).partitions[gone] == Partition(end=4)
     assert process.state == "running"
 
 
-def test_a_topic_made_anew_waits_for_an_operators_word(
+def test_recreated_topic_waits_for_the_operators_accept(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     kafka.create_topic(topic)
     process.configure(of_topics(kafka, topic))
-    eventually(lambda: len(labels(store)) == 3)
+    wait_for(lambda: len(labels(store)) == 3)
     old = set(record(store).partitions)
     make_anew(kafka, topic)
     produce(kafka, topic, 9)
-    eventually(lambda: "recreated" in process.error)
+    wait_for(lambda: "recreated" in process.error)
     assert process.state == "running"
     assert record(store).partitions.keys() == old
     accept(Operator(store, "t", "", 0.0), "web", dict.fromkeys(record(store).held, "latest"))
-    eventually(lambda: not record(store).partitions.keys() <= old)
-    eventually(lambda: not process.error)
+    wait_for(lambda: not record(store).partitions.keys() <= old)
+    wait_for(lambda: not process.error)
     new = {name: one for name, one in record(store).partitions.items() if name not in old}
     assert sorted(one.start for one in new.values()) == [0, 0, 9]
-    eventually(lambda: {one.end for n, one in record(store).partitions.items() if n in old} == {0})
+    wait_for(lambda: {one.end for n, one in record(store).partitions.items() if n in old} == {0})
 
 
-def test_a_bounded_flow_ends_by_itself(
+def test_bounded_flow_ends_by_itself(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     kafka.create_topic(topic)
     produce(kafka, topic, 9)
     more = f", end_offsets: {{{topic}.0: 6}}, start_offsets: {{{topic}.0: 2}}"
     process.configure(of_topics(kafka, topic, more=more))
-    (name,) = eventually(lambda: list(record(store).partitions))
+    (name,) = wait_for(lambda: list(record(store).partitions))
     assert record(store).partitions[name] == Partition(start=2, end=6)
     store.write(paths.ack("web", CURSOR_MAIN, name), Ack(epoch=1, offset=6), ABSENT)
-    eventually(lambda: store.read(paths.flow("web")).value.state == "stopped")  # type: ignore[union-attr]
+    wait_for(lambda: store.read(paths.flow("web")).value.state == "stopped")  # type: ignore[union-attr]
     assert len(store.children(paths.audits())) == 1
 
 
 # -- troubles
 
 
-def test_a_topic_that_is_not_there_yet_is_said_and_found(
+def test_missing_topic_is_reported_and_found_later(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     process.configure(of_topics(kafka, topic))
-    eventually(lambda: f"Kafka has no topic {topic}" in process.error)
+    wait_for(lambda: f"Kafka has no topic {topic}" in process.error)
     kafka.create_topic(topic)
-    eventually(lambda: len(labels(store)) == 3 and not process.error)
+    wait_for(lambda: len(labels(store)) == 3 and not process.error)
 
 
-def test_a_frozen_broker_is_said_and_waited_for(
+def test_frozen_broker_is_reported_and_waited_for(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     need_own(kafka)
@@ -286,47 +277,47 @@ def test_a_frozen_broker_is_said_and_waited_for(
     kafka.freeze()
     try:
         process.configure(of_topics(kafka, topic))
-        eventually(lambda: process.state == "failed")
+        wait_for(lambda: process.state == "failed")
         assert kafka.address in process.error
     finally:
         kafka.thaw()
-    eventually(lambda: len(labels(store)) == 3 and process.state == "running")
+    wait_for(lambda: len(labels(store)) == 3 and process.state == "running")
     kafka.freeze()
     try:
-        eventually(lambda: process.state == "failed")
+        wait_for(lambda: process.state == "failed")
         assert len(labels(store)) == 3, "nothing ends because nobody answers"
     finally:
         kafka.thaw()
-    eventually(lambda: (process.state, process.error) == ("running", ""))
+    wait_for(lambda: (process.state, process.error) == ("running", ""))
 
 
-def test_a_broker_that_is_away_takes_nothing_with_it(
+def test_broker_outage_removes_no_partition(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     need_own(kafka)
     kafka.create_topic(topic)
     process.configure(of_topics(kafka, topic))
-    eventually(lambda: len(labels(store)) == 3)
+    wait_for(lambda: len(labels(store)) == 3)
     kafka.kill()
-    eventually(lambda: process.state == "failed")
+    wait_for(lambda: process.state == "failed")
     kafka.start()
-    eventually(lambda: process.state == "running")
+    wait_for(lambda: process.state == "running")
     assert len(labels(store)) == 3
 
 
-def test_an_owner_that_was_frozen_writes_no_more(
+def test_owner_resumed_after_its_epoch_writes_no_more(
     kafka: RealKafka, store: Store, process: Process, processes: Callable[[], Process], topic: str
 ) -> None:
     kafka.create_topic(f"{topic}-a")
     process.configure(of_topics(kafka, f"{topic}-a"))
-    eventually(lambda: len(labels(store)) == 3)
+    wait_for(lambda: len(labels(store)) == 3)
     process.send_signal(signal.SIGSTOP)
     second = processes()
     kafka.create_topic(f"{topic}-b")
     second.configure(of_topics(kafka, f"{topic}-b"), epoch=2)
-    eventually(lambda: labels(store) == [f"{topic}-b.{n}" for n in range(3)])
+    wait_for(lambda: labels(store) == [f"{topic}-b.{n}" for n in range(3)])
     process.send_signal(signal.SIGCONT)
-    eventually(lambda: process.state == "stopped")
+    wait_for(lambda: process.state == "stopped")
     assert process.said[TASK]["epoch_seen"] == 2
     assert record(store).epoch == 2
     assert labels(store) == [f"{topic}-b.{n}" for n in range(3)]
@@ -349,9 +340,9 @@ class Nodes:
         return self._start("node", *given)
 
     def _start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self._folder / f"{what}.log").open("ab") as log:
-            command = [sys.executable, "-m", module_of(what), *arguments]
-            return subprocess.Popen(command, stdout=log, stderr=log)
+        return start_logged(
+            self._folder / f"{what}.log", sys.executable, "-m", module_of(what), *arguments
+        )
 
     def discovery(self, node: str) -> int | None:
         return child_of(self.nodes[node].pid, "flumeng.agent.discovery")
@@ -380,7 +371,7 @@ def address_of(store: Store, node: str) -> str:
     return live.value.discovery if live else ""
 
 
-def test_killed_processes_and_lost_nodes_are_made_up_for(
+def test_killed_processes_and_lost_nodes_are_replaced(
     kafka: RealKafka, store: Store, nodes: Nodes, topic: str
 ) -> None:
     kafka.create_topic(f"{topic}-a")
@@ -390,26 +381,26 @@ def test_killed_processes_and_lost_nodes_are_made_up_for(
     assert found is not None
     suspended = Flow(revision=found.value.revision, state="suspended")
     store.write(paths.flow("web"), suspended, found.version)
-    eventually(lambda: len(labels(store)) == 3)
+    wait_for(lambda: len(labels(store)) == 3)
     first = planned(store)
     assert first is not None
     owner = first.node or ""
-    pid = eventually(lambda: nodes.discovery(owner))
+    pid = wait_for(lambda: nodes.discovery(owner))
     os.kill(pid, signal.SIGKILL)
     kafka.create_topic(f"{topic}-b")
     produce(kafka, f"{topic}-b", 4)
-    eventually(lambda: len(labels(store)) == 6)
+    wait_for(lambda: len(labels(store)) == 6)
     assert nodes.discovery(owner) not in (None, pid)
     assert (planned(store) or first).epoch == first.epoch
     nodes.nodes[owner].kill()
-    eventually(lambda: (planned(store) or first).epoch > first.epoch)
+    wait_for(lambda: (planned(store) or first).epoch > first.epoch)
     now = planned(store)
     assert now is not None
     assert now.node not in (None, owner)
     kafka.create_topic(f"{topic}-c")
-    eventually(lambda: len(labels(store)) == 9)
+    wait_for(lambda: len(labels(store)) == 9)
     assert record(store).epoch == now.epoch
-    eventually(lambda: address_of(store, now.node or ""))
+    wait_for(lambda: address_of(store, now.node or ""))
     rows = acks_of(store, positions(store, ask_worker))
     ends = {parse(row.partition).label: (row.end, row.lag) for row in rows}
     assert ends[f"{topic}-b.0"] == (4, 4)
@@ -425,7 +416,7 @@ def test_killed_processes_and_lost_nodes_are_made_up_for(
 # -- many: last, since brokers with many partitions come back slowly
 
 
-def test_a_thousand_partitions_are_found_and_told_of_quickly(
+def test_a_thousand_partitions_are_found_and_reported_quickly(
     kafka: RealKafka, store: Store, process: Process, topic: str
 ) -> None:
     from confluent_kafka.cimpl import NewTopic  # noqa: PLC0415  an extra
@@ -433,8 +424,8 @@ def test_a_thousand_partitions_are_found_and_told_of_quickly(
     client = admin(kafka)
     client.create_topics([NewTopic(topic, 1000, 1)])[topic].result(60)
     process.configure(of_topics(kafka, topic))
-    eventually(lambda: len(labels(store)) == 1000)
+    wait_for(lambda: len(labels(store)) == 1000)
     version = store.read(paths.partitions("web")).version  # type: ignore[union-attr]
     time.sleep(2)
     assert store.read(paths.partitions("web")).version == version, "nothing has changed"  # type: ignore[union-attr]
-    eventually(lambda: len(ask_worker(process.address)) == 1000)
+    wait_for(lambda: len(ask_worker(process.address)) == 1000)

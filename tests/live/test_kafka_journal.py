@@ -17,13 +17,14 @@ import pytest
 
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.kafka import admin, names
+from flumeng.connectors.kafka import admin, partition_names
 from flumeng.connectors.kafka.reader import KafkaReader
 from flumeng.events.schema import READ_SCHEMA
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone
 from tests.live.own_server import need_own
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.waiting import wait_for
 
 LINES = 20_000
 
@@ -70,7 +71,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%08d" % number for number in range(count)]
 
 
-def test_an_event_is_a_message(kafka: RealKafka, topic: str, worker: WorkerProcess) -> None:
+def test_event_becomes_a_message(kafka: RealKafka, topic: str, worker: WorkerProcess) -> None:
     worker.run(in_kafka(kafka, topic, listening("http")))
     before = time.time()
     assert post(worker, b"one\ntwo\n") == 200
@@ -85,7 +86,7 @@ def test_an_event_is_a_message(kafka: RealKafka, topic: str, worker: WorkerProce
     assert worker.journals("f") == {}
 
 
-def test_events_are_read_as_they_were_received(
+def test_events_are_read_back_as_received(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     text = in_kafka(kafka, topic, listening("tcp"))
@@ -102,7 +103,9 @@ def test_events_are_read_as_they_were_received(
     found = [
         row
         for number, end in ends.items()
-        for batch in reader.read(Range(names.name_of(topic, number, topic_id), 0, end), topic_id)
+        for batch in reader.read(
+            Range(partition_names.name_of(topic, number, topic_id), 0, end), topic_id
+        )
         for row in batch.to_pylist()
     ]
     assert sorted(row["body"] for row in found) == [b"one", b"\xff two"]
@@ -113,7 +116,7 @@ def test_events_are_read_as_they_were_received(
         assert abs(time.time() - row["ts"].timestamp()) < 600
 
 
-def test_all_that_is_sent_is_there_once(
+def test_every_sent_line_is_a_message_once(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     worker.run(in_kafka(kafka, topic, listening("tcp")))
@@ -122,7 +125,7 @@ def test_all_that_is_sent_is_there_once(
     worker.eventually(lambda: values(kafka, topic) == numbered(LINES))
 
 
-def test_frozen_brokers_hold_senders_up_and_nothing_is_doubled(
+def test_frozen_brokers_hold_up_senders_and_nothing_is_doubled(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     need_own(kafka)
@@ -139,7 +142,7 @@ def test_frozen_brokers_hold_senders_up_and_nothing_is_doubled(
     assert values(kafka, topic) == [b"after", b"before", b"meanwhile"]
 
 
-def test_a_broker_that_is_killed_loses_and_doubles_nothing(
+def test_killed_broker_loses_and_doubles_nothing(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     need_own(kafka)
@@ -153,7 +156,7 @@ def test_a_broker_that_is_killed_loses_and_doubles_nothing(
     worker.eventually(lambda: values(kafka, topic) == numbered(LINES))
 
 
-def test_a_body_that_the_topic_does_not_take_is_cut(
+def test_body_beyond_the_topics_limit_is_truncated(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     worker.run(in_kafka(kafka, topic, listening("tcp")))
@@ -167,12 +170,12 @@ def test_a_body_that_the_topic_does_not_take_is_cut(
     assert "truncated" not in dict(found[b"small"].headers())
 
 
-def test_a_topic_that_is_not_there_is_told(kafka: RealKafka, worker: WorkerProcess) -> None:
+def test_missing_topic_is_reported(kafka: RealKafka, worker: WorkerProcess) -> None:
     worker.configure(in_kafka(kafka, "absent", listening("http")))
-    worker.eventually(lambda: "make it" in (worker.task("f").get("error") or ""))
+    worker.eventually(lambda: "create it" in (worker.task("f").get("error") or ""))
 
 
-def test_a_compacted_topic_is_refused(kafka: RealKafka, worker: WorkerProcess) -> None:
+def test_compacted_topic_is_refused(kafka: RealKafka, worker: WorkerProcess) -> None:
     name = f"flumeng-test-{uuid.uuid4().hex}"
     kafka.create_topic(name, {"cleanup.policy": "compact"})
     worker.configure(in_kafka(kafka, name, listening("http")))
@@ -180,7 +183,7 @@ def test_a_compacted_topic_is_refused(kafka: RealKafka, worker: WorkerProcess) -
     kafka.delete_topic(name)
 
 
-def test_a_flow_that_moves_to_kafka_closes_its_journal(
+def test_flow_that_moves_to_kafka_closes_its_journal(
     kafka: RealKafka, topic: str, worker: WorkerProcess
 ) -> None:
     worker.run(flow_text("f", listening("http")))
@@ -194,7 +197,7 @@ def test_a_flow_that_moves_to_kafka_closes_its_journal(
     assert [event["body"] for event in worker.events("f")] == [b"on disk"]
 
 
-def test_a_flow_delivers_what_its_journal_in_kafka_has(
+def test_flow_delivers_the_events_of_its_journal_in_kafka(
     kafka: RealKafka, topic: str, tmp_path: Path
 ) -> None:
     host = Standalone(tmp_path)
@@ -204,7 +207,7 @@ def test_a_flow_delivers_what_its_journal_in_kafka_has(
     try:
         host.send(LINES // 2)
         host.send(LINES // 2)
-        eventually(lambda: host.rows() >= LINES, "the events are not in the lake")
+        wait_for(lambda: host.rows() >= LINES, "the events are not in the lake")
         assert host.rows() == LINES
         found = ds.dataset(host.lake, format="parquet").to_table(["journal", "seq", "host", "app"])
         assert pc.all(pc.ends_with(found["journal"], "@kafka")).as_py()

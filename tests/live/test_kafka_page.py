@@ -13,17 +13,18 @@ from pathlib import Path
 import pyarrow.dataset as ds
 from confluent_kafka import Producer
 
-from tests.live.one_host import FLUMENG, eventually
+from tests.live.one_host import FLUMENG
 from tests.testkit.servers.kafka import RealKafka
+from tests.testkit.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 MESSAGES = 1_000
 ROWS = {"flow handoff": MESSAGES, "flow resume orders": 2 * MESSAGES, "flow delete": 3 * MESSAGES}
-"""Behind the command that begins so, the lake has so many rows: read once, then again from nine
-o'clock on, then by the backfill."""
+"""The number of rows in the lake after a command with this beginning: first run, then from nine
+o'clock on, then the backfill."""
 
 
-def test_the_quick_start_does_what_it_says(kafka: RealKafka, tmp_path: Path) -> None:
+def test_quick_start_of_the_docs_runs(kafka: RealKafka, tmp_path: Path) -> None:
     kafka.create_topic("orders")
     producer = Producer({"bootstrap.servers": kafka.address})
     for number in range(MESSAGES):
@@ -77,5 +78,5 @@ def expect_rows(lake: Path, rows: int, command: str) -> None:
         files = [str(file) for file in lake.rglob("dt=*/*.parquet")]
         return int(ds.dataset(files).count_rows()) if files else 0
 
-    eventually(lambda: count() >= rows, f"behind `{command}` the lake has not {rows} rows")
+    wait_for(lambda: count() >= rows, f"behind `{command}` the lake has not {rows} rows")
     assert count() == rows

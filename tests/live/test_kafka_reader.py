@@ -1,4 +1,4 @@
-"""Ranges of partitions of a real Kafka are read exactly, whatever has happened to the topic."""
+"""Ranges of partitions of a real Kafka are read exactly, for any earlier changes of the topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from flumeng.config.client_tls import ClientTls
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.kafka import access, admin, names
+from flumeng.connectors.kafka import access, admin, partition_names
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
@@ -41,7 +41,7 @@ def make(kafka: RealKafka, name: str = "", **config: str) -> str:
 
 
 class Reads:
-    """What a task of a flow would read of partition 0 of a topic, as it is now."""
+    """The reads of a task of partition 0 of a topic in its present state."""
 
     def __init__(self, kafka: RealKafka, topic: str, **options: Any) -> None:
         source = KafkaSource(brokers=(kafka.address,), topics=(topic,), **options)
@@ -49,7 +49,7 @@ class Reads:
         self._topic = topic
         self._asked = admin.shared(self.reader.access)
         self.address = self._asked.topic_id(self._asked.topics([topic])[topic])
-        self.partition = names.name_of(topic, 0, self.address)
+        self.partition = partition_names.name_of(topic, 0, self.address)
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return self.reader.read(Range(self.partition, start, end), self.address)
@@ -83,7 +83,7 @@ def values(count: int, first: int = 0) -> Sequence[Mapping[str, Any]]:
 
 
 def transact(kafka: RealKafka, topic: str, count: int, *, end: str) -> Any:
-    """A transaction of so many messages, which ends so; the producer of one that is ``open``."""
+    """A transaction of so many messages with this end; returns the producer of an ``open`` one."""
     from confluent_kafka import Producer  # noqa: PLC0415  an extra
 
     producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": uuid.uuid4().hex})
@@ -99,7 +99,7 @@ def transact(kafka: RealKafka, topic: str, count: int, *, end: str) -> Any:
     return producer
 
 
-def test_a_range_is_read_exactly(kafka: RealKafka, topic: str) -> None:
+def test_range_is_read_exactly(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, *values(30_000))
     reads = Reads(kafka, topic)
     for start, end in ((0, 1), (0, 30_000), (7, 19), (29_999, 30_000), (12_345, 23_456)):
@@ -109,7 +109,7 @@ def test_a_range_is_read_exactly(kafka: RealKafka, topic: str) -> None:
     assert reads.offsets(5, 5) == []
 
 
-def test_an_event_has_all_of_its_message(kafka: RealKafka, topic: str) -> None:
+def test_event_has_all_fields_of_its_message(kafka: RealKafka, topic: str) -> None:
     large = bytes(range(256)) * 3_000
     produce(
         kafka,
@@ -141,7 +141,7 @@ def test_an_event_has_all_of_its_message(kafka: RealKafka, topic: str) -> None:
     assert last["headers"] == [("a", b"\xfe"), ("b", None), ("c", b"")]
 
 
-def test_what_may_have_been_delivered_before_says_so(kafka: RealKafka, topic: str) -> None:
+def test_events_possibly_delivered_before_are_marked_replayed(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, *values(3))
     reads = Reads(kafka, topic)
     found = list(reads.reader.read(Range(reads.partition, 1, 3, replayed=True), reads.address))
@@ -151,7 +151,7 @@ def test_what_may_have_been_delivered_before_says_so(kafka: RealKafka, topic: st
     ]
 
 
-def test_large_messages_come_one_by_one(kafka: RealKafka) -> None:
+def test_large_messages_come_in_batches_of_one(kafka: RealKafka) -> None:
     topic = make(kafka, max_message_bytes="20000000")
     large = [{"value": bytes([number]) * 9_000_000} for number in range(5)]
     produce(kafka, topic, *large, **{"message.max.bytes": 10_000_000})
@@ -161,7 +161,7 @@ def test_large_messages_come_one_by_one(kafka: RealKafka) -> None:
     ]
 
 
-def test_only_what_was_committed_is_read(kafka: RealKafka, topic: str) -> None:
+def test_only_committed_messages_are_read(kafka: RealKafka, topic: str) -> None:
     transact(kafka, topic, 5, end="committed")  # 0 to 4, its marker 5
     transact(kafka, topic, 7, end="aborted")  # 6 to 12, its marker 13
     produce(kafka, topic, *values(2))  # 14 and 15
@@ -181,7 +181,7 @@ def test_only_what_was_committed_is_read(kafka: RealKafka, topic: str) -> None:
     assert reads.offsets(15, 25) == [15]
 
 
-def test_compaction_leaves_gaps(kafka: RealKafka) -> None:
+def test_offsets_removed_by_compaction_are_gaps(kafka: RealKafka) -> None:
     topic = make(
         kafka,
         cleanup_policy="compact",
@@ -204,7 +204,7 @@ def test_compaction_leaves_gaps(kafka: RealKafka) -> None:
     assert reads.offsets(13, 29) == [27, 28]
 
 
-def test_what_was_deleted_is_not_passed_over(kafka: RealKafka, topic: str) -> None:
+def test_deleted_messages_are_an_error_and_not_skipped(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, *values(20))
     delete_below(kafka, topic, 8)
     reads = Reads(kafka, topic)
@@ -223,7 +223,7 @@ def delete_below(kafka: RealKafka, topic: str, offset: int) -> None:
     client.delete_records([place])[place].result(30)
 
 
-def test_a_topic_made_anew_is_another(kafka: RealKafka, topic: str) -> None:
+def test_recreated_topic_is_another_partition(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, *values(50_000))
     before = Reads(kafka, topic)
     reading = before.batches(0, 50_000)
@@ -241,7 +241,7 @@ def test_a_topic_made_anew_is_another(kafka: RealKafka, topic: str) -> None:
 
 
 def make_again(kafka: RealKafka, topic: str) -> None:
-    """A topic is deleted some time after that was asked for."""
+    """Recreate the topic: it is deleted some time after the request."""
     from confluent_kafka import KafkaException  # noqa: PLC0415  an extra
 
     for _ in range(50):
@@ -253,7 +253,7 @@ def make_again(kafka: RealKafka, topic: str) -> None:
     raise AssertionError(topic)
 
 
-def test_threads_read_side_by_side(kafka: RealKafka, topic: str) -> None:
+def test_threads_read_ranges_concurrently(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, *values(20_000))
     reads = Reads(kafka, topic)
     ranges = [(start, start + 2_500) for start in range(0, 20_000, 2_500)]
@@ -262,13 +262,13 @@ def test_threads_read_side_by_side(kafka: RealKafka, topic: str) -> None:
     assert found == [list(range(*bounds)) for bounds in ranges]
 
 
-def test_a_user_reads_over_tls_what_it_is_allowed_to(
+def test_user_reads_over_tls_the_topics_it_may_read(
     kafka: RealKafka, topic: str, authority: Authority
 ) -> None:
     need_own(kafka)
     produce(kafka, topic, *values(10))
     address = Reads(kafka, topic).address
-    whole = Range(names.name_of(topic, 0, address), 0, 10)
+    whole = Range(partition_names.name_of(topic, 0, address), 0, 10)
 
     def read(password: str) -> list[int]:
         brokers = KafkaBrokers(
@@ -292,13 +292,13 @@ def test_a_user_reads_over_tls_what_it_is_allowed_to(
     assert "wrong-password" not in str(caught.value)
 
 
-def test_a_topic_that_is_not_there(kafka: RealKafka) -> None:
+def test_missing_topic_is_reported(kafka: RealKafka) -> None:
     source = KafkaSource(brokers=(kafka.address,), topics=("none",))
     with pytest.raises(UserError, match=f"kafka {kafka.address}: .*"):
         list(KafkaReader.of(source).read(Range("none.0.AAAAAAAA@kafka", 0, 1), "A" * 22))
 
 
-def test_a_broker_that_stands_still_is_left_out(kafka: RealKafka, topic: str) -> None:
+def test_frozen_broker_ends_a_read_as_unavailable(kafka: RealKafka, topic: str) -> None:
     """In the middle of a range, of which more is left than is fetched ahead."""
     need_own(kafka)
     large = b"x" * 1_500
@@ -319,7 +319,7 @@ def test_a_broker_that_stands_still_is_left_out(kafka: RealKafka, topic: str) ->
     assert when_it_answers(lambda: reads.offsets(0, count)) == list(range(count))
 
 
-def test_a_broker_that_was_killed_is_read_on_from(kafka: RealKafka, topic: str) -> None:
+def test_killed_broker_is_read_on_after_its_restart(kafka: RealKafka, topic: str) -> None:
     need_own(kafka)
     produce(kafka, topic, *values(10))
     reads = Reads(kafka, topic)
@@ -332,7 +332,7 @@ def test_a_broker_that_was_killed_is_read_on_from(kafka: RealKafka, topic: str) 
 
 
 def when_it_answers(read: Callable[[], list[int]]) -> list[int]:
-    """What is read once the broker, which was away, is back for its clients too."""
+    """Read, with retries until clients reach the restarted broker."""
     for _ in range(10):
         try:
             return read()
@@ -341,7 +341,7 @@ def when_it_answers(read: Callable[[], list[int]]) -> list[int]:
     return read()
 
 
-def test_a_message_of_others_in_a_journal_is_damage(kafka: RealKafka, topic: str) -> None:
+def test_message_of_another_producer_in_a_journal_is_damage(kafka: RealKafka, topic: str) -> None:
     produce(kafka, topic, {"value": b"ours", "key": b"host"}, {"value": b"", "key": b"\xff"})
     reads = Reads(kafka, topic)
     reader = replace(reads.reader, journaled=True)

@@ -1,4 +1,4 @@
-"""The promise of Delta and Iceberg: whatever is killed, each event is in both tables once.
+"""The promise of Delta and Iceberg: whichever process is killed, each event is in both tables once.
 
 A rotating file is collected into a table of each, while Spark's workers are killed at random
 moments and the collector between the commits of the two tables, and another process appends to both
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -38,6 +37,7 @@ from tests.live.chaos import (
     numbers,
     write_rotating,
 )
+from tests.testkit.daemons import start_logged
 from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory
 
 FLOW_TEXT = """
@@ -77,9 +77,9 @@ class Stranger:
     """Another process that appends to both tables once they are there."""
 
     def __init__(self, folder: Path, pause_seconds: float) -> None:
-        with (folder / "stranger.log").open("wb") as log:
-            command = [sys.executable, "-c", STRANGER, str(folder), str(pause_seconds)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._process = start_logged(
+            folder / "stranger.log", sys.executable, "-c", STRANGER, str(folder), str(pause_seconds)
+        )
 
     def freeze_and_thaw(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -148,7 +148,7 @@ def test_every_event_is_in_both_tables_once(
 
 
 def kill_between_commits(cluster: Cluster, log: Path) -> None:
-    """SIGKILL of the collector when the first table has its batch, and the ack is to come."""
+    """Kill the collector with SIGKILL when the first table has its batch, and before the ack."""
     deadline = time.monotonic() + 120
     known = set(log.glob("*.json"))
     while True:
@@ -162,7 +162,7 @@ def kill_between_commits(cluster: Cluster, log: Path) -> None:
 
 
 def counted(rows: pa.Table) -> list[tuple[int, int]]:
-    """How many of ours, and of how many ids, as another engine sees it."""
+    """The number of our rows and of their different ids, as another engine counts them."""
     ours = duckdb.from_arrow(rows).filter("journal is not null")
     found = ours.aggregate("count(*), count(distinct (journal, seq))")
     return [tuple(row) for row in found.fetchall()]

@@ -22,7 +22,7 @@ from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake,
 TASKS = 4
 LAKES: dict[str, Callable[[Path], Lake]] = {"delta": DeltaDirectory, "iceberg": IcebergDirectory}
 STEPS = {"delta": 5, "iceberg": 7}
-"""Before and after the look, the commit, what the catalog does of it, and the end."""
+"""Crash points: before and after the look, the commit, the catalog's part of it, and the end."""
 
 
 def collect(lake: Lake) -> None:
@@ -42,7 +42,7 @@ def collect(lake: Lake) -> None:
 
 
 def die_at(number: int, place: Path, kind: str) -> None:
-    """A process that kills itself at that step, and ends well when it has fewer."""
+    """A process that kills itself at that step, and exits normally when it has fewer steps."""
     group_commit.GATHER_SECONDS = 30.0
     steps: Iterator[int] = iter(range(1000))
     lake = LAKES[kind](place)
@@ -66,7 +66,7 @@ def die_at(number: int, place: Path, kind: str) -> None:
     add = table.add
 
     def committed(self: Any, additions: Any) -> Any:
-        """Steps are counted from here on: the table is there."""
+        """Commit; steps are counted from here on, when the table exists."""
         stepping(table, "_append")
         if kind == "iceberg":
             stepping(SqlCatalog, "commit_table")
@@ -80,7 +80,9 @@ def die_at(number: int, place: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LAKES)
-def test_collector_may_die_at_any_step_of_a_shared_commit(kind: str, tmp_path: Path) -> None:
+def test_collector_killed_at_any_step_of_a_shared_commit_commits_all_or_none(
+    kind: str, tmp_path: Path
+) -> None:
     """Afterwards either all of the group are there or none, and once all have repeated."""
     script = "import sys; from tests.live.test_lakes_groups import main; main(*sys.argv[1:])"
     command = [sys.executable, "-c", script, kind, str(tmp_path)]

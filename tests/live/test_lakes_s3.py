@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flumeng.platform.options.locations import Credentials
 from tests.live.own_server import need_own
 from tests.testkit.servers.s3 import REGION, RealS3
 from tests.testkit.servers.tables import TASK
+from tests.testkit.waiting import retry
 
 KEYS = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
 FORMATS = ["delta", "iceberg"]
@@ -58,7 +60,7 @@ def sink(server: RealS3, form: str, place: Path) -> Sink:
 
 
 def rows(server: RealS3, form: str, place: Path) -> list[int]:
-    """What others see who have the keys."""
+    """The rows that other readers with the keys see."""
     if form == "delta":
         options = {
             "AWS_ENDPOINT_URL": server.endpoint,
@@ -84,7 +86,7 @@ def rows(server: RealS3, form: str, place: Path) -> list[int]:
 
 
 def write(this: Sink, first: int, count: int) -> Written:
-    """In an executor, which knows no secret but those it is given."""
+    """Write as an executor does, without other secrets."""
     spark: Any = None
     events = pa.table(
         {
@@ -98,7 +100,7 @@ def write(this: Sink, first: int, count: int) -> Written:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_table_on_s3_takes_each_batch_once(server: RealS3, form: str, tmp_path: Path) -> None:
+def test_table_on_s3_takes_each_batch_once(server: RealS3, form: str, tmp_path: Path) -> None:
     this = sink(server, form, tmp_path)
     for number in range(3):
         written = write(this, number * 10, 10)
@@ -112,10 +114,10 @@ def test_a_table_on_s3_takes_each_batch_once(server: RealS3, form: str, tmp_path
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_frozen_store_costs_one_time_out_and_no_secret_is_told(
+def test_frozen_store_costs_one_timeout_and_shows_no_secret(
     server: RealS3, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What hung may end late, and has then committed the batch that is tried again."""
+    """The hung commit may end late, after the same batch was tried again."""
     need_own(server)
     this = sink(server, form, tmp_path)
     written = write(this, 100, 10)
@@ -131,12 +133,5 @@ def test_a_frozen_store_costs_one_time_out_and_no_secret_is_told(
         monkeypatch.setattr(tables, "ANSWER_SECONDS", 20.0)
     assert time.monotonic() - began < 15
     assert server.secret_key not in str(told.value)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            written.commit(BatchId("web.collect.0.y", 1))
-            break
-        except UnavailableError:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+    retry(partial(written.commit, BatchId("web.collect.0.y", 1)), UnavailableError)
     assert [n for n in rows(server, form, tmp_path) if n >= 100] == list(range(100, 110))

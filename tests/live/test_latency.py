@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.one_host import Standalone, eventually
+from tests.live.one_host import Standalone
+from tests.testkit.waiting import wait_for
 
 SLOW_SECONDS = 2.0
 OBJECT_AGE_SECONDS = 500.0
@@ -20,7 +21,7 @@ LATENCY, WRITE = "flumeng_flow_latency_seconds", "flumeng_sink_write_seconds"
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Takes everything; what is sent to /slow takes a while."""
+    """Accepts all requests; answers those to /slow late."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -31,7 +32,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Nothing on the terminal."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def mean(page: dict[str, dict[tuple[str, ...], float]], metric: str, *labels: st
     return page[f"{metric}_sum"][key] / page[f"{metric}_count"][key]
 
 
-def test_a_slow_part_and_its_sink_have_their_own_times(
+def test_isolated_part_and_its_sink_have_latencies_of_their_own(
     standalone: Standalone, url: str, tmp_path: Path
 ) -> None:
     standalone.flow.write_text(f"""
@@ -82,14 +83,16 @@ sinks:
     standalone.start("--flow", str(standalone.flow), "--flow", str(objects))
     standalone.send(10)
     parts = {("web", "collect"), ("web~http", "collect"), ("objects", "collect")}
-    eventually(
-        lambda: set(standalone.scrape().get(f"{LATENCY}_count", {})) >= parts, "no latencies", 240
+    wait_for(
+        lambda: set(standalone.scrape().get(f"{LATENCY}_count", {})) >= parts,
+        "no latencies",
+        seconds=240,
     )
     for _ in range(3):  # the first batches wait for Spark too
         standalone.send(10)
         time.sleep(1)
     wanted = {("web", "collect"): 40, ("web~http", "collect"): 40, ("objects", "collect"): 10}
-    eventually(
+    wait_for(
         lambda: standalone.scrape()[f"{LATENCY}_count"] == wanted, f"not {wanted}: each event once"
     )
     page = standalone.scrape()

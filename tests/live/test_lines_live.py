@@ -26,6 +26,7 @@ from tests.live.chaos import (
     kill_at_random,
     on_disk,
 )
+from tests.testkit.waiting import wait_for
 
 PROGRAMS = 4
 TEXT = """
@@ -39,7 +40,7 @@ sinks: [files: {{{lake}}}]
 
 
 class Program(threading.Thread):
-    """Writes traces until it is told to stop, in pieces that end anywhere."""
+    """Writes traces in pieces that may end anywhere, until ``enough`` is set."""
 
     def __init__(self, path: Path, seed: int) -> None:
         super().__init__(name=path.stem, daemon=True)
@@ -88,10 +89,7 @@ def test_each_trace_is_in_the_lake_whole_and_once(cluster: Cluster, tmp_path: Pa
     for program in programs:
         program.start()
     watcher = LakeWatcher(store, lake)
-    deadline = time.monotonic() + 120
-    while not watcher.paths():
-        assert time.monotonic() < deadline, "nothing reaches the lake"
-        time.sleep(0.2)
+    wait_for(watcher.paths, "nothing reaches the lake")
     assert cluster.kill("collector")
     if seconds := chaos_seconds():
         until = time.monotonic() + seconds

@@ -58,7 +58,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     ["", "filters: [sql: 'SELECT * FROM events WHERE length(body) > 0']"],
     ids=["units", "frames"],
 )
-def test_a_batch_tells_how_far_it_may_be_acked(
+def test_batch_reports_how_far_it_may_be_acked(
     spark: SparkSession, tmp_path: Path, address: str, filters: str
 ) -> None:
     spec = parse_flow(FLOW.format(filters=filters, folder=tmp_path))

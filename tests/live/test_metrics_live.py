@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,16 +29,16 @@ from flumeng.control.zookeeper import tree
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.testkit.ingest_worker import flow_text
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 180.0
 EVENTS = 5_000
 
 Page = dict[str, dict[tuple[str, ...], float]]
 
 
 class Daemon:
-    """A process with ``--metrics``; ``url`` is what it says of that in its log."""
+    """A process with ``--metrics``; ``url`` is the address that it logs."""
 
     def __init__(self, *arguments: str) -> None:
         command = [str(FLUMENG), *arguments, "--metrics", "127.0.0.1:0"]
@@ -99,45 +99,38 @@ def cluster(folder: Path, *node_arguments: str) -> Iterator[tuple[RealZooKeeper,
         server.kill()
 
 
-def eventually(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def port() -> int:
     return free_port()
 
 
-def test_a_node_tells_what_its_workers_took_and_who_is_frozen(tmp_path: Path, port: int) -> None:
+def test_node_reports_received_events_and_frozen_workers(tmp_path: Path, port: int) -> None:
     with cluster(tmp_path, "--workers", "1") as (server, master, node):
         store = connect(f"{server.address}/metrics")
         apply_flow(
             Operator(store, "test", "", 0.0),
             flow_text("web", f'tcp: {{listen: "127.0.0.1:{port}"}}'),
         )
-        eventually(lambda: node.scrape().get("flumeng_node_tasks"), "nothing runs")
-        eventually(lambda: node.get("readyz") == (200, "ok\n"), node.get("readyz")[1])
-        eventually(lambda: master.get("readyz") == (200, "ok\n"), master.get("readyz")[1])
+        wait_for(lambda: node.scrape().get("flumeng_node_tasks"), "nothing runs")
+        wait_for(lambda: node.get("readyz") == (200, "ok\n"), node.get("readyz")[1])
+        wait_for(lambda: master.get("readyz") == (200, "ok\n"), master.get("readyz")[1])
 
         lines = b"".join(b"event %06d\n" % number for number in range(EVENTS))
-        eventually(lambda: _connects(port), "the source does not listen")
+        wait_for(lambda: _connects(port), "the source does not listen")
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(lines)
         key = ("web", "tcp", "ingest.0")
         taken = "flumeng_ingest_events_total"
-        eventually(
+        wait_for(
             lambda: node.scrape().get(taken, {}).get(key) == EVENTS, "not all events are counted"
         )
         page = node.scrape()
         assert page["flumeng_ingest_bytes_total"][key] == len(lines)
-        eventually(
+        wait_for(
             lambda: node.scrape()["flumeng_journal_unacked_events"]["web", "ingest.0"] == EVENTS,
             "not all events are in the journal",
         )
-        eventually(
+        wait_for(
             lambda: node.scrape()["flumeng_journal_lag_seconds"]["web", "ingest.0"] > 1,
             "nothing delivers, and the lag does not grow",
         )
@@ -161,20 +154,20 @@ def test_a_node_tells_what_its_workers_took_and_who_is_frozen(tmp_path: Path, po
             assert node.get("healthz")[0] == 200
         finally:
             os.kill(ingest, signal.SIGCONT)
-        eventually(
+        wait_for(
             lambda: node.scrape().get(taken, {}).get(key) == EVENTS, "the thawed child is not told"
         )
 
         server.kill()
         for daemon in (node, master):
-            eventually(lambda d=daemon: d.get("readyz")[0] == 503, "ready without ZooKeeper")  # type: ignore[misc]
+            wait_for(lambda d=daemon: d.get("readyz")[0] == 503, "ready without ZooKeeper")  # type: ignore[misc]
             assert "ZooKeeper" in daemon.get("readyz")[1]
             assert daemon.get("healthz") == (200, "ok\n")
         assert node.scrape()["flumeng_zookeeper_connected"]["node",] == 0
         assert node.scrape()[taken][key] == EVENTS, "sources go on, and so do their numbers"
         server.start()
         for daemon in (node, master):
-            eventually(lambda d=daemon: d.get("readyz")[0] == 200, "not ready again")  # type: ignore[misc]
+            wait_for(lambda d=daemon: d.get("readyz")[0] == 200, "not ready again")  # type: ignore[misc]
 
 
 def _connects(port: int) -> bool:

@@ -1,13 +1,10 @@
-"""A node's policy file, through a real node: what it forbids fails there, and is told."""
+"""A node's policy file, through a real node: forbidden flows fail there with the reason."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +12,10 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import Store, tree
 from tests.testkit.ingest_worker import flow_text
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 
 FLUMENG = Path(sys.executable).with_name("flumeng")
-PATIENCE_SECONDS = 180.0
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.05)
-    return answer
 
 
 def node_run(hosts: str, data: Path, policy: Path) -> list[str]:
@@ -34,7 +23,7 @@ def node_run(hosts: str, data: Path, policy: Path) -> list[str]:
     return [str(FLUMENG), "node", "run", *where, "--policy", str(policy)]
 
 
-def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
+def test_flow_beyond_the_policy_fails_with_the_reason_and_others_run(
     store: Store, hosts: str, tmp_path: Path
 ) -> None:
     policy = tmp_path / "node.yaml"
@@ -52,9 +41,9 @@ def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
         return {key.partition("/")[0]: (task.state, task.error) for key, task in found.items()}
 
     try:
-        eventually(lambda: told().get("good") == ("running", None))
+        wait_for(lambda: told().get("good") == ("running", None))
         reason = "this node's policy file does not allow the command /bin/sh -c date"
-        eventually(lambda: told().get("bad") == ("failed", reason))
+        wait_for(lambda: told().get("bad") == ("failed", reason))
     finally:
         for process in (node, master):
             process.terminate()
@@ -69,7 +58,7 @@ def test_a_flow_beyond_the_policy_is_failed_with_the_reason_and_others_run(
         (None, "node.yaml: No such file or directory"),
     ],
 )
-def test_a_node_with_a_bad_policy_file_does_not_start(
+def test_node_with_an_invalid_policy_file_does_not_start(
     tmp_path: Path, text: str | None, said: str
 ) -> None:
     policy = tmp_path / "node.yaml"

@@ -1,9 +1,9 @@
-"""The promise for objects: whatever is killed, each line of each good object is in files once.
+"""The promise for objects: whichever process is killed, each line of each good object is in files
+once.
 
 Objects appear in a directory and in a bucket of a real S3 server while collectors, discovery,
-nodes, masters and ZooKeeper are killed at random moments. See ``Trouble`` for what is the matter
-with some of them. What cannot be read is told, and an object is moved when it is acked, and never
-before.
+nodes, masters and ZooKeeper are killed at random moments. See ``Trouble`` for the damage of some
+of them. Unreadable objects are reported, and an object is moved when it is acked, and never before.
 
 ``FLUMENG_OBJECTS`` says how many objects, ``FLUMENG_CHAOS_SECONDS`` for how long processes are
 killed at least: then some objects have 50 MB, and a host and the S3 server are frozen too, longer
@@ -27,29 +27,30 @@ import pytest
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.queues import ItemRow, lanes_of, listed_items
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import FlumengError
 from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, child_of, kill_at_random
-from tests.live.objects_place import Bucket, Directory, Place
-from tests.live.objects_trouble import Expected, Trouble, wrong_lines
+from tests.live.objects_stores import Bucket, Directory, Place
+from tests.live.objects_writers import Expected, Trouble, wrong_lines
+from tests.testkit.cluster import acks_of
 from tests.testkit.daemons import module_of
 from tests.testkit.servers.s3 import RealS3, build
+from tests.testkit.waiting import wait_while_changing
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
 
 OBJECTS = int(os.environ.get("FLUMENG_OBJECTS", "1000"))
 LONG = chaos_seconds() > 0
 SECONDS = 0.8 * chaos_seconds() if LONG else 12.0
 HUGE, HUGE_BYTES = (12, 50 << 20) if LONG else (3, 4 << 20)
 PATIENCE_SECONDS = 240.0
-"""For so long nothing may happen before all is done."""
+"""Fail after so long without progress before all is done."""
 PROGRESS_SECONDS = 60.0
-"""For so long a kill waits at most until something was acked since the last one."""
+"""A kill waits at most this long for an ack since the last kill."""
 FROZEN_SECONDS = 30.0
 LOOK_SECONDS = 10.0 if LONG else 1.0
-"""Between two looks at all that waits."""
+"""Seconds between two looks at all waiting items."""
 SAMPLE = 100
 MOST_ITEMS = 1_000_000
 FLOW = """
@@ -72,8 +73,10 @@ sinks:
 
 
 class Guard(threading.Thread):
-    """Looks all the time whether an object is away that is not acked. Of those that wait it looks
-    at the next ones of all lanes, and at some."""
+    """Reports objects that are gone before their ack.
+
+    Of waiting items it checks the next ones of all lanes, and a random sample.
+    """
 
     def __init__(self, hosts: str, place: Place, chance: random.Random) -> None:
         super().__init__(daemon=True)
@@ -81,7 +84,7 @@ class Guard(threading.Thread):
         self.enough = threading.Event()
         self.looked_at = 0
         self.away: set[str] = set()
-        """Names of those; what the test deletes or rewrite may be among them."""
+        """Names of those; deleted or rewritten objects may be among them."""
 
     def run(self) -> None:
         while not self.enough.wait(LOOK_SECONDS):
@@ -169,8 +172,8 @@ def test_each_line_of_each_good_object_is_in_files_once(
 
 
 def check_told(store: Store, expected: Expected) -> None:
-    """All that are damaged; and of others only those that were gone, or not as they were listed."""
-    rows = listed_items(Reading.of(store), "chaos", MOST_ITEMS)
+    """All damaged objects are reported; of others only those that were deleted or rewritten."""
+    rows = listed_items(ReadCache.of(store), "chaos", MOST_ITEMS)
     assert {row.state for row in rows} == {"failed"}
     failed = {name_of(row) for row in rows}
     assert expected.damaged <= failed
@@ -207,7 +210,7 @@ def kill_anything(cluster: TwoNodes, store: Store, chance: random.Random) -> Non
 
 
 def wait_for_progress(store: Store, chance: random.Random) -> None:
-    """Else a slow machine would start processes all the time, and do nothing else."""
+    """Wait for an ack between two kills: else a slow machine would only start processes."""
     deadline, before = time.monotonic() + PROGRESS_SECONDS, acked(store)
     while acked(store) in (before, None) and time.monotonic() < deadline:
         time.sleep(1.0)
@@ -215,16 +218,15 @@ def wait_for_progress(store: Store, chance: random.Random) -> None:
 
 
 def acked(store: Store) -> int | None:
-    """How far the lanes are together; None while ZooKeeper does not answer."""
+    """The total acks of the lanes; None while ZooKeeper does not answer."""
     with contextlib.suppress(FlumengError):
-        names = store.children(paths.cursor("chaos", CURSOR_MAIN))
-        found = store.read_many([paths.ack("chaos", CURSOR_MAIN, name) for name in names])
-        return sum(ack.value.offset for ack in found if ack)
+        return sum(acks_of(store, "chaos").values())
     return None
 
 
 def freeze_anything(cluster: TwoNodes, place: Place) -> None:
-    """A third of the time after the beginning a host, and after two the server, amid the kills."""
+    """Freeze a host after a third of the time, and the server after two thirds, between the
+    kills."""
     time.sleep(chaos_seconds() / 3)
     freeze_host(cluster)
     time.sleep(chaos_seconds() / 3)
@@ -235,8 +237,10 @@ def freeze_anything(cluster: TwoNodes, place: Place) -> None:
 
 
 def freeze_host(cluster: TwoNodes) -> None:
-    """The second node and its children, until others have what was theirs. The children wake up
-    first, as owners who know of nothing."""
+    """Freeze the second node and its children until others own its tasks.
+
+    The children wake up first, as owners that do not know of the takeover.
+    """
     node = cluster.tops["node2"].pid
     children = [child_of(node, module_of(kind)) for kind in ("collector", "discovery")]
     frozen = [pid for pid in (*children, node) if pid is not None]
@@ -250,27 +254,33 @@ def freeze_host(cluster: TwoNodes) -> None:
 
 
 def wait_until_done(store: Store, place: Place, expected: Expected) -> None:
-    """Nothing waits in any lane, no commit is in progress, and only what is damaged is left. For as
-    long as something happens."""
-    moved, before = time.monotonic(), ""
-    while True:
-        now = ""
-        with contextlib.suppress(FlumengError):
-            lanes = lanes_of(Reading.of(store), ["chaos"])
-            waiting = sum(lane.waiting for lane in lanes)
-            commits = store.children(paths.commits("chaos"))
-            left = len(place.names("in") - expected.damaged) if not waiting and not commits else -1
-            now = f"{waiting} wait, {left} are left, {sum(lane.done for lane in lanes)} done"
-            if not left:
-                return
-        if now != before:
-            moved, before = time.monotonic(), now
-        assert time.monotonic() < moved + PATIENCE_SECONDS, now
-        time.sleep(1.0)
+    """Wait until all lanes are empty, no commit is in progress and only damaged objects are left.
+
+    Goes on as long as there is progress.
+    """
+
+    def left() -> int:
+        if store.children(paths.commits("chaos")):
+            return -1
+        return len(place.names("in") - expected.damaged)
+
+    def lanes() -> tuple[int, int]:
+        """How many items wait, and how many are done."""
+        of_flow = lanes_of(ReadCache.of(store), ["chaos"])
+        return sum(lane.waiting for lane in of_flow), sum(lane.done for lane in of_flow)
+
+    wait_while_changing(
+        lambda: not lanes()[0] and not left(),
+        lambda: (*lanes(), left()),
+        "(items that wait, items that are done, objects that are left)",
+        seconds=PATIENCE_SECONDS,
+        pause_seconds=1.0,
+        ignoring=FlumengError,
+    )
 
 
 def unacked(store: Store) -> dict[str, ItemRow]:
-    rows = listed_items(Reading.of(store), "chaos", MOST_ITEMS)
+    rows = listed_items(ReadCache.of(store), "chaos", MOST_ITEMS)
     return {row.item: row for row in rows if row.state in ("running", "waiting")}
 
 

@@ -1,4 +1,4 @@
-"""What the objects of a path are, on a real S3 server and behind faulty ones."""
+"""Listings of the objects of a path, on a real S3 server and behind faulty ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.connectors.objects import s3
-from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.cleanup import Cleanup
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
@@ -49,7 +49,7 @@ def lake(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def put(lake: str, *names: str) -> list[str]:
-    """Objects of as many bytes as their names are long."""
+    """Put objects whose sizes are the lengths of their names."""
     place, _, query = lake.partition("?")
     client = s3.client(tuple(sorted(revealed(query, secrets.resolve).items())))
     bucket, _, directory = place.removeprefix("s3a://").partition("/")
@@ -69,7 +69,7 @@ def under(lake: str, glob: str) -> str:
 
 def names(listing: Listing, lake: str) -> list[str]:
     root = lake.partition("?")[0] + "/"
-    return [one.place.removeprefix(root) for page in listing for one in page]
+    return [one.name.removeprefix(root) for page in listing for one in page]
 
 
 def found(lake: str, glob: str, after: str = "") -> list[str]:
@@ -77,7 +77,7 @@ def found(lake: str, glob: str, after: str = "") -> list[str]:
     return names(Lister(under(lake, glob)).listing(behind), lake)
 
 
-def test_an_object_is_told_as_it_is(lake: str) -> None:
+def test_object_is_listed_with_its_size_time_and_tag(lake: str) -> None:
     put(lake, "a/b.gz")
     ((one,),) = list(Lister(under(lake, "a/*")).listing())
     assert one.location == under(lake, "a/b.gz")
@@ -91,7 +91,7 @@ def test_an_object_is_told_as_it_is(lake: str) -> None:
     assert first.tag == one.tag == other.tag
 
 
-def test_names_come_in_order_from_any_name_on(lake: str) -> None:
+def test_listing_is_in_order_and_continues_after_any_name(lake: str) -> None:
     paths = put(
         lake,
         *("a.gz", "a-/1.gz", "a/1.gz", "a/2.gz", "a/b/1.gz", "a/b/c/1.gz", "b/1.gz", "b/2.log"),
@@ -125,33 +125,33 @@ def test_many_objects_come_in_pages(lake: str) -> None:
     assert found(lake, "m/*/x") == paths[2500:]
 
 
-def test_strange_names_stop_nothing(lake: str) -> None:
+def test_unusual_names_are_listed(lake: str) -> None:
     put(lake, *STRANGE, "d%r/x.gz")
     for glob, expected in (("*", STRANGE), ("**", (*STRANGE, "d%r/x.gz"))):
         listed = [one for page in Lister(under(lake, glob)).listing() for one in page]
         root = lake.partition("?")[0]
-        assert [one.place.removeprefix(f"{root}/") for one in listed] == sorted(expected)
+        assert [one.name.removeprefix(f"{root}/") for one in listed] == sorted(expected)
         for one in listed:
             files, path = open_files(one.location)
             assert files.get_file_info(path).size == one.size
 
 
-def test_what_a_person_has_to_mend_is_told(
+def test_listing_errors_for_the_operator_name_the_fix(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = under(lake.replace(server.bucket, "nobodys-bucket"), "*")
     with pytest.raises(UserError, match=r"s3a://nobodys-bucket: .*NoSuchBucket.*: create it"):
         list(Lister(elsewhere).listing())
-    with pytest.raises(UserError, match="unknown in the query: colour"):
+    with pytest.raises(UserError, match="unknown parameters in the query: colour"):
         Lister(under(lake, "*") + "&colour=red")
     if server.keeps:
         monkeypatch.setenv("FLUMENG_SECRET_LAKE_KEY", "a-wrong-one")
-        with pytest.raises(UserError, match=r"SignatureDoesNotMatch.*mend the cred") as told:
+        with pytest.raises(UserError, match=r"SignatureDoesNotMatch.*correct the cred") as told:
             list(Lister(under(lake, "*")).listing())
         assert "a-wrong-one" not in str(told.value)
 
 
-def test_a_server_that_is_away_or_frozen_is_given_up(
+def test_unreachable_or_frozen_server_is_given_up(
     server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(lake, "a.gz")
@@ -178,7 +178,7 @@ Answer = Callable[[str], tuple[int, bytes]]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
-    """A path on a server that answers so."""
+    """A path on a server with these answers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -210,7 +210,7 @@ def contents(*keys: str, prefixes: tuple[str, ...] = ()) -> bytes:
 
 
 @pytest.mark.usefixtures("lake")
-def test_keys_that_no_location_can_name_are_counted() -> None:
+def test_keys_that_fit_no_location_are_counted() -> None:
     keys = ("in/", "in/a//b.gz", "in/a/../b.gz", "in/a?b.gz", "in//c.gz", "in/d.gz")
     with serving(lambda _: (200, contents("in/%252F%0A.gz", *keys))) as lake:
         listing = Lister(under(lake, "**")).listing()
@@ -235,7 +235,7 @@ def test_keys_that_no_location_can_name_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("lake")
-def test_a_refusal_of_one_directory_hides_no_other() -> None:
+def test_refused_directory_hides_no_other() -> None:
     def answer(path: str) -> tuple[int, bytes]:
         if "prefix=in%2Fb" in path:
             return 403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
@@ -253,7 +253,7 @@ def test_a_refusal_of_one_directory_hides_no_other() -> None:
 
 @pytest.mark.usefixtures("lake")
 @pytest.mark.parametrize(("refusals", "fails"), [(2, False), (99, True)])
-def test_a_store_that_is_too_busy_is_asked_again_a_few_times(refusals: int, fails: bool) -> None:
+def test_busy_store_is_retried_a_few_times(refusals: int, fails: bool) -> None:
     asked: list[str] = []
 
     def answer(path: str) -> tuple[int, bytes]:
@@ -272,12 +272,14 @@ def test_a_store_that_is_too_busy_is_asked_again_a_few_times(refusals: int, fail
 
 
 @pytest.mark.usefixtures("lake")
-def test_what_is_no_answer_of_s3_may_pass() -> None:
+def test_answer_that_is_not_s3_is_unavailable() -> None:
     with serving(lambda _: (200, b"<html>a proxy")) as lake, pytest.raises(UnavailableError):
         found(lake, "*")
 
 
-def test_a_role_is_taken_on(server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_role_is_assumed(
+    server: RealS3, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if server.keeps or server.given:
         pytest.skip("only moto has a service of tokens")
     put(lake, "a.gz")
@@ -294,12 +296,12 @@ def test_a_role_is_taken_on(server: RealS3, lake: str, monkeypatch: pytest.Monke
 
 
 def item_of(lake: str, name: str) -> Item:
-    """As it is listed now."""
+    """The object's item by its present listing."""
     ((one,),) = list(Lister(under(lake, name)).listing())
     return Item(0, place_of(one.location), one.size, one.modified_us, one.tag)
 
 
-def test_an_object_that_is_done_is_tagged_beside_the_tags_that_it_has(lake: str) -> None:
+def test_done_object_is_tagged_in_addition_to_its_own_tags(lake: str) -> None:
     put(lake, "a.gz", "other.gz", "anew.gz", "gone.gz", "full.gz")
     place, _, query = lake.partition("?")
     client = s3.client(tuple(sorted(revealed(query, secrets.resolve).items())))
@@ -320,20 +322,20 @@ def test_an_object_that_is_done_is_tagged_beside_the_tags_that_it_has(lake: str)
     client.delete_object(Bucket=bucket, Key=f"{directory}/gone.gz")
     source = ObjectsSource(paths=(place_of(under(lake, "*")),), after="tag", credentials=KEYS)
     for _ in range(2):
-        assert Aftermath(source).clear([found["a"], found["anew"], found["gone"]]) == ""
+        assert Cleanup(source).clear([found["a"], found["anew"], found["gone"]]) == ""
         assert tags("a") == {"team": "web", "flumeng": "done"}
         assert tags("anew") == tags("other") == {}
-    said = Aftermath(replace(source, tag={"state": "read"})).clear([found["full"], found["a"]])
-    assert "full.gz is done, and has no tag: it would have 11 tags" in said
+    said = Cleanup(replace(source, tag={"state": "read"})).clear([found["full"], found["a"]])
+    assert "full.gz was read, but cannot be tagged: it would have 11 tags" in said
     assert tags("a") == {"team": "web", "flumeng": "done", "state": "read"}
     assert item_of(lake, "a.gz") == found["a"], "a tag makes no new object of it"
 
 
-def test_tags_wait_for_a_server_that_does_not_answer(lake: str) -> None:
+def test_tagging_fails_as_unavailable_while_the_server_does_not_answer(lake: str) -> None:
     put(lake, "a.gz")
     item = item_of(lake, "a.gz")
     source = ObjectsSource(paths=(place_of(under(lake, "*")),), after="tag", credentials=KEYS)
     host = item.location.partition("endpoint_override=")[2].partition("&")[0]
     away = replace(item, location=item.location.replace(host, f"http://127.0.0.1:{free_port()}"))
     with pytest.raises(UnavailableError):
-        Aftermath(source).clear([away])
+        Cleanup(source).clear([away])

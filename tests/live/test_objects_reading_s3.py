@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.objects.opened import BLOCK_BYTES
+from flumeng.connectors.objects.open_item import BLOCK_BYTES
 from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
 from flumeng.control.snapshot import items
@@ -48,7 +48,7 @@ def folder(server: RealS3, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def put(server: RealS3, path: str, data: bytes, number: int = 0) -> Item:
-    """The object, as it is listed."""
+    """Put the object; returns its item."""
     files, key = server.files, f"{server.bucket}/{path}"
     with files.open_output_stream(key, compression=None) as out:
         out.write(data)
@@ -69,11 +69,13 @@ def bodies(of: ObjectsReader, found: list[Item], start: int = 0, end: int = 0) -
     ]
 
 
-def test_a_large_object_is_read_in_blocks_and_cut_anywhere(
+def test_large_object_is_read_in_blocks_for_any_cut(
     server: RealS3, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = reader(server)
-    monkeypatch.delenv("FLUMENG_SECRET_LAKE_KEY")  # an executor has what it is given
+    monkeypatch.delenv(
+        "FLUMENG_SECRET_LAKE_KEY"
+    )  # an executor only has the secrets that it is given
     item = put(server, f"{folder}/a.log", b"\n".join(LINES))
     assert item.size > BLOCK_BYTES
     middle = item.size // 2
@@ -82,7 +84,7 @@ def test_a_large_object_is_read_in_blocks_and_cut_anywhere(
     assert len(first) == pytest.approx(len(LINES) / 2, rel=0.1)
 
 
-def test_compressed_objects_and_rows(server: RealS3, folder: str) -> None:
+def test_compressed_objects_and_rows_are_read(server: RealS3, folder: str) -> None:
     item = put(server, f"{folder}/a.gz", gzip.compress(b"\n".join(LINES), 1))
     assert bodies(reader(server), [item]) == LINES
     out = io.BytesIO()
@@ -100,18 +102,18 @@ def test_many_small_objects_are_one_batch(server: RealS3, folder: str) -> None:
     assert paths == [f"s3a://{server.bucket}/{folder}/{n}" for n in range(60)]
 
 
-def test_what_is_gone_or_rewritten_is_told(server: RealS3, folder: str) -> None:
+def test_missing_or_rewritten_object_is_unreadable(server: RealS3, folder: str) -> None:
     found = [put(server, f"{folder}/{n}", b"%d\n" % n, n) for n in range(3)]
     read = partial(bodies, reader(server))
     other = replace(found[1], tag="other")
-    with pytest.raises(UnreadableError, match="was rewritten since it was listed") as told:
+    with pytest.raises(UnreadableError, match="was rewritten after it was listed") as told:
         read([found[0], other, found[2]])
     assert told.value.offset == offset_of(1)
     older = replace(found[1], modified_us=found[1].modified_us - 5_000_000)
     with pytest.raises(UnreadableError, match="was rewritten"):
         read([older])
     server.files.delete_file(f"{server.bucket}/{folder}/1")
-    with pytest.raises(UnreadableError, match="gone since it was listed") as told:
+    with pytest.raises(UnreadableError, match="deleted after it was listed") as told:
         read(found)
     assert told.value.damaged
     assert told.value.offset == offset_of(1)
@@ -120,7 +122,7 @@ def test_what_is_gone_or_rewritten_is_told(server: RealS3, folder: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_rewritten_while_it_is_read_counts_for_nothing(
+def test_object_rewritten_while_it_is_read_yields_no_acked_lines(
     server: RealS3, folder: str, packed: bool
 ) -> None:
     """Else lines of the other object would be read twice, and one would be of both."""
@@ -133,13 +135,13 @@ def test_what_is_rewritten_while_it_is_read_counts_for_nothing(
     batches = reader(server).read(Range(LANE, 0, item.end), items.encode([item]))
     next(batches)
     put(server, f"{folder}/a", data[::-1])
-    with pytest.raises(UnreadableError, match="was rewritten since it was listed") as told:
+    with pytest.raises(UnreadableError, match="was rewritten after it was listed") as told:
         list(batches)
     assert told.value.damaged
     assert told.value.offset == 0
 
 
-def test_a_server_that_does_not_answer_is_no_damage(server: RealS3, folder: str) -> None:
+def test_unreachable_server_is_not_reported_as_damage(server: RealS3, folder: str) -> None:
     item = put(server, f"{folder}/a", b"a\n")
     location = item.location.replace(server.address, f"127.0.0.1:{free_port()}")
     with pytest.raises(UnreadableError) as told:

@@ -1,7 +1,7 @@
 """The example plug-in from its wheel, beside flumeng's: its contract, and a flow of its components.
 
-The wheels are installed into a directory that processes find by ``PYTHONPATH``, so that what runs
-is what a user installs, and not the working tree.
+The wheels are installed into a directory on ``PYTHONPATH``, so that the processes run the installed
+packages and not the working tree.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import pytest
 
 from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import child_of
-from tests.live.one_host import FLUMENG, Standalone, delivered, eventually
+from tests.live.one_host import FLUMENG, Standalone, delivered
 from tests.live.test_spark_cluster import POLICY, REQUIREMENTS, ClusterOnSpark, set_on_spark
 from tests.testkit.daemons import module_of
 from tests.testkit.spark_cluster import StandaloneCluster
+from tests.testkit.waiting import wait_for
 
 TOP = Path(__file__).parents[2]
 PARTS = (".", "packages/flumeng-testkit", "examples/plugin")
@@ -55,7 +56,7 @@ sinks: [files: {{path: "{lake}", shared: true}}]
 
 
 def tracked_files(folder: Path) -> list[str]:
-    """Those of a source tree, without what was built in it."""
+    """Files of a source tree without build output."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return run.stdout.splitlines()
@@ -147,11 +148,11 @@ def test_flow_of_plugins_delivers_exactly_once_through_kills(plugin_flow: Plugin
     said = plugin_flow.command("flow", "apply", str(plugin_flow.flow))
     assert "revision 1" in said, said
     for number in (1, 2, 3):
-        eventually(partial(plugin_flow.has, ROWS * number), "rows are missing")
+        wait_for(partial(plugin_flow.has, ROWS * number), "rows are missing")
         plugin_flow.add(ROWS)
         plugin_flow.kill_collector()
     total = 4 * ROWS
-    eventually(partial(plugin_flow.has, total), "rows are missing")
+    wait_for(partial(plugin_flow.has, total), "rows are missing")
     assert plugin_flow.counts("sqlite_rows") == (total, total)
     all_, different = plugin_flow.counts("disk_usage")
     assert all_ == different > 5
@@ -187,7 +188,7 @@ def test_executors_of_other_hosts_get_the_code_of_plugins(
             files = delivered(lake)
             return int(ds.dataset(files).count_rows()) if files else 0
 
-        eventually(lambda: rows() == 500, "the events did not reach the lake")
+        wait_for(lambda: rows() == 500, "the events did not reach the lake")
         patterns = ds.dataset(delivered(lake)).to_table().column("pattern").to_pylist()
         assert all(pattern.startswith(b"# # ") for pattern in patterns)
     finally:

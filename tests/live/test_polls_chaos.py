@@ -1,7 +1,7 @@
-"""Pollers each second, while whoever runs them is killed: each due time once, each row once.
+"""Polls each second, while their processes are killed: each due time once, each row once.
 
 A table is written by many, out of order, while it is polled by its numbers; a server of HTTP and a
-command are asked at each due time. Collectors, discovery, nodes, masters and ZooKeeper are killed.
+command are polled at each due time. Collectors, discovery, nodes, masters and ZooKeeper are killed.
 ``FLUMENG_CHAOS_SECONDS`` says for how long at least.
 """
 
@@ -29,7 +29,7 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.queries.queues import lanes_of, listed_items
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import connect
 from flumeng.platform.errors import UserError
@@ -37,11 +37,12 @@ from tests.live.chaos import TwoNodes, chaos_seconds, chaos_seed, kill_at_random
 from tests.live.sql_polling import DRIVER
 from tests.testkit.servers import maven
 from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.waiting import wait_for
 
 SECONDS = 25.0
 WRITERS = 4
 OPEN_SECONDS = 0.8
-"""So long is a transaction of a writer open at most."""
+"""Maximum duration of a writer's transaction."""
 PATIENCE_SECONDS = 300.0
 POLICY = """
 commands: ["{command} *"]
@@ -78,7 +79,7 @@ SOURCES = {
 
 
 class PolledNodes(TwoNodes):
-    """Both may load the database's driver and run the command."""
+    """Both nodes may load the database's driver and run the command."""
 
     def node_arguments(self, folder: str = "node", name: str = "n1") -> list[str]:
         policy = str(self.folder / "policy.yaml")
@@ -98,7 +99,7 @@ def postgres() -> Iterator[RealPostgres]:
 
 @pytest.fixture
 def ticking() -> Iterator[str]:
-    """A server that says back when it was asked."""
+    """A server that answers with the time of the request."""
 
     class Tick(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -110,7 +111,7 @@ def ticking() -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """It is not heard."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Tick)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -139,7 +140,7 @@ def nodes(
 
 
 class Writer(threading.Thread):
-    """Transactions of a few rows, each open for a while; some are rolled back."""
+    """Runs transactions of a few rows, each open for a while; some are rolled back."""
 
     def __init__(self, postgres: RealPostgres, seed: int, until: float) -> None:
         super().__init__(daemon=True)
@@ -193,10 +194,16 @@ def test_each_due_time_and_each_row_is_there_once(
     lake = tmp_path / "lake"
     wanted = Counter(number for writer in writers for number in writer.written)
     assert len(wanted) > 50
-    wait_until(lambda: len(numbers(lake)) >= len(wanted), lambda: said(store, lake))
+    wait_for(
+        lambda: len(numbers(lake)) >= len(wanted),
+        lambda: said(store, lake),
+        seconds=PATIENCE_SECONDS,
+    )
     last = datetime.now().astimezone()
     for name in ("ticks", "commands"):
-        wait_until(partial(is_past, lake, name, last), lambda: said(store, lake))
+        wait_for(
+            partial(is_past, lake, name, last), lambda: said(store, lake), seconds=PATIENCE_SECONDS
+        )
     assert Counter(numbers(lake)) == wanted
     for name in ("ticks", "commands"):
         dues = sorted(due_times(lake, name))
@@ -234,7 +241,7 @@ def numbers(lake: Path) -> list[int]:
 
 
 def due_times(lake: Path, flow: str) -> list[datetime]:
-    """As the server and the command were told them."""
+    """The due times that the server and the command received."""
     found = bodies(lake, flow)
     if flow == "commands":
         return [datetime.fromisoformat(body.removeprefix("due ")) for body in found]
@@ -246,16 +253,9 @@ def is_past(lake: Path, flow: str, moment: datetime) -> bool:
 
 
 def failed(store: Store, flow: str) -> list[str]:
-    rows = listed_items(Reading.of(store), flow, most=1000)
+    rows = listed_items(ReadCache.of(store), flow, most=1000)
     return [f"{flow}: {row.why}" for row in rows if row.state == "failed"]
 
 
 def said(store: Store, lake: Path) -> str:
-    return f"{len(numbers(lake))} rows; {lanes_of(Reading.of(store), list(SOURCES))}"
-
-
-def wait_until(ask: Callable[[], bool], state: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not ask():
-        assert time.monotonic() < deadline, state()
-        time.sleep(0.5)
+    return f"{len(numbers(lake))} rows; {lanes_of(ReadCache.of(store), list(SOURCES))}"

@@ -2,7 +2,7 @@
 an operator runs it: through 150 ms in each direction, with replies that get lost, with sites that
 are frozen, down or lose the session, and killed at any of its transactions.
 
-The nodes ingest for real; what they would collect with Spark is played by a light node. With
+The nodes ingest for real; a light node plays the collection with Spark. With
 ``FLUMENG_PUSH_KILLS=all`` the tool is killed at each transaction of an apply, not at a few.
 """
 
@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
@@ -36,8 +35,10 @@ from flumeng.fleet.inventory.files import read_inventory
 from flumeng.fleet.inventory.rendering import render
 from tests.testkit import light_nodes
 from tests.testkit.counting import MULTI
+from tests.testkit.daemons import start_logged
 from tests.testkit.links import Links
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 from zkschema.records import Push
 
@@ -45,14 +46,13 @@ NAMES = ("fra", "lon", "nyc", "sin", "syd")
 WAVES = {"canary": ("fra",), "second": ("lon", "nyc"), "rest": ("sin", "syd")}
 FAR_SECONDS, NEAR_SECONDS = 0.15, 0.01
 SESSION_SECONDS = 4.0
-PATIENCE_SECONDS = 180.0
 SETTLE_SECONDS = 20
 DONE, FAILED, CONFLICT, CHANGES = 0, 1, 3, 5
 PLAN_ROUND_TRIPS = 12
 LOST_EVERY = 20
 EXPIRED_SECONDS = 11.5
 TRANSACTIONS_PER_SITE = 3
-"""One says who pushes, one brings the changes, one ends it."""
+"""One records the pusher, one carries the changes, one ends the push."""
 STEPS = range(1, TRANSACTIONS_PER_SITE * len(NAMES) + 1)
 SEED = 7
 KILLED_AT = (
@@ -76,7 +76,7 @@ sinks: [noop]
 
 
 class Sites:
-    """``stores`` are the test's own sessions, with the servers directly."""
+    """``stores`` are the test's own sessions, connected to the servers without the links."""
 
     def __init__(self, folder: Path, servers: Mapping[str, RealZooKeeper], links: Links) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Sites:
         settle: float = SETTLE_SECONDS,
         max_failures: int = 0,
     ) -> None:
-        """``web`` with this condition, listening where the variable says."""
+        """Write the inventory: ``web`` with this condition; its port is the site's variable."""
         flows = self.inventory / "base" / "flows"
         flows.mkdir(parents=True, exist_ok=True)
         (flows / "web.yaml").write_text(FLOW.format(number=number, port=port))
@@ -151,7 +151,7 @@ class Sites:
         )
 
     def is_as_the_inventory(self, *names: str) -> None:
-        """These sites hold what is rendered for them, and run it."""
+        """These sites hold and run the rendered inventory."""
         wanted = render(read_inventory(self.inventory))
         for name in names or NAMES:
             assert self.text(name) == wanted[name]["flow/web"], name
@@ -181,7 +181,7 @@ class Sites:
         return found.value
 
     def held(self, name: str) -> dict[str, bytes]:
-        """What a push could change there, but for who pushes."""
+        """All znodes that a push may change there, without the record of the pusher."""
         tops = ("/flows/", "/cluster", "/nodes/real", "/push/")
         others = ("/plan", "/status", "/assignment", "/story", "/partitions")
         return {
@@ -196,8 +196,8 @@ class Sites:
 
 
 class Transactions:
-    """Calls ``act`` with the site at the ``number``-th transaction from now on, before it goes on
-    its way; ``sites`` are those of all so far."""
+    """Calls ``act`` with the site before the ``number``-th transaction from now on is forwarded;
+    ``sites`` lists the sites of all transactions so far."""
 
     def __init__(self, sites: Sites, number: int, act: Callable[[str], object]) -> None:
         self.sites: list[str] = []
@@ -234,14 +234,14 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         for name, server in servers.items():
             server.wait_answering()
             _start_site(sites, name, stack)
-        until(lambda: all(map(_is_ready, sites.stores.values())), "masters and nodes")
+        wait_for(lambda: all(map(_is_ready, sites.stores.values())), "masters and nodes")
         yield sites
         for log in folder.glob("*/*.log"):
             assert "Traceback" not in log.read_text(), log.read_text()
 
 
 def _start_site(sites: Sites, name: str, stack: ExitStack) -> None:
-    """A master and a node, and a light one for what is collected."""
+    """Start a master and a node, and a light node that plays the collector."""
     folder, hosts = sites.folder / name, f"{sites.servers[name].address}/c"
     store = connect(hosts, session_seconds=SESSION_SECONDS)
     stack.callback(store.close)
@@ -253,9 +253,9 @@ def _start_site(sites: Sites, name: str, stack: ExitStack) -> None:
         ["flumeng.agent.node", *node],
     ]
     for module, *words in commands:
-        with (folder / f"{module}.log").open("ab") as log:
-            command = [sys.executable, "-m", *map(str, (module, *words))]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = start_logged(
+            folder / f"{module}.log", sys.executable, "-m", *map(str, (module, *words))
+        )
         stack.callback(process.wait, PATIENCE_SECONDS)
         stack.callback(process.terminate)
     stack.callback(light_nodes.start(hosts, folder, 0, SESSION_SECONDS).stop)
@@ -267,13 +267,6 @@ def _is_ready(store: Store) -> bool:
     ) == ["light-0", "real"]
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-
-
 @pytest.fixture(autouse=True)
 def healed(sites: Sites) -> Iterator[None]:
     yield
@@ -283,7 +276,7 @@ def healed(sites: Sites) -> Iterator[None]:
         sites.links[name].heal()
 
 
-def test_three_waves_through_150_ms_and_lost_replies(sites: Sites) -> None:
+def test_three_waves_succeed_over_150_ms_and_lost_replies(sites: Sites) -> None:
     sites.links.delay_seconds = FAR_SECONDS
     sites.write_inventory(next(sites.numbers))
     before = {name: sites.links[name].counts for name in NAMES}
@@ -305,7 +298,7 @@ def test_three_waves_through_150_ms_and_lost_replies(sites: Sites) -> None:
     assert in_waves == sorted(in_waves, key=wave_of), "a wave began before the one before ended"
 
 
-def test_a_broken_flow_stops_in_the_canary_wave_and_is_taken_back(sites: Sites) -> None:
+def test_broken_flow_stops_in_the_canary_wave_and_is_rolled_back(sites: Sites) -> None:
     settled(sites)
     before = {name: sites.held(name) for name in NAMES}
     texts, revisions = {name: sites.text(name) for name in NAMES}, sites.revisions()
@@ -322,10 +315,10 @@ def test_a_broken_flow_stops_in_the_canary_wave_and_is_taken_back(sites: Sites) 
     assert sites.revisions() == {**revisions, "fra": revisions["fra"] + 2}
     for name in NAMES[1:]:
         assert sites.held(name) == before[name], name
-    until(lambda: state_of(sites, "fra") == ["running"] * 2, "the flow to run again")
+    wait_for(lambda: state_of(sites, "fra") == ["running"] * 2, "the flow to run again")
 
 
-def test_drift_is_shown_and_survives_or_goes_as_told(sites: Sites) -> None:
+def test_drift_is_shown_and_kept_or_overwritten_as_requested(sites: Sites) -> None:
     settled(sites)
     changed = sites.text("lon").replace("seq > ", "seq > 1")
     sites.by_hand("lon", "web", changed)
@@ -343,7 +336,7 @@ def test_drift_is_shown_and_survives_or_goes_as_told(sites: Sites) -> None:
     sites.plan(expect=DONE)
 
 
-def test_one_site_is_frozen_one_is_down_and_one_loses_the_session(sites: Sites) -> None:
+def test_frozen_down_and_expired_sites_are_reported_and_completed_later(sites: Sites) -> None:
     settled(sites)
     before = sites.revisions()
     sites.write_inventory(next(sites.numbers), max_failures=2)
@@ -353,7 +346,7 @@ def test_one_site_is_frozen_one_is_down_and_one_loses_the_session(sites: Sites) 
     seen: list[str] = []
 
     def expire(site: str, opcode: int) -> None:
-        """The second transaction there does not arrive while the session lives."""
+        """Hold the second transaction there until the session has expired."""
         seen.extend([site] * (opcode == MULTI))
         if seen.count("syd") == 2 and not timer.is_alive() and not timer.finished.is_set():
             sites.links["syd"].frozen = True
@@ -373,7 +366,7 @@ def test_one_site_is_frozen_one_is_down_and_one_loses_the_session(sites: Sites) 
     assert sites.revisions() == {name: before[name] + 1 for name in NAMES}
 
 
-def test_of_two_operators_at_once_one_is_refused_by_name(sites: Sites) -> None:
+def test_one_of_two_concurrent_operators_is_refused_by_name(sites: Sites) -> None:
     settled(sites)
     before = sites.revisions()
     sites.write_inventory(next(sites.numbers))
@@ -396,7 +389,9 @@ def test_of_two_operators_at_once_one_is_refused_by_name(sites: Sites) -> None:
 
 
 @pytest.mark.parametrize("number", KILLED_AT)
-def test_killed_at_a_transaction_the_same_command_goes_on(sites: Sites, number: int) -> None:
+def test_push_killed_at_a_transaction_is_continued_by_the_same_command(
+    sites: Sites, number: int
+) -> None:
     """Meanwhile somebody else makes a flow and changes a setting."""
     settled(sites)
     before = sites.revisions()
@@ -429,7 +424,7 @@ def test_killed_at_a_transaction_the_same_command_goes_on(sites: Sites, number: 
 
 
 def settled(sites: Sites) -> None:
-    """All sites hold a flow that works, as the inventory says."""
+    """All sites run a working flow that equals the inventory's."""
     sites.links.delay_seconds = NEAR_SECONDS
     if sites.inventory.exists() and sites.is_alike():
         return

@@ -21,9 +21,10 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.live.one_host import delivered, eventually
+from tests.live.one_host import delivered
 from tests.live.replica_hosts import FLOW, PORT, Host, Hosts, can_make_hosts, running
 from tests.testkit.certificates import Certificates
+from tests.testkit.waiting import wait_for
 
 SECONDS = float(os.environ.get("FLUMENG_REPLICAS_SECONDS", "60"))
 SEED = int(os.environ.get("FLUMENG_REPLICAS_SEED", "1"))
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root an
 
 
 class Sender(threading.Thread):
-    """Sends numbered events to one host; each number is sent once, whatever becomes of it."""
+    """Sends numbered events to one host; each number is sent once and never again."""
 
     def __init__(self, host: Host, numbers: itertools.count[int]) -> None:
         super().__init__(daemon=True)
@@ -83,7 +84,7 @@ class Sender(threading.Thread):
 
 
 class Trouble:
-    """One thing after the other happens to hosts; ``heal`` ends all that lasts."""
+    """Applies one fault after another to hosts; ``heal`` ends those that last."""
 
     def __init__(self, hosts: Hosts, rng: random.Random) -> None:
         self.hosts, self.rng = hosts, rng
@@ -180,7 +181,7 @@ def test_every_answered_event_is_in_the_lake_once(
             host.start()
         hosts.collect()
         assert "revision 1" in hosts.command("flow", "apply", str(flow))
-        eventually(
+        wait_for(
             lambda: sum(len(j.in_sync) >= 2 for j in hosts.journals.values()) == len(hosts.all),
             "no replicas are in sync",
         )
@@ -191,7 +192,7 @@ def test_every_answered_event_is_in_the_lake_once(
         trouble = Trouble(hosts, rng)
         trouble.run(SECONDS)
         before = [len(sender.answered) for sender in senders]
-        eventually(
+        wait_for(
             lambda: all(len(s.answered) > n for s, n in zip(senders, before, strict=True)),
             "a host takes nothing any more",
         )
@@ -202,9 +203,9 @@ def test_every_answered_event_is_in_the_lake_once(
         answered = {n for sender in senders for n in sender.answered}
         print(f"{len(answered)} answered, {sum(s.unknown for s in senders)} unknown", trouble.done)
         with contextlib.suppress(AssertionError):
-            eventually(lambda: answered <= lake_of(tmp_path / "lake").keys(), "some are missing")
+            wait_for(lambda: answered <= lake_of(tmp_path / "lake").keys(), "some are missing")
         try:
-            eventually(hosts.acked, "something is not delivered")
+            wait_for(hosts.acked, "something is not delivered")
         except AssertionError:
             print(hosts.command("journal", "list"))
             print(hosts.journals)

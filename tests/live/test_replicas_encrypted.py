@@ -1,6 +1,6 @@
 """A replicated flow whose events are encrypted, and a replica that leads without its key at first.
 
-Protects that what was answered is delivered once by the host that is left, as soon as that has the
+Protects that answered events are delivered once by the remaining host, as soon as that has the
 secret, and that no disk ever has an event in plain text.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from flumeng.journal.log.encryption import Key
-from tests.live.one_host import eventually
 from tests.live.replica_hosts import PORT, Host, Hosts, can_make_hosts, running
 from tests.live.test_replicas_chaos import lake_of
 from tests.live.test_replicas_takeover import Web
+from tests.testkit.waiting import wait_for
 
 KEY = "5c" * 31 + "a9"
 MARKER = os.urandom(24).hex()
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root an
 
 
 def nothing_is_in_plain_text(hosts: Hosts) -> None:
-    """Not in a block of a disk of theirs, also in none that is free again; nor in what other
-    processes have written, but for the lake."""
+    """No block of a replica's disk has plain text, not even free blocks; no file of another process
+    either, except the lake."""
     os.sync()
     disks = [host.power.place.with_name("disk") for host in hosts.all]
     others = [path for path in hosts.folder.iterdir() if path.name != "lake"]
@@ -39,7 +39,7 @@ def nothing_is_in_plain_text(hosts: Hosts) -> None:
         assert found.returncode == 1, found.stdout + found.stderr
 
 
-def test_what_is_encrypted_is_delivered_by_the_replica_once_its_key_is_there(
+def test_encrypted_events_are_delivered_by_the_replica_once_its_key_is_there(
     tmp_path: Path,
 ) -> None:
     with running(tmp_path) as hosts:
@@ -59,7 +59,7 @@ def _take_over(web: Web) -> None:
     assert list(kept.glob("*.segment"))
     nothing_is_in_plain_text(hosts)
     web.first.kill()
-    eventually(lambda: hosts.journals[old].closed, "nobody ends the journal")
+    wait_for(lambda: hosts.journals[old].closed, "nobody ends the journal")
     assert (hosts.journals[old].primary, hosts.journals[old].end) == (holder.name, 2000)
 
     hosts.collect()
@@ -71,8 +71,8 @@ def _take_over(web: Web) -> None:
 
     holder.give_key(KEY)
     web.deliver()
-    eventually(lambda: hosts.journals[old].gone, "it stays, though nobody needs it")
-    eventually(lambda: not kept.exists(), "its events stay")
+    wait_for(lambda: hosts.journals[old].gone, "it stays, though nobody needs it")
+    wait_for(lambda: not kept.exists(), "its events stay")
     assert "readers wait" not in hosts.command("status")
     nothing_is_in_plain_text(hosts)
 
@@ -80,8 +80,8 @@ def _take_over(web: Web) -> None:
 def _restart_worker(web: Web) -> None:
     (name,), term = web.hosts.journals, web.journal.term
     web.first.kill_worker()
-    eventually(lambda: web.hosts.journals[name].term > term, "no worker begins again")
-    eventually(lambda: _listens(web.first), "nobody listens")
+    wait_for(lambda: web.hosts.journals[name].term > term, "no worker begins again")
+    wait_for(lambda: _listens(web.first), "nobody listens")
 
 
 def _listens(host: Host) -> bool:
@@ -96,6 +96,6 @@ def _wait_for_the_key(web: Web, journal: str, holder: Host, why: str) -> None:
     key = Key.parse(KEY, "").id
     said = f"readers wait, since key {key} is not on this node: {why}"
     sentence = f"node {holder.name}: journal {journal}: {said}"
-    eventually(lambda: sentence in web.hosts.command("status"), web.hosts.command("status"))
+    wait_for(lambda: sentence in web.hosts.command("status"), web.hosts.command("status"))
     assert f"closed: {said}" in web.hosts.command("journal", "list")
     assert not lake_of(web.lake)

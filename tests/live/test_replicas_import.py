@@ -1,5 +1,5 @@
-"""What becomes of replicated journals when ZooKeeper was lost and an export is imported in its
-place, while their nodes run on.
+"""The fate of replicated journals when ZooKeeper was lost and an export is imported in its place,
+while their nodes run on.
 
 Protects that no replica is removed because an older export does not know its journal, and that
 journals go on under records that were recreated.
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.one_host import eventually
 from tests.live.replica_hosts import can_make_hosts, running
 from tests.live.test_replicas_takeover import Web
 from tests.testkit.certificates import Certificates
+from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
@@ -29,7 +29,7 @@ def web(tmp_path: Path) -> Iterator[Web]:
 
 
 def export(web: Web, *, without: str = "") -> Path:
-    """As ``schema export`` writes it, or as it was before that journal was there."""
+    """Export as ``schema export`` does, or as before that journal was created."""
     document = json.loads(web.hosts.command("schema", "export"))
     znodes = document["znodes"]
     document["znodes"] = {k: v for k, v in znodes.items() if not without or without not in k}
@@ -39,26 +39,26 @@ def export(web: Web, *, without: str = "") -> Path:
 
 
 def replace_tree(web: Web, file: Path) -> None:
-    """ZooKeeper is lost, and what the export has is there in its place."""
+    """Replace ZooKeeper's tree by the content of the export."""
     web.hosts.lose_zookeeper()
     said = web.hosts.command("schema", "import", str(file))
     assert "imported" in said, said
 
 
-def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: Web) -> None:
+def test_journals_continue_after_an_import_while_their_nodes_run(web: Web) -> None:
     """A replica that is frozen then leaves those in sync, and joins again."""
     web.begin(least=1)
     web.hosts.collect()
     web.send(1000)
     web.wait_for_delivery()
-    eventually(web.hosts.acked, "what is delivered is not acked")
+    wait_for(web.hosts.acked, "what is delivered is not acked")
     (name,), holder = web.hosts.journals, web.holder
     term = web.journal.term
     replace_tree(web, export(web))
-    eventually(lambda: web.journal.term > term, "nobody leads under the new record")
+    wait_for(lambda: web.journal.term > term, "nobody leads under the new record")
     web.send(500)
     frozen = holder.pause()
-    eventually(
+    wait_for(
         lambda: web.try_to_send(100) and not web.is_in_sync(holder),
         "a replica that is frozen is waited for",
     )
@@ -68,7 +68,7 @@ def test_journals_go_on_where_an_export_is_imported_while_their_nodes_run(web: W
     assert list(web.hosts.journals) == [name]
 
 
-def test_replicas_of_a_journal_that_an_older_export_lacks_are_kept_and_collected(
+def test_replicas_of_a_journal_missing_in_the_import_are_kept_and_collected(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     """The host that had made it is gone for good; with the operator's word a replica leads. In a
@@ -84,16 +84,16 @@ def _collect_what_is_left(web: Web) -> None:
     file = export(web, without=name)
     web.first.kill()
     replace_tree(web, file)
-    eventually(lambda: f"({name})" in web.hosts.command("status"), "nobody says what is kept")
+    wait_for(lambda: f"({name})" in web.hosts.command("status"), "nobody says what is kept")
     said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean")
     assert "reaches up to seq 1000" in said, said
     web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
     web.deliver()
-    eventually(lambda: not (holder.data / "copies" / name).exists(), "it stays")
+    wait_for(lambda: not (holder.data / "copies" / name).exists(), "it stays")
     assert name not in web.hosts.command("status")
 
 
-def test_a_replica_that_had_left_does_not_lead_because_an_older_export_says_it_is_in_sync(
+def test_replica_that_left_does_not_lead_though_the_import_lists_it_in_sync(
     tmp_path: Path,
 ) -> None:
     """The host that leads is the last to be live again, so that masters look for another one."""
@@ -107,7 +107,7 @@ def _lead_with_less(web: Web) -> None:
     (name,), holder = web.hosts.journals, web.holder
     file = export(web)
     away = holder.pause()
-    eventually(
+    wait_for(
         lambda: web.try_to_send(100) and not web.is_in_sync(holder),
         "a replica that is frozen is waited for",
     )
@@ -115,7 +115,7 @@ def _lead_with_less(web: Web) -> None:
     frozen = web.first.pause()
     replace_tree(web, file)
     holder.resume(away)
-    eventually(lambda: holder.name in web.hosts.live, "the host of the replica is not live")
+    wait_for(lambda: holder.name in web.hosts.live, "the host of the replica is not live")
     time.sleep(5.0)
     assert web.hosts.journals[name].primary == "n1", "a replica leads that lacks answered events"
     web.first.resume(frozen)
@@ -124,10 +124,10 @@ def _lead_with_less(web: Web) -> None:
     web.wait_for_delivery()
 
 
-def test_what_the_host_that_an_older_export_names_has_given_up_since_is_collected_elsewhere(
+def test_journal_given_up_by_its_recorded_host_is_collected_elsewhere(
     tmp_path: Path,
 ) -> None:
-    """That host is live, and says that it has the journal no more."""
+    """That host is live, and reports that it has the journal no more."""
     with running(tmp_path, 2) as hosts:
         _collect_what_was_given_up(Web(hosts))
 
@@ -138,13 +138,13 @@ def _collect_what_was_given_up(web: Web) -> None:
     (name,), holder = web.hosts.journals, web.holder
     file = export(web)
     web.first.kill()
-    eventually(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
+    wait_for(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
     web.first.start("ingest", "replica", label="role=web")
     given_up = web.first.data / "journals" / "0" / name
-    eventually(lambda: not given_up.exists() and len(web.hosts.journals) == 2, "it is kept")
+    wait_for(lambda: not given_up.exists() and len(web.hosts.journals) == 2, "it is kept")
     web.wait_in_sync()
     replace_tree(web, file)
-    eventually(lambda: "is damaged or lost" in web.hosts.command("status"), "nobody says so")
+    wait_for(lambda: "is damaged or lost" in web.hosts.command("status"), "nobody says so")
     said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
-    assert "in another lineage" in said, said
+    assert "in a new lineage" in said, said
     web.deliver()

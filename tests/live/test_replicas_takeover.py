@@ -1,7 +1,7 @@
-"""What becomes of a replicated journal when its host is gone, has lost its disk, or a replica is
+"""The fate of a replicated journal when its host is gone, has lost its disk, or a replica is
 damaged: real hosts, and a collector that delivers all the same.
 
-Protects what the chaos of ``test_replicas_chaos`` meets by chance only, one thing at a time.
+Protects one by one the cases that ``test_replicas_chaos`` meets by chance only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from flumeng.journal.replication.membership import node_of
-from tests.live.one_host import eventually
 from tests.live.replica_hosts import PORT, SESSION_SECONDS, Host, Hosts, can_make_hosts, running
 from tests.live.test_replicas_chaos import lake_of
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.records import Journal
 
@@ -39,15 +39,15 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root an
 
 
 class Web:
-    """Events are taken by the first host alone. Each has the text ``pad``, and the flow says
-    ``more``."""
+    """The first host alone takes events. Each event has the text ``pad``; ``more`` is appended to
+    the flow."""
 
     def __init__(self, hosts: Hosts, *, more: str = "", pad: str = "") -> None:
         self.hosts, self.more, self.pad = hosts, more, pad
         self.lake = hosts.folder / "lake"
         self.sent = 0
         self.unknown: set[int] = set()
-        """Events that were not answered: they may be there, or not."""
+        """Events without an answer: they may be there or not."""
 
     @property
     def first(self) -> Host:
@@ -65,7 +65,7 @@ class Web:
         self.wait_in_sync(replicas)
 
     def wait_in_sync(self, replicas: int = 2) -> None:
-        eventually(
+        wait_for(
             lambda: any(len(journal.in_sync) == replicas for journal in self._open),
             "the replicas are not in sync",
         )
@@ -75,7 +75,7 @@ class Web:
 
     @property
     def journal(self) -> Journal:
-        """The one that takes events."""
+        """The journal that takes events."""
         (journal,) = self._open
         return journal
 
@@ -85,12 +85,12 @@ class Web:
 
     @property
     def holder(self) -> Host:
-        """Of the other replica."""
+        """The node with the other replica."""
         other = next(c for c in self.journal.in_sync if not c.startswith("n1/"))
         return next(h for h in self.hosts.all if h.name == other.partition("/")[0])
 
     def send(self, count: int) -> None:
-        """Returns when they are answered."""
+        """Send and wait for the answers."""
         numbers = range(self.sent, self.sent + count)
         body = "\n".join(json.dumps({"n": n, "pad": self.pad}) for n in numbers)
         connection = http.client.HTTPConnection(self.first.address, PORT, timeout=60)
@@ -100,7 +100,7 @@ class Web:
         self.sent += count
 
     def try_to_send(self, count: int) -> bool:
-        """Once, whatever comes of it; whether they were answered."""
+        """Send once without a retry; returns whether the events were answered."""
         before = self.sent
         try:
             self.send(count)
@@ -111,7 +111,7 @@ class Web:
         return True
 
     def wait_for_delivery(self) -> None:
-        """Of each answered event once, and of none twice."""
+        """Wait until each answered event is delivered once, and none twice."""
         answered = dict.fromkeys((n for n in range(self.sent) if n not in self.unknown), 1)
 
         def delivered() -> bool:
@@ -119,30 +119,30 @@ class Web:
             assert not found or max(found.values()) == 1, "some are there twice"
             return {n: count for n, count in found.items() if n not in self.unknown} == answered
 
-        eventually(delivered, "not each answered event is there once")
+        wait_for(delivered, "not each answered event is there once")
 
     def come_back(self, old: str) -> None:
-        """The first host does: it makes another journal, all is delivered, and nothing is left of
-        the old one anywhere."""
+        """The first host returns: it takes another journal, all is delivered, and the old journal
+        is removed everywhere."""
         self.first.start("ingest", "replica", label="role=web")
-        eventually(lambda: len(self.hosts.journals) == 2, "no other journal is made")
+        wait_for(lambda: len(self.hosts.journals) == 2, "no other journal is made")
         self.wait_in_sync()
         self.send(500)
         self.deliver()
-        eventually(
+        wait_for(
             lambda: list(self.hosts.journals) != [old] and len(self.hosts.journals) == 1, "it stays"
         )
         lying = [path for host in self.hosts.all for path in host.data.rglob(old)]
-        eventually(lambda: not any(path.exists() for path in lying), f"{lying} stay")
+        wait_for(lambda: not any(path.exists() for path in lying), f"{lying} stay")
 
     def deliver(self) -> None:
         self.hosts.collect()
         wanted = dict.fromkeys(range(self.sent), 1)
-        eventually(lambda: lake_of(self.lake) == wanted, "not each answered event is there once")
+        wait_for(lambda: lake_of(self.lake) == wanted, "not each answered event is there once")
 
 
 def damage(segment: Path) -> None:
-    """A bit, also while it is written on."""
+    """Flip a bit, also while the file is written."""
     with segment.open("r+b") as file:
         file.seek(segment.stat().st_size // 2)
         byte = file.read(1)[0]
@@ -156,40 +156,40 @@ def web(tmp_path: Path) -> Iterator[Web]:
         yield Web(hosts)
 
 
-def test_a_host_that_is_gone_has_left_nothing_behind(web: Web) -> None:
+def test_journal_of_a_lost_host_is_closed_collected_and_removed(web: Web) -> None:
     """Its journal is led, closed, collected to its end and removed; when the host is back it makes
     another one, and nothing is left of the first."""
     web.begin()
     web.send(1000)
     (old,) = web.hosts.journals
     web.first.kill()
-    eventually(lambda: web.hosts.journals[old].closed, "nobody ends the journal")
+    wait_for(lambda: web.hosts.journals[old].closed, "nobody ends the journal")
     assert web.hosts.journals[old].primary != "n1"
     assert web.hosts.journals[old].end == 1000
     web.come_back(old)
 
 
-def test_a_disk_that_is_lost_is_no_loss(web: Web) -> None:
+def test_lost_disk_loses_no_event(web: Web) -> None:
     web.begin()
     web.send(1000)
     (old,) = web.hosts.journals
     web.first.kill()
     shutil.rmtree(web.first.data / "journals")
     web.first.start("ingest", "replica", label="role=web")
-    eventually(lambda: web.hosts.journals[old].primary != "n1", "a lost disk leads on")
+    wait_for(lambda: web.hosts.journals[old].primary != "n1", "a lost disk leads on")
     web.wait_in_sync()
     web.send(500)
     web.deliver()
 
 
-def test_lost_host_of_a_replica_holds_senders_no_longer_than_its_session(web: Web) -> None:
+def test_lost_host_of_a_replica_delays_senders_no_longer_than_its_session(web: Web) -> None:
     """And the 2 s or so until another host has a replica, however long the grace period is."""
     web.begin()
     web.send(1000)
     web.hosts.command("cluster", "set", "grace_seconds", "60")
     web.holder.kill()
     began = time.monotonic()
-    eventually(lambda: web.try_to_send(10), "nobody takes events")
+    wait_for(lambda: web.try_to_send(10), "nobody takes events")
     held = time.monotonic() - began
     print(f"senders were held for {held:.1f} s")
     assert held < SESSION_SECONDS + 15
@@ -198,7 +198,7 @@ def test_lost_host_of_a_replica_holds_senders_no_longer_than_its_session(web: We
     web.wait_for_delivery()
 
 
-def test_a_damaged_replica_is_made_anew_from_the_primary(web: Web) -> None:
+def test_damaged_replica_is_recreated_from_the_primary(web: Web) -> None:
     web.begin()
     web.send(1000)
     (name,), holder = web.hosts.journals, web.holder
@@ -207,25 +207,25 @@ def test_a_damaged_replica_is_made_anew_from_the_primary(web: Web) -> None:
     (segment,) = (holder.data / "copies" / name).glob("*.segment")
     damage(segment)
     holder.start("replica")
-    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
+    wait_for(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
     assert (holder.data / "copies" / f".{name}.damaged").exists()
     web.wait_in_sync()
     web.send(500)
     said = web.hosts.command("journal", "promote", name, "--to", holder.name)
-    assert f"{holder.name} leads" in said, said
-    eventually(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
+    assert f"{holder.name} is the primary" in said, said
+    wait_for(lambda: web.hosts.journals[name].closed, "nobody ends the journal")
     web.deliver()
 
 
-def test_a_replica_whose_old_segment_is_damaged_is_made_anew_though_nobody_reads_it(
+def test_replica_with_a_damaged_old_segment_is_recreated_without_a_reader(
     web: Web,
 ) -> None:
-    """A worker that starts opens such a replica, and looks at all of it."""
+    """A worker that starts opens such a replica, and checks all of it."""
     web.begin()
     web.send(1000)
     (name,), holder = web.hosts.journals, web.holder
     web.first.kill_worker()  # each term begins a segment
-    eventually(lambda: web.try_to_send(10), "nobody takes events")
+    wait_for(lambda: web.try_to_send(10), "nobody takes events")
     web.wait_in_sync()
     before = web.journal.in_sync
     first, *later = sorted((holder.data / "copies" / name).glob("*.segment"))
@@ -233,16 +233,16 @@ def test_a_replica_whose_old_segment_is_damaged_is_made_anew_though_nobody_reads
     damage(first)
     holder.kill_worker()
     aside = holder.data / "copies" / f".{name}.damaged"
-    eventually(aside.exists, "nobody has looked at it")
-    eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
+    wait_for(aside.exists, "nobody has looked at it")
+    wait_for(lambda: web.journal.in_sync not in (before, before[:1]), "it is not recreated")
     web.wait_in_sync()
     web.first.kill()
-    eventually(lambda: web.hosts.journals[name].primary == holder.name, "it does not lead")
+    wait_for(lambda: web.hosts.journals[name].primary == holder.name, "it does not lead")
     web.hosts.collect()
     web.wait_for_delivery()
 
 
-def test_a_damaged_primary_hands_over(web: Web) -> None:
+def test_damaged_primary_hands_over(web: Web) -> None:
     web.begin()
     web.send(1000)
     (name,) = web.hosts.journals
@@ -250,17 +250,17 @@ def test_a_damaged_primary_hands_over(web: Web) -> None:
     (segment,) = (web.first.data / "journals" / "0" / name).glob("*.segment")
     damage(segment)
     web.first.start("ingest", "replica", label="role=web")
-    eventually(lambda: web.hosts.journals[name].primary != "n1", "a damaged replica leads on")
-    eventually(lambda: len(web.hosts.journals) == 2, "no other journal is made")
+    wait_for(lambda: web.hosts.journals[name].primary != "n1", "a damaged replica leads on")
+    wait_for(lambda: len(web.hosts.journals) == 2, "no other journal is made")
     web.wait_in_sync()
     web.send(500)
     web.deliver()
 
 
-def test_a_primary_that_is_damaged_while_it_runs_hands_over_once_a_reader_meets_that(
+def test_damage_of_a_running_primary_hands_over_once_a_reader_meets_it(
     web: Web,
 ) -> None:
-    """Senders go on meanwhile; what they were not answered for may be there, or not."""
+    """Senders go on meanwhile; events that were not answered may be there, or not."""
     web.begin()
     web.send(1000)
     (name,), worker = web.hosts.journals, web.first.worker
@@ -270,11 +270,11 @@ def test_a_primary_that_is_damaged_while_it_runs_hands_over_once_a_reader_meets_
     web.send(500)
     assert web.hosts.journals[name].primary == "n1"
     web.hosts.collect()
-    eventually(
+    wait_for(
         lambda: web.try_to_send(10) and web.hosts.journals[name].primary != "n1",
         "a damaged replica leads on",
     )
-    eventually(lambda: web.try_to_send(10) and len(web.hosts.journals) == 2, "no other is made")
+    wait_for(lambda: web.try_to_send(10) and len(web.hosts.journals) == 2, "no other is made")
     web.wait_in_sync()
     web.send(500)
     assert web.first.worker == worker, "it was started anew"
@@ -283,7 +283,7 @@ def test_a_primary_that_is_damaged_while_it_runs_hands_over_once_a_reader_meets_
     print(f"{web.sent} events, {len(web.unknown)} of unknown outcome")
 
 
-def test_an_operator_gives_up_what_no_replica_in_sync_has(tmp_path: Path) -> None:
+def test_operator_gives_up_events_that_no_replica_in_sync_has(tmp_path: Path) -> None:
     """The replica had left those in sync, and there is no third host; with the operator's word the
     rest is there, and collected."""
     with running(tmp_path, 2) as hosts:
@@ -295,24 +295,24 @@ def _give_up(web: Web) -> None:
     web.send(1000)
     (name,), holder = web.hosts.journals, web.holder
     holder.kill()
-    eventually(lambda: len(web.journal.in_sync) == 1, "it stays in sync")
+    wait_for(lambda: len(web.journal.in_sync) == 1, "it stays in sync")
     web.send(300)
     web.first.kill()
     holder.start("replica")
     live = paths.live_node("n1")
-    eventually(lambda: not web.hosts.store.exists(live), "a host that was killed is live")
+    wait_for(lambda: not web.hosts.store.exists(live), "a host that was killed is live")
     said = web.hosts.command("journal", "promote", name, "--to", holder.name)
     assert "unclean" in said, said
     said = web.hosts.command("journal", "promote", name, "--to", holder.name, "--unclean", "--yes")
-    eventually(lambda: web.hosts.journals[name].closed, f"nobody ends the journal: {said}")
+    wait_for(lambda: web.hosts.journals[name].closed, f"nobody ends the journal: {said}")
     assert web.hosts.journals[name].end == 1000
     web.sent = 1000
     web.deliver()
 
 
-def test_a_second_primary_dies_before_the_third_replica_has_heard_of_it(web: Web) -> None:
-    """With events that were never answered at the end of each log: the replica that is left leads
-    with all that was, though it never learned with what the second one had begun."""
+def test_third_replica_leads_when_the_second_primary_dies_before_telling_it(web: Web) -> None:
+    """With events that were never answered at the end of each log: the remaining replica leads with
+    all of them, though it never learned the begin of the second one's term."""
     web.begin(replicas=3)
     web.send(1000)
     (old,) = web.hosts.journals
@@ -326,16 +326,16 @@ def test_a_second_primary_dies_before_the_third_replica_has_heard_of_it(web: Web
     web.first.kill()
     sending.join()
     assert len(web.unknown) == 300
-    eventually(lambda: web.hosts.journals[old].primary != "n1", "nobody leads")
+    wait_for(lambda: web.hosts.journals[old].primary != "n1", "nobody leads")
     leads = second if web.hosts.journals[old].primary == second.name else third
     left = third if leads is second else second
-    eventually(lambda: f"journal {old}: primary in term" in leads.said, "it does not begin")
+    wait_for(lambda: f"journal {old}: primary in term" in leads.said, "it does not begin")
     leads.kill()
     assert {node_of(replica) for replica in web.hosts.journals[old].in_sync} == {
         leads.name,
         left.name,
     }
-    eventually(lambda: web.hosts.journals[old].primary == left.name, "the last one does not lead")
+    wait_for(lambda: web.hosts.journals[old].primary == left.name, "the last one does not lead")
     second.heal()
     third.heal()
     web.first.start("ingest", "replica", label="role=web")

@@ -1,7 +1,7 @@
 """A host is restored from a backup of its data directory that was taken while its node ran.
 
 Protects that no event is lost that is answered after that, and that no reader skips one: the
-journals that come back end before what readers, or other replicas, have seen of them.
+restored journals end before events that readers, or other replicas, have seen of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.one_host import eventually
 from tests.live.replica_hosts import PORT, Host, can_make_hosts, running
 from tests.live.test_replicas_chaos import lake_of
 from tests.live.test_replicas_takeover import Web
+from tests.testkit.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="hosts need root and ip")
 
@@ -33,7 +33,7 @@ sinks: [{{files: {{path: "{lake}"}}}}]
 
 
 class OnDisk(Web):
-    """Without replicas; beside the flow that receives there is one that reads ``lines``."""
+    """A host without replicas; one flow receives, another reads ``lines``."""
 
     written = 0
 
@@ -57,7 +57,7 @@ class OnDisk(Web):
             file = self.hosts.folder / f"{flow}.yaml"
             file.write_text(TEXT.format(flow=flow, source=f"{{{source}}}", lake=lake))
             assert "revision 1" in self.hosts.command("flow", "apply", str(file))
-        eventually(lambda: listens(self.first), "nothing listens")
+        wait_for(lambda: listens(self.first), "nothing listens")
 
     def write_and_send(self, count: int) -> None:
         """As many lines as events."""
@@ -68,9 +68,9 @@ class OnDisk(Web):
         send_until_answered(self, count)
 
     def wait_for_lines(self) -> None:
-        """Each is there; those that came after the backup may be there twice."""
+        """Wait until each line is there; lines after the backup may be there twice."""
         wanted = set(range(self.written))
-        eventually(lambda: lake_of(self.lines_lake).keys() == wanted, "lines are lost")
+        wait_for(lambda: lake_of(self.lines_lake).keys() == wanted, "lines are lost")
 
 
 def listens(host: Host) -> bool:
@@ -82,8 +82,8 @@ def listens(host: Host) -> bool:
 
 
 def send_until_answered(web: Web, count: int) -> None:
-    """A host that comes back closes its port once more where it gives a journal up."""
-    eventually(lambda: web.try_to_send(count), "no sender is answered")
+    """Send with retries: a returned host closes its port once more where it gives a journal up."""
+    wait_for(lambda: web.try_to_send(count), "no sender is answered")
 
 
 def back_up(host: Host) -> Path:
@@ -106,7 +106,8 @@ def plain(tmp_path: Path) -> Iterator[OnDisk]:
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "while ZooKeeper is away"])
 def test_restored_host_loses_no_event_that_it_answers(plain: OnDisk, silent: bool) -> None:
-    """With the collector on another host, and with what is answered at once when it is back."""
+    """With the collector on another host, and with events that are answered at once when it is
+    back."""
     plain.start_flows()
     plain.hosts.collect()
     plain.write_and_send(1000)
@@ -115,7 +116,7 @@ def test_restored_host_loses_no_event_that_it_answers(plain: OnDisk, silent: boo
     plain.write_and_send(1000)
     plain.wait_for_delivery()
     plain.wait_for_lines()
-    eventually(plain.hosts.acked, "what is delivered is not acked")
+    wait_for(plain.hosts.acked, "what is delivered is not acked")
     restore(plain.first, backup)
     if silent:
         plain.hosts.zookeeper.kill()
@@ -125,13 +126,13 @@ def test_restored_host_loses_no_event_that_it_answers(plain: OnDisk, silent: boo
         plain.hosts.zookeeper.start()
     plain.wait_for_delivery()
     plain.wait_for_lines()
-    eventually(
+    wait_for(
         lambda: "takes no more events" in plain.hosts.command("node", "story", "n1"),
         "the story does not tell of the journal that ends",
     )
 
 
-def test_restored_primary_leaves_the_lead_to_a_copy_that_has_more(tmp_path: Path) -> None:
+def test_restored_primary_leaves_the_lead_to_a_replica_with_more_events(tmp_path: Path) -> None:
     """Nothing of it was delivered yet, so that no ack tells how far the journal went."""
     with running(tmp_path, 2) as hosts:
         web = Web(hosts)
@@ -146,7 +147,7 @@ def test_restored_primary_leaves_the_lead_to_a_copy_that_has_more(tmp_path: Path
         web.wait_for_delivery()
 
 
-def test_restored_copy_is_made_anew_before_it_counts_again(tmp_path: Path) -> None:
+def test_restored_copy_is_recreated_before_it_counts_as_in_sync(tmp_path: Path) -> None:
     """Its primary knows it as one that has all."""
     with running(tmp_path, 2) as hosts:
         web = Web(hosts)
@@ -159,8 +160,8 @@ def test_restored_copy_is_made_anew_before_it_counts_again(tmp_path: Path) -> No
         before = web.journal.in_sync
         restore(holder, backup)
         holder.start("replica")
-        eventually(lambda: web.journal.in_sync not in (before, before[:1]), "it counts as before")
+        wait_for(lambda: web.journal.in_sync not in (before, before[:1]), "it counts as before")
         web.send(1000)
         web.first.kill()
-        eventually(lambda: hosts.journals[name].closed, "nobody ends the journal")
+        wait_for(lambda: hosts.journals[name].closed, "nobody ends the journal")
         web.deliver()

@@ -1,10 +1,10 @@
-"""The promise by batch: whatever is killed and whoever else uses the table, every accepted event is
-in the database and at the receiver once, or among the dead letters with its reason.
+"""Delivery by batch: although processes are killed and others use the table, every accepted event
+is once in the database and at the receiver, or among the dead letters with its reason.
 
-Lines of a file that grows go into PostgreSQL and to a receiver over HTTP, which both write under a
-number before the ack. Executors, collector, node, database and receiver are killed: the
-collector right after its intent, while a stranger's lock holds up the write; an executor right
-after a COMMIT, before what remains of the batch and its ack.
+Lines of a growing file go into PostgreSQL and to a receiver over HTTP; both record the batch number
+before the ack. Executors, collector, node, database and receiver are killed: the collector right
+after its intent, while a foreign lock delays the write; an executor right after a COMMIT, before
+the rest of the batch and its ack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -36,13 +36,15 @@ from tests.live.chaos import (
 from tests.live.own_server import need_own
 from tests.live.receiver import taken
 from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.waiting import happens, wait_for
 
 CHUNK, PACE_SECONDS = 200, 0.2
 REFUSED = 1_000
-"""Every so many lines there is one that the table refuses."""
+"""The table refuses one of so many lines."""
 LONG_KILLS = 4
 COLLECTORS = 2
-"""A flow that has ended three collectors within a quarter of an hour is set aside."""
+"""A flow that has ended three collectors within a quarter of an hour is set aside, so no more are
+killed."""
 FLOW_TEXT = """
 flow: chaos
 sources: [{{tail: {{paths: ["{logs}/app.log*"]}}}}]
@@ -76,7 +78,7 @@ def postgres(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPostgres]:
 
 
 class Lines(threading.Thread):
-    """Appends numbered lines to a file until it is told to stop; ``count`` so many."""
+    """Appends numbered lines to a file until it is stopped; ``count`` is their number."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(daemon=True)
@@ -113,7 +115,7 @@ class ReceiverProcess:
 
 
 class Trouble:
-    """``hits``: how often something was killed at just that moment."""
+    """``hits``: the number of kills at exactly that moment."""
 
     def __init__(self, cluster: Cluster, postgres: RealPostgres) -> None:
         self.hits = {"between intent and write": 0, "between write and ack": 0}
@@ -129,14 +131,16 @@ class Trouble:
         with self._postgres.connect() as stranger, stranger.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
-            if until(lambda: self._postgres.run(WAITING) != [(0,)]) and self._cluster.kill(kind):
+            waits = happens(lambda: self._postgres.run(WAITING) != [(0,)], seconds=60)
+            if waits and self._cluster.kill(kind):
                 self.hits["between intent and write"] += 1
             cursor.execute("ROLLBACK")
 
     def between_write_and_ack(self) -> None:
-        """What the flow writes behind the table is left out, and the ack."""
+        """Kill the executor after the row was written: the flow's later writes and its ack are
+        lost."""
         before = self._postgres.run(LAST_WRITTEN)
-        changed = until(lambda: self._postgres.run(LAST_WRITTEN) != before)
+        changed = happens(lambda: self._postgres.run(LAST_WRITTEN) != before, seconds=60)
         if changed and self._cluster.kill("executor"):
             self.hits["between write and ack"] += 1
 
@@ -148,15 +152,6 @@ class Trouble:
     def stranger(self) -> None:
         row = "('stranger', 0, 'file=0')"
         self._postgres.run(f"INSERT INTO events (journal, seq, body) VALUES {row}")
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_every_event_is_in_the_targets_once_or_a_dead_letter(
@@ -173,7 +168,7 @@ def test_every_event_is_in_the_targets_once_or_a_dead_letter(
     apply_flow(Operator(store, "test", "", 0.0), text)
     writer, trouble = Lines(logs / "app.log"), Trouble(cluster, postgres)
     writer.start()
-    assert until(lambda: bool(postgres.run("SELECT 1 FROM events LIMIT 1")), 180)
+    wait_for(lambda: postgres.run("SELECT 1 FROM events LIMIT 1"), "no event is in the table")
     others = {
         "before": trouble.between_intent_and_write,
         "after": trouble.between_write_and_ack,

@@ -20,8 +20,8 @@ from flumeng.connectors.api import backoff
 from flumeng.connectors.api.dead_letters import Refuse, RefusedError
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import bulk, cluster
-from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import IndexEvents
+from flumeng.connectors.elasticsearch.bulk_body import BulkBody
 from flumeng.connectors.elasticsearch.options import RESERVED, Elasticsearch
 from flumeng.connectors.elasticsearch.sink import ElasticsearchSink
 from flumeng.events import identity
@@ -37,7 +37,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealElasticsearch]:
-    """With a write queue that is soon full."""
+    """A server with a small write queue."""
     server = RealElasticsearch(
         tmp_path_factory.mktemp("elasticsearch"),
         {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "2"},
@@ -52,7 +52,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealElasticsearch
 
 @pytest.fixture
 def name() -> str:
-    """With which indexes and the template of a test begin."""
+    """The prefix of a test's indexes and template."""
     return f"flumeng-test-{uuid.uuid4().hex[:12]}"
 
 
@@ -91,7 +91,7 @@ def events(first: int, count: int, **columns: list[Any]) -> pa.RecordBatch:
 def stage(address: str, index: str = "logs", **options: Any) -> IndexEvents:
     task = TaskRevision(index.partition(".")[0], "collect.0", 1)
     sink = ElasticsearchSink(Elasticsearch((address,), index, **options), task)
-    return IndexEvents(sink._connection, sink._bodies, sink._template)
+    return IndexEvents(sink._connection, sink._bulk_body, sink._template)
 
 
 def run(work: IndexEvents, *batches: pa.RecordBatch, refuse: Refuse | None = None) -> int:
@@ -112,7 +112,7 @@ class Letters:
 
 
 def ids(client: Client, name: str) -> list[str]:
-    """Of all documents, sorted."""
+    """The ids of all documents, sorted."""
     index = f"{name}*"
     client.indices.refresh(index=index)
     found: list[str] = []
@@ -131,7 +131,7 @@ def wanted(count: int) -> list[str]:
     return sorted(f"web.n1.0.00000000-{seq}" for seq in range(count))
 
 
-def test_events_are_documents_and_a_replay_leaves_them_once(
+def test_events_are_documents_once_also_after_a_replay(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     work = stage(real.address, f"{name}.%Y.%m", template=True)
@@ -155,7 +155,7 @@ def test_events_are_documents_and_a_replay_leaves_them_once(
     assert mapping["properties"]["ts"] == {"type": "date"}
 
 
-def test_with_create_what_is_there_stays_and_counts_as_written(
+def test_create_keeps_existing_documents_and_counts_them_as_written(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     assert run(stage(real.address, f"{name}.%Y.%m", op="create"), events(0, 3)) == 3
@@ -166,7 +166,7 @@ def test_with_create_what_is_there_stays_and_counts_as_written(
     assert found["body"] == "line 0"
 
 
-def test_without_ids_the_cluster_makes_them(
+def test_cluster_assigns_ids_without_an_id_option(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     plain = identity.strip(events(0, 3))
@@ -175,7 +175,7 @@ def test_without_ids_the_cluster_makes_them(
     assert len(set(ids(client, name))) == 6
 
 
-def test_what_the_mapping_refuses_are_dead_letters_with_the_reason(
+def test_documents_that_the_mapping_refuses_become_dead_letters(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     client.indices.create(index=name, mappings={"properties": {"n": {"type": "integer"}}})
@@ -190,7 +190,7 @@ def test_what_the_mapping_refuses_are_dead_letters_with_the_reason(
         run(stage(real.address, name), events(0, 5, n=values))
 
 
-def test_errors_of_the_index_are_waited_for(
+def test_errors_of_the_index_are_retried(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     """An operator can mend each of them, so no event becomes a dead letter."""
@@ -213,7 +213,7 @@ def test_errors_of_the_index_are_waited_for(
     client.indices.delete(index=f"{name}-closed")
 
 
-def test_keys_of_maps_are_written_as_the_cluster_takes_them(
+def test_keys_of_maps_are_escaped_for_the_cluster(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     """Without the template a key `a` and a key `a.b` do not go together, blank or not."""
@@ -232,15 +232,15 @@ def test_keys_of_maps_are_written_as_the_cluster_takes_them(
 
 
 @pytest.mark.parametrize("column", sorted(RESERVED))
-def test_reserved_columns_are_those_that_the_cluster_refuses(
+def test_columns_reserved_by_the_cluster_are_refused(
     real: RealElasticsearch, client: Client, name: str, column: str
 ) -> None:
     del client
-    with pytest.raises(UserError, match=f"{column}: Elasticsearch keeps such fields"):
-        Bodies(Elasticsearch((real.address,), name)).check(events(0, 1, **{column: ["x"]}).schema)
+    with pytest.raises(UserError, match=f"{column}: reserved by Elasticsearch"):
+        BulkBody(Elasticsearch((real.address,), name)).check(events(0, 1, **{column: ["x"]}).schema)
 
 
-def test_index_names_of_columns_are_legal(
+def test_index_names_from_columns_are_legal(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     values = ["_x", "-x", ".", "..", "", "+x", "__", "ok"]
@@ -258,14 +258,14 @@ def test_index_names_of_columns_are_legal(
     client.indices.delete(index="x,none,ok")
 
 
-def test_an_alias_that_a_rollover_moves_on_is_refused_for_exactly_once(
+def test_alias_moved_by_rollover_is_refused_for_exactly_once(
     real: RealElasticsearch, client: Client, name: str
 ) -> None:
     alias = f"{name}-logs"
     client.indices.create(index=f"{name}-000001", aliases={alias: {"is_write_index": True}})
     for index in (alias, f"{name}-{{host}}"):
         once = replace(stage(real.address, index), steady_index=index)
-        with pytest.raises(UserError, match=rf"{alias} is an alias whose write index moves on"):
+        with pytest.raises(UserError, match=f"the alias {alias} rolls over"):
             run(once, events(0, 3))
     assert run(stage(real.address, alias), events(0, 3)) == 3
     client.indices.rollover(alias=alias)
@@ -276,7 +276,7 @@ def test_an_alias_that_a_rollover_moves_on_is_refused_for_exactly_once(
     assert run(once, events(0, 3)) == 3
 
 
-def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
+def test_full_write_queue_is_waited_for_and_nothing_is_lost(
     real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six splits at a time, and eight shards, before one thread with a queue of two."""
@@ -295,7 +295,7 @@ def test_a_full_write_queue_is_waited_for_and_nothing_is_lost(
     )
 
 
-def test_a_read_only_index_is_waited_for_and_told(
+def test_read_only_index_is_waited_for_and_reported(
     real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.5)
@@ -308,7 +308,7 @@ def test_a_read_only_index_is_waited_for_and_told(
     assert run(stage(real.address, name), events(0, 3)) == 3
 
 
-def test_an_index_that_may_not_be_made_is_waited_for(
+def test_index_that_may_not_be_created_is_waited_for(
     real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_own(real)
@@ -322,7 +322,7 @@ def test_an_index_that_may_not_be_made_is_waited_for(
     assert run(stage(real.address, name), events(0, 3)) == 3
 
 
-def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
+def test_server_that_is_away_or_does_not_speak_http_is_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bulk, "RETRY_SECONDS", 0.2)
@@ -330,7 +330,7 @@ def test_a_server_that_is_away_or_speaks_another_language_is_unavailable(
         run(stage("http://127.0.0.1:1"), events(0, 1))
 
 
-def test_lost_answers_and_a_restart_in_the_middle(
+def test_lost_answers_and_a_restart_lose_no_document(
     real: RealElasticsearch, client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_own(real)
@@ -362,7 +362,7 @@ def test_lost_answers_and_a_restart_in_the_middle(
     proxy.close()
 
 
-def test_over_tls_a_ca_or_a_fingerprint_says_who_is_talked_to(
+def test_tls_server_is_trusted_by_its_ca_or_fingerprint_only(
     real: RealElasticsearch,
     client: Client,
     name: str,
@@ -403,7 +403,7 @@ def fingerprint_of(certificate: Path) -> str:
         ((), {"request_bytes": 65536}),
     ],
 )
-def test_every_event_reaches_a_server_that_is_small_or_busy_once(
+def test_every_event_reaches_a_small_or_busy_server_once(
     arguments: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     server = BulkServer(*arguments)
@@ -415,7 +415,7 @@ def test_every_event_reaches_a_server_that_is_small_or_busy_once(
         server.stop()
 
 
-def test_an_event_that_is_too_large_for_the_server_is_a_dead_letter() -> None:
+def test_too_large_event_is_a_dead_letter() -> None:
     server = BulkServer("--most-bytes", "100000")
     try:
         letters = Letters()

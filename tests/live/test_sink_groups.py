@@ -95,7 +95,7 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known of members, and they are not waited for."""
+    """A group without known states of members, which does not wait for them."""
     monkeypatch.setattr(groups, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(groups, "AGAIN_SECONDS", 0.2)
     of_group.cache_clear()
@@ -158,7 +158,7 @@ def group(kind: str, *members: str, backoff_seconds: float = 2) -> str:
     return f"sinks: [{kind}: {{{given}}}]\n"
 
 
-def test_the_next_one_has_the_events_while_the_first_is_away(
+def test_next_member_gets_the_events_while_the_first_is_down(
     run: Run, servers: list[Server]
 ) -> None:
     first, second = servers
@@ -177,7 +177,7 @@ def test_the_next_one_has_the_events_while_the_first_is_away(
     assert runner.pipeline.trouble == ""
 
 
-def test_a_frozen_member_costs_one_time_out(run: Run, servers: list[Server]) -> None:
+def test_frozen_member_costs_one_timeout(run: Run, servers: list[Server]) -> None:
     first, second = servers
     runner = run(group("first_of", first.sink, second.sink, backoff_seconds=30))
     runner.events(0, 10)
@@ -192,7 +192,7 @@ def test_a_frozen_member_costs_one_time_out(run: Run, servers: list[Server]) -> 
     assert second.seqs == list(range(10, 30))
 
 
-def test_a_member_that_fails_in_the_middle_has_a_part_of_what_the_next_one_has(
+def test_member_that_fails_in_the_middle_has_a_part_of_the_next_members_events(
     run: Run, servers: list[Server], tmp_path: Path
 ) -> None:
     first = Receiver(tmp_path / "failing")
@@ -208,7 +208,9 @@ def test_a_member_that_fails_in_the_middle_has_a_part_of_what_the_next_one_has(
     first.server_close()
 
 
-def test_twenty_that_are_away_are_waited_for_and_named(run: Run, servers: list[Server]) -> None:
+def test_twenty_unreachable_members_are_waited_for_and_named(
+    run: Run, servers: list[Server]
+) -> None:
     ports = [free_port() for _ in range(19)]
     away = [f'http: {{url: "http://127.0.0.1:{port}/"}}' for port in ports]
     servers[0].kill()
@@ -227,7 +229,7 @@ def test_twenty_that_are_away_are_waited_for_and_named(run: Run, servers: list[S
             file.unlink()
 
 
-def test_members_share_the_splits_and_have_the_share_of_one_that_is_away(
+def test_members_share_the_splits_and_take_over_those_of_a_failed_one(
     run: Run, servers: list[Server]
 ) -> None:
     first, second = servers
@@ -261,7 +263,7 @@ def test_files_of_a_group_show_each_event_once(run: Run, tmp_path: Path) -> None
     assert [shown(path) for path in paths] == [[*range(10), *range(40, 60)], list(range(10, 40))]
 
 
-def test_what_a_member_refuses_is_a_dead_letter_that_names_it(
+def test_event_refused_by_a_member_is_a_dead_letter_with_its_place(
     run: Run, tmp_path: Path, servers: list[Server]
 ) -> None:
     """With Spark SQL before the group."""

@@ -10,7 +10,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from flumeng.control.zookeeper.kazoo_store import connect
-from tests.live.one_host import FLOW, Standalone, eventually
+from tests.live.one_host import FLOW, Standalone
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 
 ONE = 'sinks: [{{files: {{path: "{lake}/dt=%Y-%m-%d"}}}}]'
@@ -47,18 +48,18 @@ def test_each_event_shows_once_while_the_first_directory_is_away(
         return int(ds.dataset(files).count_rows()) if files else 0
 
     standalone.send(100)
-    eventually(lambda: standalone.rows() == 100, "the events did not reach the lake")
+    wait_for(lambda: standalone.rows() == 100, "the events did not reach the lake")
     with closing(connect(standalone.hosts)) as store:
-        eventually(lambda: not store.children(paths.commits(FLOW)), "the batch is not finished")
+        wait_for(lambda: not store.children(paths.commits(FLOW)), "the batch is not finished")
     lake.rename(aside)
     lake.write_text("no directory")
     standalone.send(100)
-    eventually(lambda: spared() == 100, "the second member does not take events")
-    left = "sinks[0].first_of: left alone: [0] files"
-    eventually(lambda: left in standalone.command("task", "list"), "nobody says so")
+    wait_for(lambda: spared() == 100, "the second member does not take events")
+    left = "sinks[0].first_of: in back-off: [0] files"
+    wait_for(lambda: left in standalone.command("task", "list"), "nobody says so")
     standalone.command("task", "restart", "web/collect.0")
     standalone.send(100)
-    eventually(lambda: spared() == 200, "whoever claims the task needs the first directory")
+    wait_for(lambda: spared() == 200, "whoever claims the task needs the first directory")
     lake.unlink()
     aside.rename(lake)
     sent = 300
@@ -69,8 +70,8 @@ def test_each_event_shows_once_while_the_first_directory_is_away(
         sent += 10
         return standalone.rows() > 100
 
-    eventually(taken_again, "the first member does not come back")
-    eventually(lambda: standalone.rows() + spared() >= sent, "events are missing")
+    wait_for(taken_again, "the first member does not come back")
+    wait_for(lambda: standalone.rows() + spared() >= sent, "events are missing")
     assert standalone.rows() + spared() == sent
     assert list(spare.glob("_flumeng/*")) == []
-    eventually(lambda: left not in standalone.command("task", "list"), "it still says so")
+    wait_for(lambda: left not in standalone.command("task", "list"), "it still says so")

@@ -1,4 +1,4 @@
-"""A real server over HTTP: what it has of a split, whatever it answers."""
+"""A real server over HTTP: the events of a split that arrive there, for each kind of answer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def seqs(found: Sequence[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 @pytest.mark.parametrize("format", ["ndjson", "json"])
-def test_events_arrive_as_json(receiver: Receiver, format: str, compression: str) -> None:
+def test_events_are_sent_as_json(receiver: Receiver, format: str, compression: str) -> None:
     stage = sink(receiver.url, format=format, compression=compression, method="PUT")
     assert send(stage, events(0, 3), events(3, 2)) == 5
     assert len(receiver.keys) == 1
@@ -77,7 +77,9 @@ def test_events_arrive_as_json(receiver: Receiver, format: str, compression: str
     }
 
 
-def test_a_repeat_makes_the_same_requests_however_its_events_come(receiver: Receiver) -> None:
+def test_repeated_batch_makes_the_same_requests_for_any_cut_of_its_events(
+    receiver: Receiver,
+) -> None:
     stage = sink(receiver.url, idempotent=True, request_bytes=2000)
     assert send(stage, events(0, 100)) == 100
     first = list(receiver.keys)
@@ -88,9 +90,7 @@ def test_a_repeat_makes_the_same_requests_however_its_events_come(receiver: Rece
     assert all(file.stat().st_size <= 2000 for file in receiver.folder.iterdir())
 
 
-def test_answers_that_pass_are_waited_for(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_errors_are_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 20.0)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.3)
     soon = formatdate(time.time() + 1, usegmt=True)
@@ -113,7 +113,7 @@ def test_answers_that_pass_are_waited_for(
 @pytest.mark.parametrize(
     "reply", [Reply(503), Reply(429, (("Retry-After", "3600"),)), Reply(500, body=b"no disk")]
 )
-def test_a_receiver_that_stays_away_is_waited_for_by_the_loop(
+def test_unavailable_receiver_fails_the_batch_as_unavailable(
     receiver: Receiver, reply: Reply
 ) -> None:
     receiver.replies = [reply] * 100
@@ -122,7 +122,7 @@ def test_a_receiver_that_stays_away_is_waited_for_by_the_loop(
     assert taken(receiver.folder) == []
 
 
-def test_what_it_refuses_for_good_becomes_dead_letters(receiver: Receiver) -> None:
+def test_permanently_refused_events_become_dead_letters(receiver: Receiver) -> None:
     receiver.replies = [Reply(200), Reply(422, body=b"no\n such   field")]
     letters = Letters()
     stage = sink(receiver.url, request_bytes=1024)
@@ -132,7 +132,7 @@ def test_what_it_refuses_for_good_becomes_dead_letters(receiver: Receiver) -> No
     assert set(letters.found.values()) == {"HTTP 422 Unprocessable Entity: no such field"}
 
 
-def test_a_request_that_is_too_large_is_halved(receiver: Receiver) -> None:
+def test_too_large_request_is_halved(receiver: Receiver) -> None:
     receiver.most_bytes = 2000
     letters = Letters()
     large = events(30, 1, {"body": pa.array([b"x" * 3000])})
@@ -142,7 +142,7 @@ def test_a_request_that_is_too_large_is_halved(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404, 405, 415])
-def test_an_answer_about_the_flow_stops_it_and_loses_no_event(
+def test_permanent_http_error_stops_the_flow_and_loses_no_event(
     receiver: Receiver, status: int
 ) -> None:
     receiver.replies = [Reply(status, (("Location", "/elsewhere"),))]
@@ -151,7 +151,7 @@ def test_an_answer_about_the_flow_stops_it_and_loses_no_event(
     assert len(receiver.keys) == 1
 
 
-def test_a_secret_goes_into_its_header_and_nowhere_else(
+def test_secret_is_sent_in_its_header_and_shown_nowhere(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_HOOKS", "t0ken-of-hooks")
@@ -163,7 +163,7 @@ def test_a_secret_goes_into_its_header_and_nowhere_else(
     assert headers["Content-Type"] == "application/x-ndjson"
 
 
-def test_a_process_that_is_frozen_killed_and_begun_again(tmp_path: Path) -> None:
+def test_receiver_that_is_frozen_killed_and_restarted_loses_nothing(tmp_path: Path) -> None:
     folder, port = tmp_path / "taken", free_port()
     folder.mkdir()
     command = [sys.executable, "-m", "tests.live.receiver", str(folder), str(port)]

@@ -1,4 +1,4 @@
-"""Messages in a real Kafka: each event at least once, whatever happens to the broker meanwhile."""
+"""Messages in a real Kafka: each event at least once, also over failures of the broker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def events(*bodies: bytes | None, start: int = 0) -> pa.RecordBatch:
 
 
 class Letters:
-    """The stage of a sink for dead letters: it keeps them."""
+    """A stage for dead letters that keeps them."""
 
     kept: list[dict[str, Any]]
 
@@ -77,7 +77,7 @@ def produce(
     letters: Letters | None = None,
     password: str | None = None,
 ) -> int:
-    """Through the sink's stage, pickled as executors get it; the number of events that went in."""
+    """Write through the sink's stage, pickled as for executors; returns the number of events."""
     sent = Produce(options, None if password is None else Secret(password))
     stage: Produce = pickle.loads(pickle.dumps(sent))
     around = DeadLetters("sinks[0].kafka", 1, letters).around(
@@ -91,7 +91,7 @@ def values(kafka: RealKafka, topic: str) -> list[bytes]:
     return sorted(message.value() for message in kafka.messages(topic))
 
 
-def test_an_event_is_a_message_with_key_headers_and_id(kafka: RealKafka, topic: str) -> None:
+def test_message_has_key_headers_and_id_of_its_event(kafka: RealKafka, topic: str) -> None:
     options = Kafka(
         brokers=(kafka.address,),
         topic=topic,
@@ -114,7 +114,7 @@ def test_an_event_is_a_message_with_key_headers_and_id(kafka: RealKafka, topic: 
     assert dict(found["three"].headers())["event_id"] == b"web.n1-2"
 
 
-def test_a_message_has_the_time_of_its_event(kafka: RealKafka, topic: str) -> None:
+def test_message_has_the_time_of_its_event(kafka: RealKafka, topic: str) -> None:
     """Without one that a broker takes, the time at which it is written."""
     began = round(time.time() * 1000)
     times = [1_772_323_200_123_456, None, -5, 253_402_214_400_000_000]
@@ -127,7 +127,7 @@ def test_a_message_has_the_time_of_its_event(kafka: RealKafka, topic: str) -> No
     assert all(found[body] >= began - 1000 for body in (b"b", b"c", b"d"))
 
 
-def test_a_body_is_a_message_byte_for_byte(kafka: RealKafka, topic: str) -> None:
+def test_body_is_sent_as_message_byte_for_byte(kafka: RealKafka, topic: str) -> None:
     bodies = (b"\x00\xff\n", b"", None, "grün".encode())
     produce(Kafka(brokers=(kafka.address,), topic=topic, value="body"), events(*bodies))
     assert values(kafka, topic) == sorted(body or b"" for body in bodies)
@@ -162,7 +162,9 @@ def test_columns_of_every_plain_type_are_keys_and_headers(kafka: RealKafka, topi
     assert {one.key() for one in found} >= {None, b"9999-12-31", b"true", b"inf"}
 
 
-def test_a_message_that_is_too_large_is_a_dead_letter_alone(kafka: RealKafka, topic: str) -> None:
+def test_too_large_message_is_a_dead_letter_and_others_are_delivered(
+    kafka: RealKafka, topic: str
+) -> None:
     """The broker refuses all of a request for it; the others come through all the same."""
     large = b"\x00\x01" * 100_000
     bodies = [b"%d" % number for number in range(2000)]
@@ -179,7 +181,7 @@ def test_a_message_that_is_too_large_is_a_dead_letter_alone(kafka: RealKafka, to
         produce(options, events(*bodies[:501]))
 
 
-def test_many_topics_and_names_that_are_none(kafka: RealKafka) -> None:
+def test_events_with_missing_or_invalid_topic_names_are_dead_letters(kafka: RealKafka) -> None:
     prefix = f"flumeng-test-{uuid.uuid4().hex}"
     apps = ("web", "db", "app")
     for app in apps:
@@ -195,21 +197,21 @@ def test_many_topics_and_names_that_are_none(kafka: RealKafka) -> None:
     assert values(kafka, f"{prefix}.db") + values(kafka, f"{prefix}.app") == [b"1", b"6"]
     assert [letter["dead_reason"].partition(": ")[2] for letter in letters.kept] == [
         "a column of it is null",
-        "this is no name of a topic",
+        "invalid topic name",
         "Kafka has no such topic",
-        "this is no name of a topic",
+        "invalid topic name",
     ]
     for app in apps:
         kafka.delete_topic(f"{prefix}.{app}")
 
 
-def test_a_topic_that_is_not_there_is_the_users_to_mend(kafka: RealKafka) -> None:
+def test_missing_topic_is_an_error_for_the_user(kafka: RealKafka) -> None:
     options = Kafka(brokers=(kafka.address,), topic="absent")
     with pytest.raises(UserError, match="kafka: topic absent: Kafka has no such topic"):
         produce(options, events(b"x"))
 
 
-def test_a_topic_is_looked_up_before_the_first_batch_and_not_made(
+def test_topic_is_looked_up_before_the_first_batch_and_not_created(
     kafka: RealKafka, topic: str
 ) -> None:
     task = TaskRevision("web", "", 0)
@@ -221,7 +223,7 @@ def test_a_topic_is_looked_up_before_the_first_batch_and_not_made(
             KafkaSink(Kafka(brokers=(kafka.address,), topic=absent), task).probe()
 
 
-def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
+def test_user_over_tls_may_write_the_topics_it_is_allowed(
     kafka: RealKafka, topic: str, authority: Authority
 ) -> None:
     need_own(kafka)
@@ -245,7 +247,7 @@ def test_a_user_is_let_in_over_tls_and_may_do_what_is_allowed(
     assert "wrong-password" not in str(caught.value)
 
 
-def test_a_client_is_known_by_its_certificate(
+def test_client_is_authenticated_by_its_certificate(
     kafka: RealKafka, topic: str, authority: Authority, tmp_path: Path
 ) -> None:
     need_own(kafka)
@@ -291,7 +293,7 @@ def test_the_example_of_the_page_runs(kafka: RealKafka, authority: Authority) ->
     ]
 
 
-def test_a_server_of_another_authority_is_not_talked_to(kafka: RealKafka, topic: str) -> None:
+def test_server_of_another_authority_is_refused(kafka: RealKafka, topic: str) -> None:
     need_own(kafka)
     options = Kafka(
         brokers=(kafka.secure_address,), topic=topic, tls=ClientTls(), timeout_seconds=2
@@ -300,7 +302,7 @@ def test_a_server_of_another_authority_is_not_talked_to(kafka: RealKafka, topic:
         produce(options, events(b"x"))
 
 
-def test_nothing_is_lost_over_kills_of_the_broker(kafka: RealKafka, topic: str) -> None:
+def test_kills_of_the_broker_lose_nothing(kafka: RealKafka, topic: str) -> None:
     """A batch is repeated until it comes through, as the loop does; brokers end in the middle."""
     need_own(kafka)
     options = Kafka(
@@ -345,8 +347,10 @@ def test_nothing_is_lost_over_kills_of_the_broker(kafka: RealKafka, topic: str) 
     assert len(ids) == 50_000
 
 
-def test_a_frozen_broker_is_waited_for_as_long_as_was_said(kafka: RealKafka, topic: str) -> None:
-    """Also by a producer that is kept from the batch before."""
+def test_frozen_broker_is_waited_for_until_the_configured_timeout(
+    kafka: RealKafka, topic: str
+) -> None:
+    """Also by a cached producer of the batch before."""
     need_own(kafka)
     options = Kafka(brokers=(kafka.address,), topic=topic, value="body", timeout_seconds=2)
     produce(options, events(b"before"))
@@ -363,7 +367,7 @@ def test_a_frozen_broker_is_waited_for_as_long_as_was_said(kafka: RealKafka, top
     assert {b"before", b"after"} <= set(values(kafka, topic))
 
 
-def test_columns_that_do_not_fit_are_told_before_anything_runs() -> None:
+def test_columns_that_do_not_fit_are_reported_before_the_first_batch() -> None:
     cases: Sequence[tuple[dict[str, Any], str]] = (
         ({"topic": "logs.{nobody}"}, "topic: there is no column nobody"),
         ({"topic": "t", "key": "attrs"}, "key: the column attrs is no plain value"),

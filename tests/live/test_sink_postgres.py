@@ -1,4 +1,4 @@
-"""A real PostgreSQL: what a split of a batch leaves in it, whatever happens on the way."""
+"""A real PostgreSQL: the rows of a split of a batch, with failures at each step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 
 from flumeng.connectors.api.dead_letters import DeadLetters, RefusedError
 from flumeng.connectors.api.sink import BatchId
-from flumeng.connectors.postgres import split
+from flumeng.connectors.postgres import write_split
 from flumeng.connectors.postgres.connection import Connection
 from flumeng.connectors.postgres.options import Sql
-from flumeng.connectors.postgres.split import Claim, Transaction, WriteSplit
 from flumeng.connectors.postgres.target import Server, Target
+from flumeng.connectors.postgres.write_split import Claim, Transaction, WriteSplit
 from flumeng.events.identity import with_identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError, UserError
@@ -57,7 +57,7 @@ def postgres(running: RealPostgres) -> Iterator[RealPostgres]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "FRESH_SECONDS", 2.0)
+    monkeypatch.setattr(write_split, "FRESH_SECONDS", 2.0)
 
 
 def events(first: int, count: int, columns: dict[str, pa.Array] | None = None) -> pa.RecordBatch:
@@ -113,7 +113,7 @@ def seqs(postgres: RealPostgres, table: str = "events") -> list[int]:
     return [seq for (seq,) in postgres.run(f"SELECT seq FROM {table} ORDER BY seq")]
 
 
-def test_a_repeat_of_a_batch_adds_nothing_and_the_next_one_does(postgres: RealPostgres) -> None:
+def test_repeated_batch_adds_nothing_and_the_next_one_does(postgres: RealPostgres) -> None:
     to = target(postgres)
     for _ in range(3):
         assert write(to, FIRST, events(0, 10), events(10, 5)) == 15
@@ -143,7 +143,7 @@ def test_rows_beyond_limits_and_rows_that_a_trigger_refuses_are_dead_letters(
     assert seqs(postgres, "ev") == [0, 3]
 
 
-def test_sinks_and_splits_of_a_batch_are_told_apart(postgres: RealPostgres) -> None:
+def test_sinks_and_splits_of_a_batch_have_distinct_numbers(postgres: RealPostgres) -> None:
     to = target(postgres)
     write(to, FIRST, events(0, 5))
     write(to, FIRST, events(5, 5, {"__split": pa.array([1] * 5, pa.int32())}))
@@ -151,7 +151,7 @@ def test_sinks_and_splits_of_a_batch_are_told_apart(postgres: RealPostgres) -> N
     assert seqs(postgres) == list(range(15))
 
 
-def test_a_created_table_has_the_types_that_users_expect(postgres: RealPostgres) -> None:
+def test_created_table_has_the_documented_types(postgres: RealPostgres) -> None:
     write(target(postgres), FIRST, events(0, 1))
     types = postgres.run(
         "SELECT column_name::text, data_type::text FROM information_schema.columns "
@@ -170,7 +170,7 @@ def test_a_created_table_has_the_types_that_users_expect(postgres: RealPostgres)
     assert row == ("line 0", "2026-11-18 11:06:40+00", "192.0.2.1", "v", False)
 
 
-def test_two_at_once_write_a_batch_once(postgres: RealPostgres) -> None:
+def test_two_concurrent_writers_write_a_batch_once(postgres: RealPostgres) -> None:
     """The second waits for the first's lock, and then finds the number."""
     to = target(postgres)
     write(to, FIRST, events(0, 1))
@@ -188,9 +188,9 @@ def test_two_at_once_write_a_batch_once(postgres: RealPostgres) -> None:
     assert seqs(postgres) == list(range(5))
 
 
-def test_a_writer_that_hangs_with_its_lock_is_ended_by_the_next(postgres: RealPostgres) -> None:
-    """A process that was stopped in the middle does not hold up its split for ever, and what it
-    does later has no effect."""
+def test_writer_that_hangs_with_its_lock_is_ended_by_the_next(postgres: RealPostgres) -> None:
+    """A process that was stopped in the middle does not hold up its split for ever, and its later
+    writes have no effect."""
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 1))
     connection = Connection(to.server)
@@ -211,7 +211,7 @@ def test_upsert_leaves_one_row_of_an_event_and_replaces_it(postgres: RealPostgre
     assert postgres.run("SELECT count(*) FROM events WHERE host = 'later'") == [(10,)]
 
 
-def test_upsert_knows_events_whose_columns_were_dropped(postgres: RealPostgres) -> None:
+def test_upsert_uses_the_identity_also_without_its_columns(postgres: RealPostgres) -> None:
     part = events(0, 3).select(["host", "__journal", "__seq", "__split"])
     to = target(postgres, part.schema, mode="upsert")
     write(to, None, part)
@@ -219,7 +219,7 @@ def test_upsert_knows_events_whose_columns_were_dropped(postgres: RealPostgres) 
     assert seqs(postgres) == [0, 1, 2]
 
 
-def test_refused_rows_are_found_and_the_rest_is_written(postgres: RealPostgres) -> None:
+def test_refused_rows_are_isolated_and_the_rest_is_written(postgres: RealPostgres) -> None:
     postgres.run(
         "CREATE TABLE events (host text CHECK (host <> 'bad'), n smallint, seq bigint UNIQUE, "
         "body varchar(8))"
@@ -246,7 +246,7 @@ def test_refused_rows_are_found_and_the_rest_is_written(postgres: RealPostgres) 
     write(to, FIRST, part, refuse=refuse_nothing)
 
 
-def test_without_dead_letters_the_event_and_the_reason_are_told(postgres: RealPostgres) -> None:
+def test_refused_event_and_reason_are_reported_without_dead_letters(postgres: RealPostgres) -> None:
     postgres.run("CREATE TABLE events (host text CHECK (host <> 'bad'))")
     part = events(0, 9, {"host": pa.array(["good"] * 7 + ["bad"] * 2)})
     part = part.select(["host", "__journal", "__seq", "__split"])
@@ -259,11 +259,11 @@ def test_without_dead_letters_the_event_and_the_reason_are_told(postgres: RealPo
     assert postgres.run("SELECT count(*) FROM events") == [(0,)]
 
 
-def test_the_server_is_killed_between_batches_and_while_one_is_written(
+def test_server_killed_between_and_during_batches_loses_nothing(
     postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_own(postgres)
-    monkeypatch.setattr(split, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(write_split, "CHUNK_BYTES", 1000)
     to = target(postgres)
     write(to, FIRST, events(0, 5))
     postgres.kill()
@@ -284,27 +284,27 @@ def test_the_server_is_killed_between_batches_and_while_one_is_written(
     assert seqs(postgres) == list(range(2010))
 
 
-def test_a_frozen_server_is_given_up_in_time(
+def test_frozen_server_is_given_up_in_time(
     postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_own(postgres)
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 5))
-    monkeypatch.setattr(split, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(write_split, "FRESH_SECONDS", 0.0)
     postgres.freeze()
     began = time.monotonic()
     try:
-        with pytest.raises(UnavailableError, match="has not answered"):
+        with pytest.raises(UnavailableError, match="has not responded"):
             write(to, SECOND, events(5, 5))
     finally:
         postgres.thaw()
     assert time.monotonic() - began < 25
-    monkeypatch.setattr(split, "FRESH_SECONDS", 20.0)
+    monkeypatch.setattr(write_split, "FRESH_SECONDS", 20.0)
     write(to, SECOND, events(5, 5))
     assert seqs(postgres) == list(range(10))
 
 
-def test_a_stranger_who_locks_the_table_costs_time_and_no_event(postgres: RealPostgres) -> None:
+def test_foreign_table_lock_costs_time_and_no_event(postgres: RealPostgres) -> None:
     to = target(postgres, timeout_seconds=1.0)
     write(to, FIRST, events(0, 5))
     with postgres.connect() as stranger, stranger.cursor() as cursor:
@@ -317,7 +317,7 @@ def test_a_stranger_who_locks_the_table_costs_time_and_no_event(postgres: RealPo
     assert seqs(postgres) == list(range(10))
 
 
-def test_columns_are_added_when_asked_for_and_else_missed(postgres: RealPostgres) -> None:
+def test_missing_columns_are_added_with_schema_add_and_else_refused(postgres: RealPostgres) -> None:
     postgres.run("CREATE TABLE events (seq bigint, host text, extra int)")
     part = events(0, 1).select(["seq", "host", "body", "__journal", "__seq", "__split"])
     with pytest.raises(UserError, match="no column body: add it"):
@@ -328,8 +328,8 @@ def test_columns_are_added_when_asked_for_and_else_missed(postgres: RealPostgres
     ]
 
 
-def test_a_column_that_becomes_of_another_type_is_noticed(postgres: RealPostgres) -> None:
-    """Its binary form has as many bytes: nothing else would tell."""
+def test_column_whose_type_was_changed_is_converted(postgres: RealPostgres) -> None:
+    """Its binary form has as many bytes: nothing else would show the change."""
     part = events(7, 1).select(["seq", "__journal", "__seq", "__split"])
     to = target(postgres, part.schema)
     write(to, FIRST, part)
@@ -341,12 +341,12 @@ def test_a_column_that_becomes_of_another_type_is_noticed(postgres: RealPostgres
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"create": False}, r"there is no table \"public\".\"events\""),
+        ({"create": False}, r"table \"public\".\"events\" does not exist"),
         ({"url": "postgresql://127.0.0.1:{port}/nowhere"}, '"nowhere" does not exist'),
         ({"username": "nobody"}, "password authentication failed"),
     ],
 )
-def test_what_a_person_must_correct_is_told_at_once(
+def test_options_that_a_person_must_correct_are_reported_at_once(
     postgres: RealPostgres, options: dict[str, Any], message: str
 ) -> None:
     given = {k: v.format(port=postgres.port) if k == "url" else v for k, v in options.items()}
@@ -364,7 +364,7 @@ def test_small_batches_share_a_connection(postgres: RealPostgres) -> None:
 
 
 class LosesAnswers:
-    """A proxy in front of the server: a COMMIT reaches it, and the answer reaches nobody."""
+    """A proxy in front of the server: a COMMIT reaches it, and its answer is lost."""
 
     def __init__(self, postgres: RealPostgres) -> None:
         self._server = (postgres.host, postgres.port)
@@ -397,7 +397,7 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_the_answer_to_commit_is_lost(postgres: RealPostgres, mode: str) -> None:
+def test_lost_answer_to_commit_writes_each_event_once(postgres: RealPostgres, mode: str) -> None:
     to = target(postgres, mode=mode)
     batch = FIRST if mode == "append" else None
     proxy = LosesAnswers(postgres)
@@ -412,7 +412,8 @@ def test_the_answer_to_commit_is_lost(postgres: RealPostgres, mode: str) -> None
 
 
 def test_writers_that_deadlock_lose_nothing(postgres: RealPostgres) -> None:
-    """Two upsert the same events in opposite order: one of them is told to try again."""
+    """Two upsert the same events in opposite order: the server aborts one of them, which tries
+    again."""
     to = target(postgres, mode="upsert")
     write(to, None, events(0, 2))
     lost: list[UnavailableError] = []
@@ -439,7 +440,7 @@ def test_writers_that_deadlock_lose_nothing(postgres: RealPostgres) -> None:
     assert seqs(postgres) == [0, 1]
 
 
-def test_who_may_not_create_uses_what_is_there(postgres: RealPostgres) -> None:
+def test_user_without_create_rights_uses_existing_tables(postgres: RealPostgres) -> None:
     to, writer = target(postgres), f"{postgres.database}_writer"
     write(to, FIRST, events(0, 1))
     postgres.run(
@@ -455,7 +456,7 @@ def test_who_may_not_create_uses_what_is_there(postgres: RealPostgres) -> None:
         postgres.run(f"DROP OWNED BY {writer}", f"DROP ROLE {writer}")
 
 
-def test_everything_that_select_can_make_arrives(postgres: RealPostgres) -> None:
+def test_all_types_of_values_are_written(postgres: RealPostgres) -> None:
     """Nulls, NaN, infinity, years 1 and 9999, control characters, bodies that are no text."""
     columns = {
         'Quoted "name"': pa.array(["x", None, "\0\t\n\\"]),
@@ -494,15 +495,15 @@ def test_everything_that_select_can_make_arrives(postgres: RealPostgres) -> None
     ]  # fmt: skip
 
 
-def test_a_table_that_is_missing_is_found_before_the_first_batch(postgres: RealPostgres) -> None:
+def test_missing_table_is_reported_before_the_first_batch(postgres: RealPostgres) -> None:
     to = target(postgres)
     options = Sql(url=postgres.url, table="events", username=postgres.username)
-    with pytest.raises(UserError, match='there is no table "public"'):
-        split.probe(to.server, options)
-    split.probe(to.server, replace(options, create=True))
-    with pytest.raises(UserError, match="there is no table"):
-        split.probe(to.server, options)
+    with pytest.raises(UserError, match='table "public"'):
+        write_split.probe(to.server, options)
+    write_split.probe(to.server, replace(options, create=True))
+    with pytest.raises(UserError, match="does not exist, or the user may not see it"):
+        write_split.probe(to.server, options)
     postgres.run("CREATE TABLE events (body bytea)")
-    split.probe(to.server, options)
+    write_split.probe(to.server, options)
     with pytest.raises(UserError, match="does not exist"):
-        split.probe(replace(to.server, database="absent"), options)
+        write_split.probe(replace(to.server, database="absent"), options)

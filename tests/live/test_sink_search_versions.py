@@ -42,7 +42,7 @@ def real(
 
 
 def ask(real: RealElasticsearch, method: str, path: str, body: object = None) -> Any:
-    """Without a client: each of them refuses servers of other kinds."""
+    """Query without a client library: each of them refuses servers of other kinds."""
     request = urllib.request.Request(
         f"{real.address}/{path}",
         None if body is None else json.dumps(body).encode(),
@@ -54,7 +54,7 @@ def ask(real: RealElasticsearch, method: str, path: str, body: object = None) ->
 
 
 def found(real: RealElasticsearch, index: str) -> dict[str, Any]:
-    """The documents by their ids."""
+    """The documents by id."""
     hits = ask(real, "POST", f"{index}/_search?size=1000&allow_partial_search_results=false", {})
     return {hit["_id"]: hit["_source"] for hit in hits["hits"]["hits"]}
 
@@ -70,7 +70,7 @@ def test_events_are_documents_once_with_the_types_of_the_template(real: RealElas
     assert (types["ts"]["type"], types["host"]["type"]) == ("date", "keyword")
 
 
-def test_what_is_there_stays_with_create(real: RealElasticsearch) -> None:
+def test_create_keeps_existing_documents(real: RealElasticsearch) -> None:
     """Each is answered with 409."""
     assert run(stage(real.address, "kept", op="create"), events(0, 3)) == 3
     changed = events(0, 5).set_column(0, "body", pa.array([b"other"] * 5, pa.binary()))
@@ -81,7 +81,7 @@ def test_what_is_there_stays_with_create(real: RealElasticsearch) -> None:
     assert documents["web.n1.0.00000000-0"]["body"] == "line 0"
 
 
-def test_what_the_mapping_refuses_are_dead_letters(real: RealElasticsearch) -> None:
+def test_documents_that_the_mapping_refuses_become_dead_letters(real: RealElasticsearch) -> None:
     ask(real, "PUT", "typed", {"mappings": {"properties": {"n": {"type": "integer"}}}})
     letters = Letters()
     numbers = ["1", "two", "3", "1e99", None]
@@ -91,7 +91,7 @@ def test_what_the_mapping_refuses_are_dead_letters(real: RealElasticsearch) -> N
     assert 'For input string: "two"' in letters.found[1]
 
 
-def test_a_template_that_is_refused_is_told_at_once(real: RealElasticsearch) -> None:
+def test_refused_template_is_reported_at_once(real: RealElasticsearch) -> None:
     cluster = connect(Connection((real.address,), 30.0, 2**20))
     unknown = b'{"index_patterns": ["x-*"], "unknown": 1}'
     with pytest.raises(UserError, match="status 400"):

@@ -1,4 +1,4 @@
-"""A local lake syncs what it must before it answers, as the kernel saw it."""
+"""A local lake syncs its files and directories before it answers, as the kernel saw it."""
 
 from __future__ import annotations
 

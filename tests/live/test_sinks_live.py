@@ -1,4 +1,4 @@
-"""Whole pipelines in a real Spark: what lands in a lake, and what others read there."""
+"""Whole pipelines in a real Spark: the files in a lake, as others read them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def write(spark: SparkSession, tmp_path: Path, reads: list[int]) -> Iterator[Wri
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark 4.0 talks to its workers over TCP")
-def test_a_small_job_is_not_slowed_by_what_surrounds_it(
+def test_small_job_is_not_slowed_by_sockets_or_garbage_collection(
     spark: SparkSession, write: Write, tmp_path: Path
 ) -> None:
     """TCP holds small messages back for 40 ms; to look through all modules for garbage takes 50."""
@@ -122,7 +122,7 @@ def test_a_small_job_is_not_slowed_by_what_surrounds_it(
     assert {sockets for sockets, _ in seen} == {scratch.resolve()}
     assert max(frozen for _, frozen in seen) > 10_000
     assert list(scratch.glob(".*.sock"))
-    assert scratch.stat().st_mode & 0o777 == 0o700  # whoever connects may run code here
+    assert scratch.stat().st_mode & 0o777 == 0o700  # a client of the socket may run code here
 
 
 def test_parquet_is_read_back_by_spark_with_all_columns(
@@ -139,7 +139,7 @@ def test_parquet_is_read_back_by_spark_with_all_columns(
     assert [row.seq for row in read.collect()] == [0, 1, 2, 3]
 
 
-def test_json_holds_the_whole_event_and_the_exact_bytes_where_they_are_not_text(
+def test_json_has_the_whole_event_and_base64_of_bodies_that_are_not_text(
     write: Write, tmp_path: Path
 ) -> None:
     write(f"files: {{path: '{tmp_path}/lake/hour=%H', format: json, compression: none}}")
@@ -165,7 +165,7 @@ def test_dead_letters_can_be_json_files(spark: SparkSession, tmp_path: Path) -> 
     assert SparkPipeline(spark, parse_flow(text), TASK, JournalReader()).shareable
 
 
-def test_json_files_count_times_that_were_not_believed(write: Write, tmp_path: Path) -> None:
+def test_json_files_count_refused_times(write: Write, tmp_path: Path) -> None:
     for form in ("json", "parquet"):
         (written,) = write(f"files: {{path: '{tmp_path}/{form}/%H', format: {form}}}")
         assert (written.events, written.refused) == (4, 1)
@@ -215,12 +215,12 @@ def test_each_event_is_read_once_for_all_sinks(
     assert text.read_bytes() == b"".join(body + b"\n" for body in BODIES)
 
 
-def test_what_the_filters_drop_makes_no_files(write: Write, tmp_path: Path) -> None:
+def test_batch_whose_events_are_all_dropped_makes_no_files(write: Write, tmp_path: Path) -> None:
     (written,) = write(f"files: {{path: '{tmp_path}/lake'}}", "[where: 'seq > 100']")
     assert written == Written(0)
 
 
-def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
+def test_failed_batch_reports_its_cause_in_one_line(write: Write, tmp_path: Path) -> None:
     with pytest.raises(BatchFailedError, match=r"\A.*severitee.*\Z"):
         write("noop", "[where: 'severitee > 1']")
     with pytest.raises(UnreadableError, match=r"\Apartition .* 127.0.0.1:1 does not answer.*\Z"):
@@ -231,9 +231,7 @@ def test_a_failed_batch_says_its_cause_in_one_line(write: Write, tmp_path: Path)
         write(f"files: {{path: '{tmp_path}/y/%H'}}", "[select: [body]]")
 
 
-def test_a_batch_that_is_too_wide_is_told_from_a_failure(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_too_wide_batch_has_an_error_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     minutes = "sequence(timestamp'2026-01-01', timestamp'2026-01-04 00:00', interval 1 minute)"
     one = LazyBatch(spark, 1, spark.range(1), (), pa.schema([pa.field("id", pa.int64())]))
     batch = one.sql(lambda rows: rows.selectExpr(f"explode({minutes}) AS ts"))
@@ -246,9 +244,7 @@ def test_a_batch_that_is_too_wide_is_told_from_a_failure(
         sink.written([row.asDict() for row in rows])
 
 
-def test_flows_that_share_a_job_do_not_share_their_failures(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_flows_that_share_a_job_fail_independently(spark: SparkSession, tmp_path: Path) -> None:
     """Of five batches in one job one has a sink that fails, and one a server that is away."""
     journal = Journal.create(tmp_path, JOURNAL)
     journal.append(numbered_events(0, 50))
@@ -291,7 +287,7 @@ def test_spark_sql_takes_a_slot_of_its_own(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 2])
-def test_a_large_job_leaves_no_files_behind(
+def test_large_job_leaves_no_files_behind(
     spark: SparkSession, tmp_path: Path, together: int
 ) -> None:
     """Spark keeps a file of each command over 1 MB until the session ends."""
@@ -335,10 +331,10 @@ def test_a_large_job_leaves_no_files_behind(
         "files: {path: 'TMP/dead', shared: true, format: json}",
     ],
 )
-def test_every_sink_that_delivers_once_can_take_dead_letters(
+def test_exactly_once_sinks_of_a_flow_can_take_dead_letters(
     spark: SparkSession, tmp_path: Path, letters: str
 ) -> None:
-    """Also behind a sink that does not tell which event a row is, such as files."""
+    """Also behind a sink that does not name the event of a row, such as files."""
     text = (
         "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: exactly-once, "
         "sinks: [files: {path: 'TMP/lake', shared: true}, "

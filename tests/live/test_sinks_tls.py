@@ -1,6 +1,7 @@
-"""Sinks talk TLS with servers whose authority they are told, and with nobody else.
+"""Sinks talk TLS with servers of their configured authority, and with no others.
 
-The authority is made by the tests. What a sink says of a wrong one tells what to do, and no secret.
+The authority is made by the tests. A sink's error for a wrong one says how to fix it, and shows no
+secret.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from flumeng.connectors.http import receiver as http_receiver
-from flumeng.connectors.postgres import split
+from flumeng.connectors.postgres import write_split
 from flumeng.connectors.postgres.options import Sql
 from flumeng.connectors.postgres.target import Server, Target
 from flumeng.platform.errors import UnavailableError, UserError
@@ -47,7 +48,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
     receiver.server_close()
 
 
-def test_http(
+def test_http_trusts_its_configured_authority_only(
     receiver: Receiver, ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_receiver, "RETRY_SECONDS", 0.5)
@@ -67,8 +68,10 @@ def test_http(
     front.close()
 
 
-def test_postgres(ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "FRESH_SECONDS", 0.5)
+def test_postgres_trusts_its_configured_authority_only(
+    ours: Authority, stranger: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_split, "FRESH_SECONDS", 0.5)
     try:
         postgres = RealPostgres(ours.issue("database"))
     except UserError as error:
@@ -97,7 +100,7 @@ def test_postgres(ours: Authority, stranger: Authority, monkeypatch: pytest.Monk
         postgres.close()
 
 
-def test_s3(
+def test_s3_trusts_its_configured_authority_only(
     ours: Authority, stranger: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = RealS3(tmp_path / "s3")

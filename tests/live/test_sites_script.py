@@ -9,7 +9,7 @@ from pathlib import Path
 JOB = Path(__file__).parents[2] / "scripts" / "sites_job.py"
 
 
-def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_commands_of_the_docs_page_for_sites_run(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, JOB, "--data", tmp_path / "sites"],
         capture_output=True,

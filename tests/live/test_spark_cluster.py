@@ -32,6 +32,7 @@ from flumeng.control.zookeeper.kazoo_store import connect
 from tests.live.chaos import Cluster, Watcher, chaos_seconds, chaos_seed, kill_at_random
 from tests.testkit.servers.elasticsearch import RealElasticsearch
 from tests.testkit.spark_cluster import StandaloneCluster
+from tests.testkit.waiting import wait_for
 
 REQUIREMENTS = Path("conf/spark/executors.txt")
 EVENTS = int(os.environ.get("FLUMENG_SPARK_EVENTS", "40000"))
@@ -108,7 +109,7 @@ def set_on_spark(store: Store, spark: StandaloneCluster) -> None:
         set_setting(Operator(store, "test", "", 0.0), key, text)
 
 
-def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
+def test_event_is_in_the_lake_once_while_spark_processes_are_killed(
     cluster: Cluster,
     spark_cluster: StandaloneCluster,
     elasticsearch: RealElasticsearch | None,
@@ -157,10 +158,7 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
     assert pc.count_distinct(numbers).as_py() == EVENTS
     assert pc.min_max(numbers).as_py() == {"min": 0, "max": EVENTS - 1}
     assert all(f"team-{seq % 10}" == team for seq, team in pairs_of(found))
-    deadline = time.monotonic() + 60
-    while spark_cluster.executors():
-        assert time.monotonic() < deadline, "executors stay that have nothing to do"
-        time.sleep(0.5)
+    wait_for(lambda: not spark_cluster.executors(), "executors stay that have nothing to do")
     if elasticsearch is not None:
         with contextlib.closing(elasticsearch.client()) as client:
             client.indices.refresh(index="chaos")
@@ -169,17 +167,14 @@ def test_each_event_is_in_the_lake_once_whatever_of_spark_is_killed(
 
 
 def pairs_of(found: pa.Table) -> Iterator[tuple[int, str]]:
-    """The number of each event in its journal, and what was joined to it; each pair once."""
+    """The number of each event in its journal, and the joined team; each pair once."""
     last = pc.subtract(found["seq"], pc.multiply(pc.divide(found["seq"], 10), 10))
     pairs = pa.table({"last": last, "team": found["team"]}).group_by(["last", "team"])
     return ((row["last"], row["team"]) for row in pairs.aggregate([]).to_pylist())
 
 
 def wait_for_files(lake: Path) -> None:
-    deadline = time.monotonic() + 480
-    while not list(lake.rglob("*.parquet")):
-        assert time.monotonic() < deadline, "nothing is written"
-        time.sleep(0.5)
+    wait_for(lambda: list(lake.rglob("*.parquet")), "nothing is written", seconds=480)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +185,11 @@ def wait_for_files(lake: Path) -> None:
         ({"conf": '{"spark.authenticate.secret": "${secret:gone}"}'}, "there is no secret gone"),
         (
             {"conf": '{"spark.speculation": "${secret:lake}"}'},
-            "spark.speculation in spark.conf is no",
+            "spark.speculation in spark.conf cannot hold",
         ),
     ],
 )
-def test_a_collector_that_cannot_begin_says_why_and_waits(
+def test_collector_that_cannot_start_spark_reports_the_reason_and_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str], told: str
 ) -> None:
     policy = 'spark: {masters: ["spark://127.0.0.1:1"], conf: ["spark.auth*", "spark.spec*"]}\n'

@@ -1,8 +1,7 @@
-"""What Spark itself says of a flow's jobs: their description, and what their tasks have used."""
+"""Spark's own view of a flow's jobs: their description, and the use of their tasks."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.serving.server import JournalServer
 from flumeng.platform import file_store
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import wait_for
 
 JOURNAL = "web.n1.0.00000000"
 SQL = "where: 'length(body) > 0'"
@@ -58,14 +58,15 @@ def descriptions(spark: SparkSession, group: str) -> set[str]:
 
 
 def look_until(metrics: TaskMetrics, used: dict[str, Used], flows: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(used) < flows and time.monotonic() < deadline:
-        metrics.look()
-        time.sleep(0.1)
+    def looked() -> bool:
+        metrics.poll()
+        return len(used) >= flows
+
+    wait_for(looked, lambda: f"only {list(used)} were counted")
 
 
 @pytest.mark.parametrize("filters", ["", SQL])
-def test_a_job_says_flow_task_and_batch_and_counts_for_its_flow(
+def test_job_description_names_flow_task_and_batch_and_is_counted_for_the_flow(
     spark: SparkSession, tmp_path: Path, address: str, filters: str
 ) -> None:
     used: dict[str, Used] = {}
@@ -83,7 +84,7 @@ def test_a_job_says_flow_task_and_batch_and_counts_for_its_flow(
     assert used["web"].failed_tasks == 0
 
 
-def test_a_job_of_many_says_how_many_and_is_shared_out_by_events(
+def test_shared_job_description_counts_tasks_and_its_cost_is_split_by_events(
     spark: SparkSession, tmp_path: Path, address: str
 ) -> None:
     used: dict[str, Used] = {}

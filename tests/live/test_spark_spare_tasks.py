@@ -39,7 +39,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("master", ["local[1]", "local[*]"])
-def test_batches_that_hang_take_no_core_of_others(tmp_path: Path, master: str) -> None:
+def test_hanging_batches_take_no_core_of_others(tmp_path: Path, master: str) -> None:
     command = [sys.executable, "-c", SESSION, str(tmp_path / "spark"), master]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     said, cores, busy = json.loads(done.stdout)

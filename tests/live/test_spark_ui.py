@@ -52,11 +52,11 @@ os._exit(0)
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")
 
 
-def test_there_is_none_unless_it_is_asked_for(spark: SparkSession) -> None:
+def test_spark_ui_is_off_by_default(spark: SparkSession) -> None:
     assert ui_address(spark) == ""
 
 
-def test_it_is_for_this_host_and_for_looking_and_its_links_are_the_proxys(tmp_path: Path) -> None:
+def test_spark_ui_is_local_read_only_and_links_through_the_proxy(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SESSION, str(tmp_path / "spark")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     said = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_it_is_for_this_host_and_for_looking_and_its_links_are_the_proxys(tmp_pa
     assert said["address"] == "https://ops.example/spark/n1"
 
 
-def test_without_a_proxy_its_address_is_on_loopback_whatever_the_driver_is_called() -> None:
+def test_spark_ui_address_is_loopback_without_a_proxy() -> None:
     context = SimpleNamespace(uiWebUrl="http://node-1.example:4041")
     session: Any = SimpleNamespace(sparkContext=context, conf={})
     assert ui_address(session) == "http://127.0.0.1:4041"

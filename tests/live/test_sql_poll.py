@@ -21,12 +21,12 @@ from flumeng.platform.errors import UnavailableError, UserError
 from tests.live.own_server import need_own
 from tests.live.sql_polling import Polling
 from tests.testkit.servers.postgres import RealPostgres
+from tests.testkit.waiting import wait_for
 
 WRITERS = 6
 WRITING_SECONDS = 6.0
 LONGEST_SECONDS = 1.5
-"""For so long a transaction of a writer is open, and longer where the host is busy: then it is
-rolled back before it has to have ended."""
+"""Maximum duration of a writer's transaction; on a busy host it is rolled back instead."""
 SETTLE_SECONDS = 4.0
 
 
@@ -89,7 +89,7 @@ def source(postgres: RealPostgres, **options: Any) -> SqlPollSource:
 
 
 class Taken:
-    """What a poll has answered so far, and its state as it was kept."""
+    """All answers of a poll so far, and its state."""
 
     def __init__(self, polling: Polling, options: SqlPollSource, page_rows: int = 20_000) -> None:
         self._polling = polling
@@ -100,7 +100,7 @@ class Taken:
         self.pages: list[int] = []
 
     def poll(self) -> list[dict[str, Any]]:
-        """What one due time gives."""
+        """The rows of one due time."""
         found: list[dict[str, Any]] = []
         more = True
         while more:
@@ -114,9 +114,11 @@ class Taken:
         return found
 
 
-def test_each_value_is_what_the_database_has(polling: Polling, postgres: RealPostgres) -> None:
-    """Spark by itself rounds numbers without a precision, and times of day, and shifts times that
-    are in no zone, of which some are in no day of the host's own; NaN is no JSON."""
+def test_polled_values_equal_those_of_the_database(
+    polling: Polling, postgres: RealPostgres
+) -> None:
+    """Spark by itself rounds numbers without a precision, and times of day, and shifts times
+    without a zone, some of which do not exist in the host's own zone; NaN is no JSON."""
     postgres.run(
         "CREATE TABLE rows (id int, long numeric, huge numeric(60,0), money numeric(10,2), "
         "wall timestamp, moment timestamptz, bytes bytea, name uuid, doc jsonb, words text[], "
@@ -138,10 +140,8 @@ def test_each_value_is_what_the_database_has(polling: Polling, postgres: RealPos
     assert second == b'{"id":2}'
 
 
-def test_a_number_that_is_not_committed_is_waited_for(
-    polling: Polling, postgres: RealPostgres
-) -> None:
-    """What is behind it is taken with it; behind one that never comes, when it has settled."""
+def test_uncommitted_number_is_waited_for(polling: Polling, postgres: RealPostgres) -> None:
+    """Later numbers are taken with it; behind one that never comes, once it has settled."""
     postgres.run("CREATE TABLE rows (id bigserial PRIMARY KEY, note text)")
     taken = Taken(polling, source(postgres, track=TrackColumn(column="id", start_from="1")))
     with postgres.connect() as slow, slow.cursor() as cursor:
@@ -160,9 +160,7 @@ def test_a_number_that_is_not_committed_is_waited_for(
     assert [row["id"] for row in taken.poll()] == [5]
 
 
-def test_a_time_that_is_not_committed_is_waited_for(
-    polling: Polling, postgres: RealPostgres
-) -> None:
+def test_uncommitted_time_is_waited_for(polling: Polling, postgres: RealPostgres) -> None:
     """`now()` is when a transaction began."""
     postgres.run("CREATE TABLE rows (note text, written timestamptz DEFAULT now())")
     track = TrackColumn(column="written", settle_seconds=8.0)
@@ -174,10 +172,12 @@ def test_a_time_that_is_not_committed_is_waited_for(
         assert taken.poll() == []
         time.sleep(1)
         cursor.execute("COMMIT")
-    deadline = time.monotonic() + 40
-    while len(taken.rows) < 2 and time.monotonic() < deadline:
-        time.sleep(0.5)
+
+    def both_are_taken() -> bool:
         taken.poll()
+        return len(taken.rows) >= 2
+
+    wait_for(both_are_taken, pause_seconds=0.5)
     assert [row["note"] for row in taken.rows] == ["first", "second"]
 
 
@@ -228,7 +228,7 @@ class Writers:
 
 
 def settle(taken: Taken, writers: Writers) -> None:
-    """Poll while they write, and until all of it has settled."""
+    """Poll while they write, and until all rows have settled."""
     while writers.at_work:
         taken.poll()
     end = time.monotonic() + SETTLE_SECONDS * 1.5
@@ -277,7 +277,7 @@ def test_each_version_is_taken_once_by_its_time(
     assert times == sorted(times)
 
 
-def test_a_row_that_is_changed_again_and_again_is_taken_in_each_version(
+def test_row_that_changes_repeatedly_is_taken_in_each_version(
     polling: Polling, postgres: RealPostgres
 ) -> None:
     postgres.run(
@@ -298,10 +298,10 @@ def test_a_row_that_is_changed_again_and_again_is_taken_in_each_version(
     assert [row["version"] for row in taken.rows] == [0, 1, 2, 3]
 
 
-def test_rows_with_the_same_time_at_the_end_of_a_page(
+def test_rows_with_the_same_time_at_the_end_of_a_page_are_in_one_answer(
     polling: Polling, postgres: RealPostgres
 ) -> None:
-    """They are in one answer, unless they have a key; too many are refused, and say what to do."""
+    """With a key they may be in several; too many are refused, with the option to set."""
     postgres.run(
         "CREATE TABLE rows (id int, written timestamptz)",
         "INSERT INTO rows SELECT n, '2026-01-01T00:00:00.123456Z'::timestamptz + n / 70 * "
@@ -316,7 +316,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
     taken.poll()
     assert sorted(row["id"] for row in taken.rows) == list(range(350))
     taken = Taken(polling, source(postgres, track=track), page_rows=5)
-    with pytest.raises(UserError, match=r"rows and more have 2026-01-01 .*track: key"):
+    with pytest.raises(UserError, match=r"or more rows have 2026-01-01 .*track: key"):
         taken.poll()
     keyed = TrackColumn(column="written", key="id", settle_seconds=1)
     taken = Taken(polling, source(postgres, track=keyed), page_rows=50)
@@ -325,7 +325,7 @@ def test_rows_with_the_same_time_at_the_end_of_a_page(
     assert len(taken.pages) > 5
 
 
-def test_rows_that_cannot_be_told_apart_are_refused(
+def test_rows_with_equal_tracking_values_are_refused(
     polling: Polling, postgres: RealPostgres
 ) -> None:
     postgres.run("CREATE TABLE rows (id int)", "INSERT INTO rows VALUES (1), (2), (2), (3)")
@@ -337,7 +337,7 @@ def test_rows_that_cannot_be_told_apart_are_refused(
                 taken.poll()
 
 
-def test_an_answer_has_some_mib(polling: Polling, postgres: RealPostgres) -> None:
+def test_answer_is_bounded_to_some_mib(polling: Polling, postgres: RealPostgres) -> None:
     postgres.run(
         "CREATE TABLE rows (id int, text text)",
         "INSERT INTO rows SELECT n, repeat('x', 1000000) FROM generate_series(1, 30) n",
@@ -353,7 +353,9 @@ def test_an_answer_has_some_mib(polling: Polling, postgres: RealPostgres) -> Non
         polling.ask(source(postgres, fetch_rows=2))
 
 
-def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPostgres) -> None:
+def test_queries_columns_and_quoted_names_are_polled(
+    polling: Polling, postgres: RealPostgres
+) -> None:
     postgres.run(
         'CREATE TABLE rows ("Id" int, total numeric, "At" timestamp)',
         "INSERT INTO rows VALUES (7, 1.50, '2026-11-26 12:00:00'), (8, 2, '2026-11-26 13:00:00')",
@@ -372,19 +374,19 @@ def test_a_query_columns_and_names_in_quotes(polling: Polling, postgres: RealPos
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"table": "nowhere"}, r'relation "nowhere" does not exist; look at table'),
+        ({"table": "nowhere"}, r'relation "nowhere" does not exist; check table'),
         ({"query": "SELEC 1"}, "syntax error"),
         ({"track": TrackColumn(column="nothing")}, r"column q\.nothing does not exist"),
-        ({"password": "${secret:wrong}"}, "authentication failed.*look at username"),
+        ({"password": "${secret:wrong}"}, "authentication failed.*check username"),
         ({"url": "jdbc:mysql://127.0.0.1/x"}, "no driver for mysql://.*spark.packages"),
         ({"url": "jdbc:postgresql://{at}/nowhere"}, 'database "nowhere" does not exist'),
         ({"query": "SELECT 1 / (id - 1) AS n FROM rows"}, "division by zero"),
         ({"query": "SELECT id, id FROM rows"}, "id"),
         ({"track": TrackColumn(column="text")}, "cannot be tracked"),
-        ({"track": TrackColumn(column="id", kind="timestamp")}, "is no timestamp"),
+        ({"track": TrackColumn(column="id", kind="timestamp")}, "not of the kind timestamp"),
     ],
 )
-def test_what_a_person_must_correct_is_told(
+def test_options_that_a_person_must_correct_are_reported(
     polling: Polling, postgres: RealPostgres, options: dict[str, Any], message: str
 ) -> None:
     postgres.run("CREATE TABLE rows (id int, text text)", "INSERT INTO rows VALUES (1, 'x')")
@@ -403,7 +405,7 @@ def test_what_a_person_must_correct_is_told(
         ({"query": "SELECT pg_terminate_backend(pg_backend_pid()) AS x"}, "terminating connection"),
     ],
 )
-def test_what_passes_by_itself_is_waited_for(
+def test_temporary_database_errors_are_unavailable(
     polling: Polling, postgres: RealPostgres, options: dict[str, Any], message: str
 ) -> None:
     began = time.monotonic()
@@ -412,7 +414,7 @@ def test_what_passes_by_itself_is_waited_for(
     assert time.monotonic() - began < 25
 
 
-def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
+def test_locked_table_and_hanging_server_cost_time_only(
     polling: Polling, postgres: RealPostgres
 ) -> None:
     need_own(postgres)
@@ -436,7 +438,7 @@ def test_a_table_that_is_locked_and_a_server_that_hangs_cost_time(
     assert taken.poll() == [{"id": 1}]
 
 
-def test_a_poll_that_is_closed_ends_at_once(polling: Polling, postgres: RealPostgres) -> None:
+def test_closed_poll_ends_at_once(polling: Polling, postgres: RealPostgres) -> None:
     polling.begin(source(postgres, query="SELECT pg_sleep(50)::text AS x"))
     time.sleep(3)
     began = time.monotonic()

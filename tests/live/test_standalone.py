@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.platform.metrics.table import METRICS
-from tests.live.one_host import FLUMENG, LINE, Standalone, eventually
+from tests.live.one_host import FLUMENG, LINE, Standalone
+from tests.testkit.waiting import wait_for
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def name_of(sample: str) -> str:
-    """The metric's, of one of its samples."""
+    """The metric's name of a sample."""
     name, _, part = sample.rpartition("_")
     return name if part in ("bucket", "sum", "count") else sample
 
@@ -33,13 +34,13 @@ def name_of(sample: str) -> str:
 def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalone) -> None:
     standalone.start("--flow", str(standalone.flow))
     standalone.send(1000)
-    eventually(lambda: standalone.rows() == 1000, "the events did not reach the lake")
+    wait_for(lambda: standalone.rows() == 1000, "the events did not reach the lake")
     counted = {("web", "collect"): 1000}
-    eventually(
+    wait_for(
         lambda: standalone.scrape().get("flumeng_collect_events_total") == counted,
         "the collector did not count what it has made visible",
     )
-    eventually(
+    wait_for(
         lambda: "flumeng_flow_spark_run_seconds_total" in standalone.scrape(),
         "the collector did not count what Spark's tasks used",
     )
@@ -64,7 +65,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
         "flumeng_collect_multiline_closed_total",
     }, "nothing has failed and no flow has such filters, branches or dead letters, all else is told"
     assert set(page["flumeng_child_up"].values()) == {1}
-    eventually(
+    wait_for(
         lambda: standalone.scrape()["flumeng_journal_unacked_events"] == {("web", "ingest.0"): 0},
         "the lag did not fall to 0",
     )
@@ -75,16 +76,14 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
 
     standalone.start()
     standalone.send(1000)
-    eventually(lambda: standalone.rows() == 2500, f"{standalone.rows()} rows after a restart")
+    wait_for(lambda: standalone.rows() == 2500, f"{standalone.rows()} rows after a restart")
     assert standalone.command("status").startswith("ok")
 
     standalone.command("flow", "delete", "web", "--yes")
-    eventually(
-        lambda: "web" not in standalone.command("flow", "list"), "the deleted flow did not go"
-    )
+    wait_for(lambda: "web" not in standalone.command("flow", "list"), "the deleted flow did not go")
     journals = standalone.state / "node" / "journals" / "0"
-    eventually(lambda: not list(journals.iterdir()), "its journal stayed on disk")
-    eventually(lambda: standalone.command("schema", "verify", "--json").strip() == "[]", "verify")
+    wait_for(lambda: not list(journals.iterdir()), "its journal stayed on disk")
+    wait_for(lambda: standalone.command("schema", "verify", "--json").strip() == "[]", "verify")
     assert standalone.rows() == 2500
     assert standalone.stop() < 30
 
@@ -96,7 +95,7 @@ def test_state_survives_a_restart_and_a_deleted_flow_drains(standalone: Standalo
         ({}, "cannot listen on 127.0.0.1:{port}"),
     ],
 )
-def test_what_stands_in_the_way_is_one_sentence(
+def test_startup_obstacle_is_reported_in_one_sentence(
     tmp_path: Path, environment: dict[str, str], complaint: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -115,7 +114,7 @@ def test_what_stands_in_the_way_is_one_sentence(
     assert done.stderr.count("\n") <= 2
 
 
-def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_uncreatable_data_directory_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = subprocess.run(
         [FLUMENG, "standalone", "--data", tmp_path / "file" / "state"],

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +22,11 @@ from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot.task_map import read_plan
 from flumeng.control.zookeeper import Store, tree
 from tests.live.chaos import descendants
+from tests.testkit.cluster import acks_of
+from tests.testkit.daemons import start_logged
+from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN
 
-PATIENCE_SECONDS = 180.0
 MORE_EVENTS = 4000
 FLUMENG = Path(sys.executable).with_name("flumeng")
 FLOW = """
@@ -51,9 +51,9 @@ class Cluster:
         self.heads: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [str(FLUMENG), *arguments, "--zk", self._hosts]
-            self.heads[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.heads[name] = start_logged(
+            self.folder / f"{name}.log", str(FLUMENG), *arguments, "--zk", self._hosts
+        )
 
     def start_node(self, name: str, role: str, label: str) -> None:
         data = str(self.folder / name)
@@ -61,7 +61,7 @@ class Cluster:
         self.start(name, "node", "run", *said, "--session-seconds", "4")
 
     def kill(self, name: str) -> None:
-        """The whole host."""
+        """Kill the whole host."""
         head = self.heads.pop(name)
         os.kill(head.pid, signal.SIGSTOP)
         for pid in [*descendants(head.pid), head.pid]:
@@ -70,9 +70,7 @@ class Cluster:
         head.wait()
 
     def acked(self) -> int:
-        journals = self.store.children(paths.cursor("web", CURSOR_MAIN))
-        found = [self.store.read(paths.ack("web", CURSOR_MAIN, name)) for name in journals]
-        return sum(ack.value.offset for ack in found if ack)
+        return sum(acks_of(self.store).values())
 
 
 @pytest.fixture
@@ -88,17 +86,10 @@ def cluster(tmp_path: Path, hosts: str, store: Store) -> Iterator[Cluster]:
         cluster.kill(name)
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
-
-
 def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluster) -> None:
     lake = cluster.folder / "lake"
     nodes = [paths.live_node(name) for name in ("i0", "c0", "c1")]
-    until(lambda: all(map(cluster.store.exists, nodes)), "the nodes")
+    wait_for(lambda: all(map(cluster.store.exists, nodes)), "the nodes")
     operator = Operator(cluster.store, "a", "", 0.0)
     apply_flow(operator, FLOW.format(lake=lake))
 
@@ -109,26 +100,26 @@ def test_a_standby_takes_over_and_each_event_is_in_the_lake_once(cluster: Cluste
         row = task()
         return row is not None and list(row.standbys.values()) == ["standby"]
 
-    until(ready, "the standby")
-    until(lambda: cluster.acked() > 0, "the first ack")
+    wait_for(ready, "the standby")
+    wait_for(lambda: cluster.acked() > 0, "the first ack")
     before = task()
     assert before is not None
     assert before.node is not None
     (standby,) = before.standbys
     cluster.kill(before.node)
-    until(lambda: (row := task()) is not None and row.node == standby, "another owner")
+    wait_for(lambda: (row := task()) is not None and row.node == standby, "another owner")
     acked = cluster.acked()
     expected = acked + MORE_EVENTS
-    until(lambda: cluster.acked() >= expected, "its acks")
+    wait_for(lambda: cluster.acked() >= expected, "its acks")
     plan = read_plan(cluster.store, "web")
     assert plan is not None
     assert [(e.node, e.how, e.why) for e in plan.value.ended] == [
-        (before.node, "failed", f"{before.node} is gone")
+        (before.node, "failed", f"{before.node} is down")
     ]
     log = (cluster.folder / f"{standby}.log").read_text()
     assert log.count("collect started") == 1, "Spark was there before it was needed"
     set_flow_state(operator, "web", "stopped")
-    until(lambda: task() is None, "the end of all that was received")
+    wait_for(lambda: task() is None, "the end of all that was received")
     plan = read_plan(cluster.store, "web")
     assert plan is not None
     assert plan.value.ended[-1].how == "succeeded"

@@ -1,4 +1,4 @@
-"""Statements in a real Spark: it runs what is accepted, and reads nothing that is not allowed."""
+"""Statements in a real Spark: it runs accepted ones, and rejected ones read nothing forbidden."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.config import parse_flow, statements
+from flumeng.config.column_kinds import EVENT
 from flumeng.config.expressions import columns_of_ddl
-from flumeng.config.kinds import EVENT
 from flumeng.config.tables import LookupTable
 from flumeng.connectors.journals.reader import JournalReader
 from flumeng.events import identity
@@ -48,7 +48,7 @@ ALLOWED_BY_SPARK = (
     "'${env:X}'", "SORT BY", "LIMIT 1000", "FROM events SELECT", "|>", "TABLE events",
     "identifier('events')",
 )  # fmt: skip
-"""What Spark reads in bounds, and is refused for what it means or costs."""
+"""Spark accepts them and reads nothing forbidden; they are refused for their meaning or cost."""
 
 
 def produce(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,14 +89,16 @@ def run(spark: SparkSession, query: str, **tables: LookupTable) -> tuple[LazyBat
 
 
 @pytest.mark.parametrize("text", [text for text, _ in STATEMENT_ATTEMPTS])
-def test_spark_is_asked_what_it_reads(spark: SparkSession, text: str) -> None:
+def test_spark_refuses_statements_that_read_forbidden_sources(
+    spark: SparkSession, text: str
+) -> None:
     if any(part in text for part in ALLOWED_BY_SPARK):
         return
     with pytest.raises(UserError, match="sql: "):
         spark_syntax.require_statement(spark, text, {"events", *TABLES})
 
 
-def test_spark_gives_the_columns_that_were_told(spark: SparkSession) -> None:
+def test_statement_gives_the_columns_that_the_check_predicts(spark: SparkSession) -> None:
     names = {"string": "string", "boolean": "boolean", "integer": "bigint int", "map": "map"}
     kinds = {name: columns_of_ddl(ddl) for name, ddl in TABLES.items()}
     for text in STATEMENTS:
@@ -115,7 +117,7 @@ def test_spark_gives_the_columns_that_were_told(spark: SparkSession) -> None:
             ), (text, field)
 
 
-def test_events_are_joined_in_place_and_only_what_is_used_crosses(
+def test_events_are_joined_in_place_and_only_used_columns_are_read(
     spark: SparkSession, racks: LookupTable
 ) -> None:
     query = "SELECT e.seq, r.rack FROM events e LEFT JOIN racks r ON e.host = r.host"
@@ -149,7 +151,7 @@ def test_events_are_joined_in_place_and_only_what_is_used_crosses(
         ("SELECT seq FROM events LIMIT 5", True, 5),
     ],
 )
-def test_what_takes_rows_out_of_their_splits_is_known(
+def test_statement_that_takes_rows_out_of_their_splits_is_detected(
     spark: SparkSession, racks: LookupTable, query: str, shuffled: bool, rows: int
 ) -> None:
     batch, found = run(spark, query, racks=racks)
@@ -188,19 +190,19 @@ SEARCH = "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}"
         ("exactly-once", "SELECT host, __journal, __seq, __split FROM events", SEARCH, None),
         ("at-least-once", "SELECT host, __seq FROM events", "noop", None),
         ("at-least-once", "SELECT DISTINCT host FROM events", "noop", None),
-        ("exactly-once", "SELECT host FROM events", SEARCH, "elasticsearch has to know of which"),
+        ("exactly-once", "SELECT host FROM events", SEARCH, "elasticsearch needs the event"),
         (
             "exactly-once",
             "SELECT host, __seq FROM events",
             SEARCH,
-            r"select \*, or e\.\*, or __journal",
+            r"select \*, or e\.\*, or also __journal",
         ),
-        ("at-least-once", "SELECT host FROM events", POSTGRES, "sql has to know of which event"),
+        ("at-least-once", "SELECT host FROM events", POSTGRES, "sql needs the event of each row"),
         (
             "exactly-once",
             "SELECT *, rank() OVER (PARTITION BY host ORDER BY seq) AS r FROM events",
             POSTGRES,
-            "sql writes each split of a batch under a number of its own",
+            "sql writes each split of a batch under its own number",
         ),
         (
             "exactly-once",
@@ -211,7 +213,7 @@ SEARCH = "elasticsearch: {hosts: ['http://127.0.0.1:1'], index: web}"
         ("at-least-once", "SELECT nothing FROM events", "noop", "nothing"),
     ],
 )
-def test_a_sink_that_has_to_know_the_events_is_given_them_or_the_flow_is_refused(
+def test_sink_that_needs_event_identity_gets_it_or_the_flow_is_refused(
     spark: SparkSession, delivery: str, query: str, sink: str, said: str | None
 ) -> None:
     spec = parse_flow(FLOW % (delivery, query, sink))

@@ -96,7 +96,7 @@ REVISION = records.Revision(text="", author="", reason="", time=0.0)
 LIVE = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
 
 
-def test_read_gives_what_was_written_with_its_version(any_store: Store) -> None:
+def test_read_returns_the_written_value_with_its_version(any_store: Store) -> None:
     assert any_store.read(paths.flow("web")) is None
     assert any_store.write(paths.flow("web"), flow(1), ABSENT) == Version(0)
     assert any_store.write(paths.flow("web"), flow(2), Version(0)) == Version(1)
@@ -105,7 +105,7 @@ def test_read_gives_what_was_written_with_its_version(any_store: Store) -> None:
     assert (found.value, found.version, found.session) == (flow(2), Version(1), 0)
 
 
-def test_what_was_removed_and_made_again_is_another_znode(any_store: Store) -> None:
+def test_removed_and_recreated_znode_is_a_different_znode(any_store: Store) -> None:
     def created() -> int:
         found = any_store.read(paths.flow("web"))
         assert found is not None
@@ -121,14 +121,14 @@ def test_what_was_removed_and_made_again_is_another_znode(any_store: Store) -> N
 
 
 def test_version_zero_is_a_version(any_store: Store) -> None:
-    """The classic slip: 0 taken for "no version" would overwrite whatever is there."""
+    """The classic slip: 0 taken for "no version" would overwrite an existing value."""
     any_store.write(paths.flow("web"), flow(1), ABSENT)
     any_store.write(paths.flow("web"), flow(2), Version(0))
     with pytest.raises(ConflictError, match="/flows/web"):
         any_store.write(paths.flow("web"), flow(3), Version(0))
 
 
-def test_absent_refuses_what_is_there_and_a_version_what_is_not(any_store: Store) -> None:
+def test_absent_refuses_an_existing_znode_and_a_version_a_missing_one(any_store: Store) -> None:
     any_store.write(paths.flow("web"), flow(1), ABSENT)
     with pytest.raises(ConflictError, match="exists already"):
         any_store.write(paths.flow("web"), flow(2), ABSENT)
@@ -136,7 +136,7 @@ def test_absent_refuses_what_is_there_and_a_version_what_is_not(any_store: Store
         any_store.write(paths.flow("other"), flow(2), Version(0))
 
 
-def test_any_creates_or_overwrites(any_store: Store) -> None:
+def test_write_with_any_creates_or_overwrites(any_store: Store) -> None:
     any_store.write(paths.flow("web"), flow(1), ANY)
     any_store.write(paths.flow("web"), flow(2), ANY)
     found = any_store.read(paths.flow("web"))
@@ -144,7 +144,7 @@ def test_any_creates_or_overwrites(any_store: Store) -> None:
     assert found.value == flow(2)
 
 
-def test_a_commit_is_all_or_nothing_and_names_the_loser(any_store: Store) -> None:
+def test_commit_is_all_or_nothing_and_names_the_conflict(any_store: Store) -> None:
     any_store.write(paths.flow("a"), flow(1), ABSENT)
     with pytest.raises(ConflictError, match="/flows/a was changed"):
         any_store.commit(
@@ -157,7 +157,7 @@ def test_a_commit_is_all_or_nothing_and_names_the_loser(any_store: Store) -> Non
     assert any_store.children(paths.flows()) == ["a"]
 
 
-def test_a_commit_gives_the_version_of_each_put(any_store: Store) -> None:
+def test_commit_returns_the_version_of_each_put(any_store: Store) -> None:
     any_store.write(paths.flow("a"), flow(1), ABSENT)
     versions = any_store.commit(
         [
@@ -169,7 +169,7 @@ def test_a_commit_gives_the_version_of_each_put(any_store: Store) -> None:
     assert versions == [Version(1), Version(0)]
 
 
-def test_transactions_that_are_sent_together_fail_alone(any_store: Store) -> None:
+def test_transactions_sent_together_fail_independently(any_store: Store) -> None:
     flows = [f"f{number}" for number in range(250)]
     any_store.write(paths.flow("f3"), flow(9), ABSENT)
     any_store.write(paths.flow("f200"), flow(9), ABSENT)
@@ -184,7 +184,7 @@ def test_transactions_that_are_sent_together_fail_alone(any_store: Store) -> Non
     } - {"f3", "f200"}
 
 
-def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store) -> None:
+def test_transactions_sent_together_are_done_in_order(any_store: Store) -> None:
     any_store.write(paths.flow("a"), flow(0), ABSENT)
     any_store.commit_each(
         [[Put(paths.flow("a"), flow(number + 1), Version(number))] for number in range(250)]
@@ -195,7 +195,7 @@ def test_transactions_that_are_sent_together_are_done_in_order(any_store: Store)
     any_store.commit_each([])
 
 
-def test_a_value_over_its_bound_refuses_its_own_transaction_only(any_store: Store) -> None:
+def test_oversized_value_refuses_its_own_transaction_only(any_store: Store) -> None:
     large = records.Flow(revision=1, state=random.Random(1).randbytes(100_000).hex())
     refused = any_store.commit_each(
         [
@@ -208,7 +208,7 @@ def test_a_value_over_its_bound_refuses_its_own_transaction_only(any_store: Stor
     assert any_store.children(paths.flows()) == ["a", "c"]
 
 
-def test_remove_keeps_what_has_children(any_store: Store) -> None:
+def test_remove_keeps_a_znode_with_children(any_store: Store) -> None:
     any_store.write(paths.flow("a"), flow(1), ABSENT)
     any_store.write(paths.revisions("a"), None, ABSENT)
     with pytest.raises(ConflictError, match="still has children"):
@@ -218,7 +218,7 @@ def test_remove_keeps_what_has_children(any_store: Store) -> None:
     assert any_store.read(paths.flow("a")) is None
 
 
-def test_read_many_keeps_the_order_and_the_gaps(any_store: Store) -> None:
+def test_read_many_keeps_the_order_and_marks_missing_znodes(any_store: Store) -> None:
     any_store.write(paths.flow("b"), flow(2), ABSENT)
     found = any_store.read_many([paths.flow("a"), paths.flow("b")])
     assert [f and f.value.revision for f in found] == [None, 2]
@@ -234,9 +234,7 @@ def test_ephemeral_znodes_go_with_their_session(any_store: Store, connect_once: 
     assert any_store.read(paths.live_node("n1")) is None
 
 
-def test_a_watch_covers_the_subtree_and_is_not_used_up(
-    any_store: Store, connect_once: Connect
-) -> None:
+def test_watch_covers_the_subtree_and_stays_set(any_store: Store, connect_once: Connect) -> None:
     looks: queue.Queue[str] = queue.Queue()
     any_store.watch(paths.flows(), looks.put)
     writer = connect_once()
@@ -249,10 +247,10 @@ def test_a_watch_covers_the_subtree_and_is_not_used_up(
     assert looks.empty()
 
 
-def test_a_watch_follows_what_comes_and_goes_below_it(
+def test_watch_follows_znodes_created_and_removed_below_it(
     any_store: Store, connect_once: Connect
 ) -> None:
-    """Each change is told of at least once, also of what was made, removed and made again."""
+    """Each change is reported at least once, also of znodes made, removed and made again."""
     looks: queue.Queue[str] = queue.Queue()
     any_store.watch(paths.flows(), looks.put)
     writer = connect_once()
@@ -274,7 +272,7 @@ def test_a_watch_follows_what_comes_and_goes_below_it(
             told(str(path))
 
 
-def test_too_large_a_value_is_refused_before_it_is_sent(any_store: Store) -> None:
+def test_too_large_value_is_refused_before_it_is_sent(any_store: Store) -> None:
     huge = records.Flow(revision=1, extra={"padding": random.Random(1).randbytes(100_000).hex()})
     with pytest.raises(UserError, match="at most 4096 fit"):
         any_store.write(paths.flow("web"), huge, ABSENT)
@@ -287,12 +285,12 @@ def test_fields_of_a_newer_writer_survive_a_read_modify_write(any_store: Store) 
     assert found.value.extra == {"colour": "red"}
 
 
-def test_dump_shows_every_znode(any_store: Store) -> None:
+def test_dump_has_every_znode(any_store: Store) -> None:
     any_store.write(paths.flow("web"), flow(1), ABSENT)
     assert sorted(any_store.dump()) == ["/flows", "/flows/web", "/live", "/live/nodes"]
 
 
-def test_before_there_is_a_root_nothing_is_found(connect_once: Connect) -> None:
+def test_missing_root_reads_as_empty_and_is_not_created(connect_once: Connect) -> None:
     """A mistyped chroot is not made by looking."""
     store = connect_once()
     assert store.read(paths.schema()) is None
@@ -304,7 +302,7 @@ def test_before_there_is_a_root_nothing_is_found(connect_once: Connect) -> None:
     assert store.exists(paths.flows())
 
 
-def test_a_look_gives_each_znode_and_folder_in_its_place(any_store: Store) -> None:
+def test_look_gives_each_znode_and_folder_in_order(any_store: Store) -> None:
     """Also of more than one request holds, and where some of them are not there."""
     for number in range(0, 130, 2):
         any_store.write(paths.flow(f"f{number}"), flow(number), ABSENT)
@@ -320,7 +318,7 @@ def test_a_look_gives_each_znode_and_folder_in_its_place(any_store: Store) -> No
 
 
 def removals_of(store: Store, size: int) -> list[Write]:
-    """Removals of nothing that take so many bytes in one transaction."""
+    """Removals of missing znodes that take so many bytes in one transaction."""
     long = Remove(paths.flow("x" * 200), ANY)
     writes: list[Write] = [long] * ((size - 500) // store.scale.weigh(long))
     least = store.scale.weigh(Remove(paths.flow("x"), ANY)) - 1

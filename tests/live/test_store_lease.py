@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,6 +19,7 @@ from flumeng.control.zookeeper.kazoo_store import CALL_SECONDS, ZooKeeperStore, 
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
 from tests.testkit.collector import register
 from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from tests.testkit.zookeeper import Proxy, Server
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN, flow_folders
@@ -26,15 +27,14 @@ from zkschema.bootstrap import CURSOR_MAIN, flow_folders
 SESSION_SECONDS = 6.0
 STOP_SECONDS = SESSION_SECONDS * 2 / 3
 LATE_SECONDS = 2.0
-"""How much later than promised a busy machine may do things."""
-PATIENCE_SECONDS = 180.0
+"""Tolerance for a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("zookeeper") / "1", 1, [])
     server.start()
-    until(server.mode, PATIENCE_SECONDS)
+    wait_for(server.mode)
     yield server
     server.kill()
 
@@ -63,15 +63,8 @@ def through(proxy: Proxy, hosts: str) -> str:
     return f"{proxy.address}/{hosts.partition('/')[2]}"
 
 
-def until(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 class Owner(threading.Thread):
-    """Acks one event after the other, and claims anew after each trouble, as a collector does."""
+    """Acks one event after the other and claims again after each error, as a collector does."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(name="owner", daemon=True)
@@ -105,7 +98,7 @@ class Owner(threading.Thread):
 
     def goes_on(self) -> None:
         before = self.acked
-        until(lambda: self.acked > before + 10, PATIENCE_SECONDS)
+        wait_for(lambda: self.acked > before + 10)
 
     def end(self) -> None:
         self._ended.set()
@@ -122,17 +115,18 @@ def ack(hosts: str) -> records.Ack:
     return found.value
 
 
-def test_an_owner_stops_at_two_thirds_of_the_timeout_of_a_frozen_server_and_goes_on(
+def test_owner_stops_at_two_thirds_of_the_timeout_of_a_frozen_server(
     server: Server, hosts: str
 ) -> None:
-    """kazoo itself would be SUSPENDED at most, and LOST only once the server is back."""
+    """And goes on afterwards. kazoo itself would be SUSPENDED at most, and LOST only once the
+    server is back."""
     owner = Owner(connect(hosts, session_seconds=SESSION_SECONDS))
     owner.start()
-    until(lambda: owner.acked > 10, PATIENCE_SECONDS)
+    wait_for(lambda: owner.acked > 10)
     session = owner.store.session
     server.freeze()
     frozen_at = time.monotonic()
-    until(lambda: not owner.store.connected, STOP_SECONDS + LATE_SECONDS)
+    wait_for(lambda: not owner.store.connected, seconds=STOP_SECONDS + LATE_SECONDS)
     stopped_after = time.monotonic() - frozen_at
     assert stopped_after > STOP_SECONDS / 2, "it must not stop at the first late answer"
     assert owner.acked_at - frozen_at < LATE_SECONDS
@@ -155,7 +149,7 @@ def test_an_owner_stops_at_two_thirds_of_the_timeout_of_a_frozen_server_and_goes
     assert ack(hosts) == records.Ack(epoch=1, offset=owner.acked)
 
 
-def test_the_negotiated_timeout_counts_and_not_the_one_asked_for(hosts: str) -> None:
+def test_negotiated_timeout_counts_and_not_the_requested_one(hosts: str) -> None:
     """The server grants at most 60 s."""
     store = ZooKeeperStore(hosts, 600.0)
     assert store.wait_connected(PATIENCE_SECONDS)
@@ -163,7 +157,7 @@ def test_the_negotiated_timeout_counts_and_not_the_one_asked_for(hosts: str) -> 
     store.close()
 
 
-def test_an_idle_session_proves_its_life_by_itself(hosts: str) -> None:
+def test_idle_session_proves_its_life_by_itself(hosts: str) -> None:
     store = connect(hosts, session_seconds=SESSION_SECONDS)
     ends = time.monotonic() + SESSION_SECONDS
     while time.monotonic() < ends:
@@ -172,7 +166,7 @@ def test_an_idle_session_proves_its_life_by_itself(hosts: str) -> None:
     store.close()
 
 
-def test_a_process_that_has_slept_is_refused_until_the_session_is_proven_anew(hosts: str) -> None:
+def test_process_that_slept_is_refused_until_its_session_is_proven_again(hosts: str) -> None:
     """When it wakes kazoo takes it for connected, and a write would be on its way at once."""
     slept_seconds = [0.0]
     store = ZooKeeperStore(hosts, SESSION_SECONDS, lambda: time.monotonic() + slept_seconds[0])
@@ -181,12 +175,12 @@ def test_a_process_that_has_slept_is_refused_until_the_session_is_proven_anew(ho
     assert not store.connected
     with pytest.raises(UnavailableError, match="session may be over"):
         store.write(paths.flow("x"), records.Flow(revision=1), ABSENT)
-    until(lambda: store.connected, PATIENCE_SECONDS)
+    wait_for(lambda: store.connected)
     assert store.write(paths.flow("x"), records.Flow(revision=1), ABSENT)
     store.close()
 
 
-def test_however_much_is_asked_a_silent_server_is_left(hosts: str, proxy: Proxy) -> None:
+def test_silent_server_is_left_also_under_many_requests(hosts: str, proxy: Proxy) -> None:
     """kazoo takes each request that it sends for a ping, whether anything answers or not."""
     store = connect(through(proxy, hosts), session_seconds=SESSION_SECONDS)
     ended = threading.Event()
@@ -202,14 +196,12 @@ def test_however_much_is_asked_a_silent_server_is_left(hosts: str, proxy: Proxy)
     proxy.drop_replies()
     assert lost.wait(STOP_SECONDS + LATE_SECONDS), "it still waits"
     proxy.heal()
-    until(lambda: store.connected, PATIENCE_SECONDS)
+    wait_for(lambda: store.connected)
     ended.set()
     store.close()
 
 
-def test_a_write_that_was_carried_out_but_not_answered_is_recognised(
-    hosts: str, proxy: Proxy
-) -> None:
+def test_write_whose_reply_was_lost_is_recognised(hosts: str, proxy: Proxy) -> None:
     owner = Owner(connect(through(proxy, hosts), session_seconds=SESSION_SECONDS))
     owner.start()
     for _ in range(3):
@@ -232,8 +224,8 @@ def test_a_node_is_live_again_after_its_session_was_ended(hosts: str) -> None:
     before = store.session
 
     end_session(store, hosts)
-    until(lambda: watcher.read(paths.live_node("n1")) is None, PATIENCE_SECONDS)
-    until(lambda: _announced(me), PATIENCE_SECONDS)
+    wait_for(lambda: watcher.read(paths.live_node("n1")) is None)
+    wait_for(lambda: _announced(me))
     found = watcher.read(paths.live_node("n1"))
     assert found is not None
     assert found.session == store.session != before
@@ -241,7 +233,7 @@ def test_a_node_is_live_again_after_its_session_was_ended(hosts: str) -> None:
     watcher.close()
 
 
-def test_a_znode_left_by_an_earlier_process_is_taken_over_before_it_goes(hosts: str) -> None:
+def test_znode_of_an_earlier_process_is_taken_over_before_it_expires(hosts: str) -> None:
     """The node was killed and is back before its session has expired."""
     old, new = connect(hosts, session_seconds=60), connect(hosts)
     identity = Identity("n1", "u1", ("ingest",), "", {})
@@ -271,7 +263,7 @@ def end_session(store: Store, hosts: str) -> None:
     thief.close()
 
 
-def test_closing_waits_for_nobody_for_long(server: Server, hosts: str) -> None:
+def test_close_of_a_store_on_a_frozen_server_returns_soon(server: Server, hosts: str) -> None:
     store = connect(hosts, session_seconds=30)
     server.freeze()
     began = time.monotonic()

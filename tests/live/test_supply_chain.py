@@ -1,4 +1,4 @@
-"""What is installed is listed, and a vulnerability that is known is told by its name."""
+"""Installed packages are listed, and known vulnerabilities are reported by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 class Service(BaseHTTPRequestHandler):
-    """Answers as OSV does: of click one vulnerability, of all others none."""
+    """Answers as OSV does: one vulnerability for click, none for others."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -37,7 +37,7 @@ class Service(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def audit(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_known_vulnerability_fails_with_its_name(service: str, tmp_path: Path) -> None:
+def test_known_vulnerability_fails_with_its_name(service: str, tmp_path: Path) -> None:
     asked = tmp_path / "asked.txt"
     asked.write_text(f"click=={version('click')}\n")
     only = ["-r", str(asked), "--no-deps", "--disable-pip"]
@@ -62,13 +62,13 @@ def test_a_known_vulnerability_fails_with_its_name(service: str, tmp_path: Path)
     assert audit("--osv-url", service, *only) == (1, f"known vulnerability: {said}")
 
 
-def test_a_service_that_is_not_reached_fails_nothing() -> None:
+def test_unreachable_vulnerability_service_fails_nothing() -> None:
     code, said = audit("--osv-url", "http://127.0.0.1:9/v1/query")
     assert code == 0
     assert said.strip().endswith("not looked for, the service that knows them is not reached")
 
 
-def test_what_is_accepted_has_a_reason(tmp_path: Path) -> None:
+def test_accepted_vulnerability_needs_a_reason(tmp_path: Path) -> None:
     script = runpy.run_path(str(SCRIPTS / "audit.py"))
     config = tmp_path / "setup.cfg"
     config.write_text("[flumeng:audit]\naccepted =\n    CVE-2026-1 not called by us\n")

@@ -1,8 +1,8 @@
-"""The units in ``conf/systemd``, run by a real systemd: what they allow is enough, and no more.
+"""The units in ``conf/systemd``, run by a real systemd: their permissions are enough, and no more.
 
 A systemd of the test's own is the first process of its own namespaces, with its own ``/etc``,
 ``/run``, ``/opt`` and ``/var/lib`` and a network of nothing but loopback; the host's sysctls and
-devices are out of its reach. It runs what the host has: Python, Java, this tree.
+devices are out of its reach. It runs the host's Python and Java, and this tree.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests import reaper
+from tests.testkit.waiting import wait_for
 
 TOP = Path(__file__).parents[2]
 UNITS = TOP / "conf" / "systemd"
@@ -159,7 +159,7 @@ ATTEMPTS = {
     "speak netlink": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
     "listen on a port below 1024": "socket.socket().bind(('127.0.0.1', 514))",
 }
-"""What somebody would try who runs code in a unit; each in a process of its own."""
+"""Attacks of code that runs in a unit; each in a process of its own."""
 WRITABLE_CODE = SYSCALL.format("9, 0, 4096, 7, 0x22, -1, 0")
 PROBE = """
 import subprocess, sys
@@ -175,7 +175,7 @@ REFUSALS = ("not permitted", "denied", "Read-only", "Address family", "No such f
 
 @dataclass(frozen=True)
 class Host:
-    """A running systemd, and what is seen of it from outside its namespaces."""
+    """A running systemd, inspected from outside its namespaces."""
 
     pid: int
 
@@ -217,15 +217,8 @@ class Host:
         }
 
 
-def until(said: Callable[[], object], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not said():
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
-
-
 def units(made: Path) -> None:
-    """What stands in for a distribution's own units, and what this host has elsewhere."""
+    """Stand-ins for a distribution's own units and for the paths of this host."""
     for name in TARGETS:
         (made / f"{name}.target").write_text("[Unit]\nAllowIsolate=yes\nDefaultDependencies=no\n")
     (made / "flumeng-zookeeper.service").write_text(ZOOKEEPER)
@@ -272,16 +265,16 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     host = None
     try:
         children = Path(f"/proc/{booted.pid}/task/{booted.pid}/children")
-        until(lambda: children.read_text().strip(), 10, "no first process")
+        wait_for(lambda: children.read_text().strip(), "no first process", seconds=10)
         host = Host(int(children.read_text()))
-        until(lambda: host.path("/run/systemd/private").exists(), 20, log.read_text())
+        wait_for(lambda: host.path("/run/systemd/private").exists(), log.read_text(), seconds=20)
         yield host
     finally:
         for file in host.path("/run/logs").iterdir() if host else ():
             print(file.name, file.read_text())
         booted.kill()
         booted.wait()
-        until(lambda: not _populated(group), 20, "processes are left")
+        wait_for(lambda: not _populated(group), "processes are left", seconds=20)
         for path in sorted(group.rglob("*/"), reverse=True):
             path.rmdir()
         group.rmdir()
@@ -293,14 +286,14 @@ def _populated(group: Path) -> bool:
 
 
 def attempts(host: Host, unit: str) -> dict[str, tuple[str, str]]:
-    """What became of each, and the last words of the process that tried it."""
+    """Attempt -> its outcome and the last words of its process."""
     host.run("systemctl", "start", f"probe-{unit}")
     lines = host.path(f"/run/logs/probe-{unit}").read_text().splitlines()
     return {name: (became, words) for became, name, words in (line.split("\t") for line in lines)}
 
 
 @pytest.mark.parametrize("unit", ["master", "node"])
-def test_code_that_runs_in_a_unit_gets_no_further(host: Host, unit: str) -> None:
+def test_code_in_a_unit_cannot_escape_its_sandbox(host: Host, unit: str) -> None:
     tried = attempts(host, unit)
     assert [name for name in ATTEMPTS if tried[name][0] != "refused"] == []
     assert [tried[name] for name in ATTEMPTS if not said_no(tried[name][1])] == []
@@ -308,7 +301,7 @@ def test_code_that_runs_in_a_unit_gets_no_further(host: Host, unit: str) -> None
     assert tried["write and run code"][0] == compiled, "a JVM has to"
 
 
-def test_a_port_below_1024_needs_the_drop_in_that_the_docs_show(host: Host) -> None:
+def test_port_below_1024_needs_the_documented_drop_in(host: Host) -> None:
     assert is_shown(LOW_PORT)
     drop_ins = host.path("/etc/systemd/system/probe-node.service.d")
     (drop_ins / "port.conf.not-yet").rename(drop_ins / "port.conf")
@@ -329,23 +322,25 @@ def said_no(words: str) -> bool:
 
 
 @pytest.mark.parametrize(("unit", "most"), [("master", 1.3), ("node", 1.6)])
-def test_units_are_sound_and_exposed_to_little(host: Host, unit: str, most: float) -> None:
+def test_units_are_valid_and_have_a_low_exposure_score(host: Host, unit: str, most: float) -> None:
     file = f"/etc/systemd/system/flumeng-{unit}.service"
     assert host.run("systemd-analyze", "verify", file).strip() == ""
     score = ["systemd-analyze", "security", "--offline=true", f"--threshold={round(most * 10)}"]
     host.run(*score, "--no-pager", file)
 
 
-def test_a_flow_is_collected_in_the_units(host: Host) -> None:
+def test_flow_is_collected_in_the_units(host: Host) -> None:
     host.run("systemctl", "start", "flumeng-zookeeper")
     host.run("/opt/flumeng/bin/python", "-c", CONNECT)
     host.flumeng("schema", "init")
     host.run("systemctl", "enable", "--now", "flumeng-master", "flumeng-node")
     host.path("/run/web.yaml").write_text(FLOW)
     host.flumeng("flow", "apply", "/run/web.yaml")
-    until(lambda: "2/2" in host.flumeng("status", check=False), 200, "the flow does not run")
+    wait_for(
+        lambda: "2/2" in host.flumeng("status", check=False), "the flow does not run", seconds=200
+    )
     host.run("/opt/flumeng/bin/python", "-c", SEND)
-    until(lambda: collected(host) >= EVENTS, 90, "events are missing in the lake")
+    wait_for(lambda: collected(host) >= EVENTS, "events are missing in the lake", seconds=90)
     assert collected(host) == EVENTS
     confined(host)
     private(host)
@@ -378,7 +373,7 @@ def confined(host: Host) -> None:
 
 
 def private(host: Host) -> None:
-    """Nobody else may look at what a node keeps, and a group at its lake, as the drop-in says."""
+    """Other users cannot read a node's data; the lake's group can, as the drop-in configures."""
     assert host.path(DATA).stat().st_mode & 0o777 == 0o700
     assert is_shown(LAKE_BESIDE)
     assert {file.stat().st_mode & 0o777 for file in host.path(LAKE).glob("dt=*/*")} == {0o640}
@@ -389,10 +384,14 @@ def private(host: Host) -> None:
 
 
 def restarted(host: Host) -> None:
-    """One that is killed comes back; one that is stopped ends, with all that it started."""
+    """A killed process is restarted; a stopped unit ends with all its processes."""
     before = host.shown("flumeng-master", "MainPID")
     host.run("kill", "-KILL", before)
-    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 20, "not restarted")
+    wait_for(
+        lambda: host.shown("flumeng-master", "MainPID") not in ("0", before),
+        "not restarted",
+        seconds=20,
+    )
     assert host.shown("flumeng-node", "Type") == "notify"
     host.run("systemctl", "stop", "flumeng-node")
     assert host.shown("flumeng-node", "Result") == "success"
@@ -400,10 +399,20 @@ def restarted(host: Host) -> None:
 
 
 def noticed(host: Host) -> None:
-    """A master that makes no turn is started again, even when its own watchdog cannot run."""
-    until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 60, "not ready")
+    """A master without turns is restarted, even when its own watchdog cannot run."""
+    wait_for(
+        lambda: host.shown("flumeng-master", "ActiveState") == "active", "not ready", seconds=60
+    )
     before = host.shown("flumeng-master", "MainPID")
     assert host.shown("flumeng-master", "WatchdogUSec") == WATCHDOG
     host.run("kill", "-STOP", before)
-    until(lambda: host.shown("flumeng-master", "MainPID") not in ("0", before), 60, "not noticed")
-    until(lambda: host.shown("flumeng-master", "ActiveState") == "active", 30, "not ready again")
+    wait_for(
+        lambda: host.shown("flumeng-master", "MainPID") not in ("0", before),
+        "not noticed",
+        seconds=60,
+    )
+    wait_for(
+        lambda: host.shown("flumeng-master", "ActiveState") == "active",
+        "not ready again",
+        seconds=30,
+    )

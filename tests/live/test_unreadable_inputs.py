@@ -35,13 +35,13 @@ from flumeng.config import parse_flow, registry
 from flumeng.connectors.api.finding import FindingTask
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.dead_letters import replay_lists
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
 from flumeng.connectors.dead_letters.input import DeadLettersInput
 from flumeng.connectors.dead_letters.options import INPUT as DEAD_LETTERS
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
+from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.kafka.input import KafkaInput
-from flumeng.connectors.kafka.names import INPUT as KAFKA
+from flumeng.connectors.kafka.partition_names import INPUT as KAFKA
 from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
@@ -52,9 +52,9 @@ from flumeng.control.zookeeper import tree
 from tests.live.test_kafka_reader import delete_below, produce, values
 from tests.testkit.servers.kafka import RealKafka
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 
-PATIENCE_SECONDS = 120.0
 TASK = "collect.0"
 OBJECTS_SOURCE = """\
 sources:
@@ -117,16 +117,16 @@ class Flow:
 
     def start(self) -> None:
         """Discovery looks until it is closed."""
-        self.discovery.look()
+        self.discovery.discover()
         threading.Thread(target=self._look, daemon=True).start()
-        until(lambda: self.discovery.partitions, "partitions")
+        wait_for(lambda: self.discovery.partitions, "partitions")
         wanted = Assignment("web", TASK, 1, 1, "", tuple(self.discovery.partitions))
         self._runner = Runner(wanted, self._around)
         self._runner.start()
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):
-            self.discovery.look()
+            self.discovery.discover()
 
     @property
     def letters(self) -> list[dict[str, Any]]:
@@ -175,12 +175,8 @@ def begin(spark: SparkSession, tmp_path: Path) -> Iterator[Begin]:
         flow.close()
 
 
-def until(condition: Callable[[], object], what: str, flow: Flow | None = None) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        said = flow.said() if flow else ""
-        assert time.monotonic() < deadline, f"waited in vain: {what}; status: {said}"
-        time.sleep(0.05)
+def until(condition: Callable[[], object], what: str, flow: Flow) -> None:
+    wait_for(condition, lambda: f"{what}; status: {flow.said()}")
 
 
 def text_of(folder: Path, source: str, **given: str) -> str:
@@ -215,7 +211,7 @@ def damaged_avro(folder: Path) -> None:
         (truncated_gzip, {"sink": DELTA}),
     ],
 )
-def test_flow_with_dead_letters_reads_on_behind_damaged_object(
+def test_flow_with_dead_letters_reads_on_behind_a_damaged_object(
     tmp_path: Path, begin: Begin, write: Callable[[Path], None], given: dict[str, str]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -264,8 +260,8 @@ def test_gap_of_a_topic_is_a_dead_letter(kafka: RealKafka, tmp_path: Path, begin
         "on_gone: earliest, discovery_seconds: 0.5}]\n"
     )
     flow = begin(text_of(tmp_path, source))
-    flow.discovery.look()
-    until(lambda: flow.discovery.look() and flow.discovery.partitions, "the partition")
+    flow.discovery.discover()
+    wait_for(lambda: flow.discovery.discover() and flow.discovery.partitions, "the partition")
     delete_below(kafka, "orders", 8)
     flow.start()
     until(lambda: flow.lake() == Counter(str(n) for n in range(8, 20)), "what is left", flow)
@@ -308,7 +304,7 @@ def test_replay_waits_for_damaged_letters(tmp_path: Path, begin: Begin) -> None:
     file.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
     content = file.read_bytes()
     listed = ListedFile(file.name, len(content), 9, 9)
-    found = replay_lists.ReplayList.of("replay-1", Choice(), [listed])
+    found = replay_lists.ReplayList.of("replay-1", Selection(), [listed])
     replay_lists.write(DeadLetterDirectory(str(root)), "other", found)
     source = f'sources: [letters: {{path: "{root}", of: other, replay: replay-1, rows: [9]}}]\n'
     file.write_bytes(content[:-7])

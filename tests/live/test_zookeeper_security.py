@@ -1,4 +1,4 @@
-"""A ZooKeeper that lets no one in: what each certificate may do there, and what it may not."""
+"""A ZooKeeper that admits certificates only: the rights and refusals of each role there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ from flumeng.platform.errors import (
 from flumeng.platform.security.credentials import Keystore
 from flumeng.platform.security.roles import DIRECTORY, Role
 from tests.testkit.certificates import CLUSTER, Certificates
+from tests.testkit.cluster import add_journal
 from tests.testkit.store import RealZooKeeper
+from tests.testkit.waiting import wait_for
 from tests.testkit.zookeeper import RealEnsemble
 from zkschema import bootstrap, paths, records
 from zkschema.access import SECURED
@@ -71,7 +73,7 @@ SAID = ("test", "", 1.0)
 
 
 class Sessions:
-    """Of one chroot of a server, each with the certificate of one role."""
+    """Sessions in one chroot of a server, each with the certificate of one role."""
 
     def __init__(
         self, hosts: str, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
@@ -107,11 +109,11 @@ def sessions(
 
 @pytest.fixture
 def admin(sessions: Sessions) -> Store:
-    """Of a secured cluster with one flow, one node and one operator."""
+    """The administrator's session of a secured cluster with one flow, one node and one operator."""
     admin = sessions.of("admin", "root")
     tree.init(admin)
     secure(admin, admit=["node:n1", "node:n2", "operator:al", "subscriber:job"])
-    until(lambda: not acl_mismatches(admin, admin.dump()))
+    wait_for(lambda: not acl_mismatches(admin, admin.dump()))
     operator, master = sessions.of("operator", "al"), sessions.of("master")
     operator.write(paths.flow("web"), records.Flow(revision=1), ABSENT)
     for folder in bootstrap.flow_folders("web"):
@@ -126,8 +128,7 @@ def admin(sessions: Sessions) -> Store:
         node.write(paths.live_node(name), LIVE, ABSENT)
         master.write(paths.assignment(name), records.Assignment(), ABSENT)
     master.write(paths.plan("web"), records.Plan(epoch=1), ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    sessions.of("node").write(paths.journal(JOURNAL), journal, ABSENT)
+    add_journal(sessions.of("node"), JOURNAL)
     sessions.of("collector").write(ACK, records.Ack(epoch=1, offset=5), ABSENT)
     sessions.of("discovery").write(paths.partitions("web"), records.Partitions(), ABSENT)
     return admin
@@ -137,13 +138,6 @@ def secure(store: Store, admit: Sequence[str] = (), expel: Sequence[str] = ()) -
     return secure_cluster(
         Operator(store, "test", "", 1.0), cluster=CLUSTER, admit=admit, expel=expel
     )
-
-
-def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def answers(store: Store) -> bool:
@@ -158,14 +152,14 @@ def forbidden(store: Store, path: ZnodePath, value: records.Record | None) -> No
         store.write(path, value, ANY)
 
 
-def test_everything_that_roles_create_has_the_list_of_its_path(admin: Store) -> None:
+def test_znodes_created_by_roles_have_the_access_list_of_their_path(admin: Store) -> None:
     """The fixture was written by all roles: nothing that they made is looser than it may be."""
     assert acl_mismatches(admin, admin.dump()) == []
     assert verify_cluster(admin) == []
 
 
 @pytest.mark.parametrize("role", ["master", "node", "discovery", "collector", "viewer", "operator"])
-def test_every_role_reads_what_it_needs(admin: Store, sessions: Sessions, role: Role) -> None:
+def test_every_role_reads_the_znodes_it_needs(admin: Store, sessions: Sessions, role: Role) -> None:
     assert admin.connected
     reader = sessions.of(role, "n1" if role == "node" else "al")
     assert reader.read(paths.cluster()) is not None
@@ -175,7 +169,7 @@ def test_every_role_reads_what_it_needs(admin: Store, sessions: Sessions, role: 
     assert reader.read(ACK) is not None
 
 
-def test_a_node_does_its_own_work_and_no_other(admin: Store, sessions: Sessions) -> None:
+def test_node_does_its_own_work_and_no_other(admin: Store, sessions: Sessions) -> None:
     node = sessions.of("node", "n2")
     own = records.NodeStatus(assignment_version=3)
     node.write(paths.status("n2"), own, ANY)
@@ -195,7 +189,7 @@ def test_a_node_does_its_own_work_and_no_other(admin: Store, sessions: Sessions)
             node.remove(path, ANY)
 
 
-def test_a_node_with_a_copy_reads_the_record_and_only_the_one_that_leads_changes_it(
+def test_node_with_a_copy_reads_the_record_and_only_the_primary_writes_it(
     admin: Store, sessions: Sessions
 ) -> None:
     """Neither changes a list: the masters do, of journals and their acks alone."""
@@ -232,11 +226,11 @@ def test_a_node_with_a_copy_reads_the_record_and_only_the_one_that_leads_changes
 
 
 def looking_after(master: Store) -> None:
-    """One turn of a master that has all flows."""
+    """One turn of a master that owns all flows."""
     assert "cannot" not in Master(master, "m1").tick()
 
 
-def test_a_collector_moves_acks_and_nothing_of_the_plan(admin: Store, sessions: Sessions) -> None:
+def test_collector_moves_acks_and_changes_no_plan(admin: Store, sessions: Sessions) -> None:
     collector = sessions.of("collector")
     collector.write(ACK, records.Ack(epoch=1, offset=6), ANY)
     forbidden(collector, paths.plan("web"), records.Plan(epoch=9))
@@ -246,7 +240,7 @@ def test_a_collector_moves_acks_and_nothing_of_the_plan(admin: Store, sessions: 
     assert admin.read(ACK).value.offset == 6  # type: ignore[union-attr]
 
 
-def test_nobody_but_masters_takes_from_the_audit_and_nobody_changes_it(
+def test_only_masters_remove_audit_entries_and_no_role_changes_them(
     admin: Store, sessions: Sessions
 ) -> None:
     (name,) = [
@@ -263,7 +257,7 @@ def test_nobody_but_masters_takes_from_the_audit_and_nobody_changes_it(
     master.remove(paths.audit(name), ANY)
 
 
-def test_an_operator_changes_flows_and_not_what_masters_and_nodes_say(
+def test_operator_changes_flows_and_no_records_of_masters_and_nodes(
     admin: Store, sessions: Sessions
 ) -> None:
     """A plan he changes as a reset and a restart of a task do: under a higher epoch."""
@@ -294,7 +288,7 @@ def two_flows(admin: Store, sessions: Sessions) -> tuple[Store, Store]:
     return operator, sessions.of("operator", "bob")
 
 
-def test_an_operator_of_some_flows_changes_these_and_says_so_in_the_audit(
+def test_operator_of_some_flows_changes_these_and_is_audited_with_them(
     admin: Store, sessions: Sessions
 ) -> None:
     operator, bob = two_flows(admin, sessions)
@@ -312,12 +306,12 @@ def test_an_operator_of_some_flows_changes_these_and_says_so_in_the_audit(
     assert acl_mismatches(admin, admin.dump()) == []
 
 
-def test_an_operator_of_some_flows_changes_no_other_and_makes_and_deletes_none(
+def test_operator_of_some_flows_changes_creates_and_deletes_no_others(
     admin: Store, sessions: Sessions
 ) -> None:
     """Asked by his own client, and by ZooKeeper's without anything of ours between."""
     operator, bob = two_flows(admin, sessions)
-    refused = pytest.raises(ForbiddenError, match="operator:bob may change no flows but web, and")
+    refused = pytest.raises(ForbiddenError, match="operator:bob may change only the flows web, and")
     for attempt in (
         lambda: set_flow_state(Operator(bob, *SAID), "other", "stopped"),
         lambda: decide(Operator(bob, *SAID), "other", [], "retry"),
@@ -348,7 +342,7 @@ def test_an_operator_of_some_flows_changes_no_other_and_makes_and_deletes_none(
     apply_flow(Operator(operator, *SAID), NEW_FLOW)
 
 
-def test_the_flows_of_an_operator_change_in_the_middle_of_his_session(
+def test_flows_of_an_operator_change_in_the_middle_of_his_session(
     admin: Store, sessions: Sessions
 ) -> None:
     _, bob = two_flows(admin, sessions)
@@ -366,15 +360,15 @@ def test_the_flows_of_an_operator_change_in_the_middle_of_his_session(
     assert acl_mismatches(admin, admin.dump()) == []
 
 
-def test_a_command_for_a_flow_of_others_says_which_are_his(
+def test_refused_command_for_a_foreign_flow_lists_the_operators_flows(
     admin: Store, sessions: Sessions
 ) -> None:
     two_flows(admin, sessions)
     said = CliRunner().invoke(commands, ["flow", "stop", "other", "--zk", sessions.hosts])
     assert (said.exit_code, said.stderr) == (
         6,
-        "flumeng: /flows/other: ZooKeeper refuses it (NoAuthError): operator:bob may change no "
-        "flows but web, and make or delete none\n",
+        "flumeng: /flows/other: ZooKeeper refuses it (NoAuthError): operator:bob may change only "
+        "the flows web, and create or delete none\n",
     )
     said = CliRunner().invoke(commands, ["flow", "stop", "web", "--zk", sessions.hosts])
     assert (said.exit_code, said.stderr) == (0, "")
@@ -385,7 +379,7 @@ def test_viewer_is_refused_with_an_exit_code_of_its_own(admin: Store, sessions: 
     sessions.of("viewer")
     said = CliRunner().invoke(commands, ["flow", "pause", "web", "--zk", sessions.hosts])
     assert said.exit_code == 6
-    assert "a viewer may read everything and tap flows, and change nothing" in said.stderr
+    assert "a viewer may read everything and tap flows, but change nothing" in said.stderr
 
 
 def test_viewer_adds_its_taps_to_the_audit_and_changes_no_entry(
@@ -423,7 +417,7 @@ def test_a_subscriber_moves_the_cursor_of_its_name_only(admin: Store, sessions: 
     forbidden(job, ACK, records.Ack(epoch=1, offset=9))
 
 
-def test_who_was_not_admitted_is_told_so_and_has_no_rights(
+def test_member_that_was_not_admitted_is_refused_and_has_no_rights(
     admin: Store, sessions: Sessions
 ) -> None:
     assert admin.connected
@@ -433,10 +427,10 @@ def test_who_was_not_admitted_is_told_so_and_has_no_rights(
         sessions.of("operator", "eve")
 
 
-def test_an_expelled_node_is_out_at_once_and_may_be_admitted_again(
+def test_expelled_node_is_out_at_once_and_may_be_admitted_again(
     admin: Store, sessions: Sessions
 ) -> None:
-    """Also in a session that was not told of the second."""
+    """Also in a session that got no notice of the second."""
     node = sessions.of("node", "n2")
     node.write(paths.status("n2"), records.NodeStatus(assignment_version=3), ANY)
     secure(admin, expel=["node:n2"])
@@ -460,7 +454,7 @@ def refusal(sessions: Sessions, folder: Path | None, hosts: str = "") -> str:
 
 
 def answer_to_nobody(port: int) -> bytes:
-    """What the server says over TLS to one without a certificate."""
+    """The server's answer over TLS to a client without a certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -472,10 +466,10 @@ def answer_to_nobody(port: int) -> bytes:
         return b""
 
 
-def test_without_a_certificate_nobody_comes_in(
+def test_client_without_a_certificate_is_refused(
     secure_zookeeper: RealZooKeeper, sessions: Sessions
 ) -> None:
-    assert "speaks TLS only" in refusal(sessions, None)
+    assert "accepts only TLS" in refusal(sessions, None)
     assert answer_to_nobody(secure_zookeeper.port) == b""
 
 
@@ -488,11 +482,11 @@ def test_the_certificate_of_another_authority_is_refused(
     assert "refuses the certificate" in refusal(sessions, folder)
 
 
-def test_an_expired_certificate_is_told_here_and_refused_there(
+def test_expired_certificate_is_reported_by_the_client_and_the_server(
     certificates: Certificates, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = certificates.folder("admin", name="late", days=-0.001)
-    assert "has expired on" in refusal(sessions, folder)
+    assert "expired on" in refusal(sessions, folder)
     monkeypatch.setattr("flumeng.control.zookeeper.tls._require_valid", lambda *_: None)
     assert "refuses the certificate" in refusal(sessions, folder)
 
@@ -510,14 +504,14 @@ def test_a_server_for_another_host_is_not_trusted(
         server.kill()
 
 
-def test_a_plain_port_spoken_to_with_tls_is_told(
+def test_tls_connection_to_a_plain_port_is_reported(
     certificates: Certificates, sessions: Sessions, zookeeper: str
 ) -> None:
     said = refusal(sessions, certificates.folder("admin"), f"{zookeeper}/c")
     assert "does not speak TLS" in said
 
 
-def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
+def test_replaced_certificate_is_used_from_the_next_connection_on(
     certificates: Certificates, sessions: Sessions, secure_zookeeper: RealZooKeeper
 ) -> None:
     """Also after one that does not fit was there for a while."""
@@ -526,15 +520,15 @@ def test_a_certificate_that_was_replaced_is_used_from_the_next_connection_on(
     assert isinstance(store, ZooKeeperStore)
     certificates.folder("admin", name="root", days=-0.001)
     store._client._connection._socket.shutdown(2)
-    until(lambda: "has expired" in store.trouble)
+    wait_for(lambda: "expired on" in store.trouble)
     assert not store.connected
     certificates.folder("admin", name="root", days=2)
-    until(lambda: store.connected)
+    wait_for(lambda: store.connected)
     tree.init(store)
     assert secure_zookeeper.process is not None
 
 
-def test_what_a_secure_server_has_that_was_made_anew_counts(
+def test_client_connects_to_a_secure_server_whose_data_was_wiped(
     certificates: Certificates, sessions: Sessions, tmp_path: Path
 ) -> None:
     server = RealZooKeeper(tmp_path / "lost", certificates.folder("zookeeper"))
@@ -545,7 +539,7 @@ def test_what_a_secure_server_has_that_was_made_anew_counts(
         server.kill()
         shutil.rmtree(server.data)
         server.start()
-        until(lambda: store.connected)
+        wait_for(lambda: store.connected)
         assert not store.exists(paths.schema())
     finally:
         server.kill()
@@ -553,7 +547,7 @@ def test_what_a_secure_server_has_that_was_made_anew_counts(
 
 @pytest.fixture
 def both(certificates: Certificates, tmp_path: Path) -> Iterator[RealZooKeeper]:
-    """With a secure and a plain port: a cluster that is moved over."""
+    """A cluster with a secure and a plain port that is moved to the secure one."""
     folder = certificates.folder("zookeeper", name="zk1")
     server = RealZooKeeper(tmp_path / "zookeeper", folder, plain=True)
     server.start()
@@ -586,13 +580,14 @@ class Writer(threading.Thread):
         self.join(20)
 
 
-def test_an_open_cluster_is_moved_over_while_it_works(
+def test_open_cluster_is_secured_while_it_works(
     both: RealZooKeeper,
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever has no identity is not locked out but named. What is created meanwhile, and by
-    whoever learns late, has its list too; one who comes over the plain port has no rights then."""
+    """Clients without an identity are not locked out but named. Znodes that are created meanwhile,
+    also by a client that learns late, have their lists; a client over the plain port has no rights
+    then."""
     secure_hosts, plain_hosts = (f"127.0.0.1:{p}/c" for p in (both.port, both.plain_port))
     sessions = Sessions(secure_hosts, certificates, monkeypatch)
     old = sessions.at(None, "admin", plain_hosts)
@@ -617,10 +612,10 @@ def test_an_open_cluster_is_moved_over_while_it_works(
 
     writer = Writer(sessions.of("collector"))
     writer.start()
-    until(lambda: writer.written > 20)
+    wait_for(lambda: writer.written > 20)
     secure(admin, admit=["node:n1"])
     before = writer.written
-    until(lambda: writer.written > before + 20)
+    wait_for(lambda: writer.written > before + 20)
     writer.end()
     assert writer.failed == []
     assert acl_mismatches(admin, admin.dump()) == []
@@ -635,7 +630,7 @@ class CrashError(Exception):
     pass
 
 
-def test_securing_that_crashed_is_gone_on_with(
+def test_interrupted_securing_is_continued(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any part of the lists: verify names the rest, and the next call sets it."""
@@ -657,7 +652,7 @@ def test_securing_that_crashed_is_gone_on_with(
     assert verify_cluster(admin) == []
 
 
-def test_a_looser_list_is_found_and_mended(admin: Store) -> None:
+def test_looser_access_list_is_found_and_repaired(admin: Store) -> None:
     assert isinstance(admin, ZooKeeperStore)
     everybody: AccessList = (("world:anyone", "rwcda"),)
     admin.set_access_lists({str(ACK): everybody, "/audit": everybody})
@@ -681,6 +676,6 @@ def test_an_ensemble_speaks_tls_between_its_servers_and_survives_its_leader(
         elections = [int(peer.rpartition(":")[2]) for peer in ensemble.peers]
         assert all(speaks_tls("127.0.0.1", port) for port in elections)
         ensemble.leader.kill()
-        until(lambda: answers(store), 180)
+        wait_for(lambda: answers(store), seconds=180)
     finally:
         ensemble.stop()

@@ -1,10 +1,9 @@
-"""What somebody tries at ZooKeeper who has stolen a certificate: a process of its own.
+"""Misdeeds at ZooKeeper with a stolen certificate: a process of its own.
 
 ``python -m tests.live.zookeeper_misdeeds HOSTS FOLDER ROLE MEMBER`` tries all that no certificate
 of this role allows, with the secrets of the member's groups, over a client of strangers, and
-prints one line of JSON that has of each misdeed what was said to it: the class of kazoo's error,
-``no session``, or ``done``. They come in an order in which somebody who may do everything can do
-all of them.
+prints one line of JSON with the answer to each misdeed: the class of kazoo's error, ``no session``,
+or ``done``. They come in an order in which an administrator can do all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import ACL, Id, Permissions
 
 JOURNAL = "web.n1.0.0123abcd"
-"""Of the node n1, and of the flow web."""
+"""A journal of the node n1 and of the flow web."""
 DONE = "done"
 OUTSIDE = "no session"
 START_SECONDS = 6.0

@@ -1,4 +1,4 @@
-"""What tests of the laws of the planner share: random clusters, what is legal, nodes that obey."""
+"""Helpers for tests of the laws of the planner: random clusters, legal plans, nodes that obey."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flumeng.control.planner import (
     Revert,
     plan,
 )
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner.effects import applied
 from flumeng.control.planner.replicas import is_down
 from flumeng.control.snapshot.snapshot import UNDECIDED, FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
@@ -132,7 +132,7 @@ def replicated(draw: st.DrawFn, flow: str, known: list[str]) -> Journal:
 
 @st.composite
 def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
-    """The flow with what a discovery task of it has found: most have none."""
+    """The flow with the results of a discovery task: most flows have none."""
     flow = replace(flow, proposed_tasks=draw(st.integers(0, 6)))
     if draw(st.integers(0, 2)):
         return replace(flow, partitions={}, weights={}, discovers=draw(st.booleans()))
@@ -151,7 +151,7 @@ def discovered(draw: st.DrawFn, flow: FlowView) -> FlowView:
 
 @st.composite
 def intents(draw: st.DrawFn, views: Mapping[str, FlowView]) -> dict[str, dict[str, IntentView]]:
-    """Of some flows, those of some tasks: open ones of the owner itself or of an earlier one."""
+    """Intents of some tasks of some flows: open ones of the owner itself or of an earlier one."""
     return {
         name: {
             task: draw(intent(planned))
@@ -174,7 +174,7 @@ def intent(draw: st.DrawFn, task: PlannedTask) -> IntentView:
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """An empty plan, or one that an earlier and different cluster left behind."""
+    """Snapshots with an empty plan, or one of an earlier and different cluster."""
     fresh = Snapshot(
         flows=draw(flows()),
         nodes=draw(nodes()),
@@ -224,7 +224,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 def apply_one(snapshot: Snapshot, action: Action) -> Snapshot:
-    """What the store would hold after the action's compare-and-set."""
+    """The snapshot after the action's compare-and-set."""
     if isinstance(action, Drop):
         kept = {name: flow for name, flow in snapshot.flows.items() if name != action.flow}
         return replace(snapshot, flows=kept, mine=snapshot.mine - {action.flow})
@@ -274,8 +274,8 @@ def apply_all(snapshot: Snapshot) -> Snapshot:
 
 
 def check_legal(before: Snapshot, after: Snapshot) -> None:
-    """No task is told to two nodes, no epoch goes back, and a new owner has a new epoch; journals
-    are led by who was in sync."""
+    """No two nodes are assigned one task, no epoch decreases, a new owner has a new epoch, and each
+    journal is led by a replica that was in sync."""
     check_journals(before, after)
     told = [
         (task.flow, task.task)
@@ -311,8 +311,8 @@ def check_legal(before: Snapshot, after: Snapshot) -> None:
 
 
 def check_journals(before: Snapshot, after: Snapshot) -> None:
-    """Nobody becomes in sync by a plan; only who is lost stops leading, in a new term, and the
-    primary always is to hold a replica."""
+    """A plan makes no replica in sync; only a lost primary stops leading, in a new term, and the
+    primary always holds a replica."""
     for name, old in before.journals.items():
         new = after.journals[name]
         if new == old:
@@ -334,8 +334,8 @@ def check_journals(before: Snapshot, after: Snapshot) -> None:
 
 
 def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
-    """No partition that is to be read leaves a task whose batch is decided, or of which nobody can
-    tell; and then no owner of before may decide any more."""
+    """No partition that is read leaves a task whose batch is decided or unknown; after a handover
+    no earlier owner can decide any more."""
     flow = before.flows[name]
     if not flow.by_batch or (flow.record.state == "deleted" and flow.record.discard):
         return
@@ -359,7 +359,7 @@ def check_intents(before: Snapshot, after: Snapshot, name: str) -> None:
 
 
 def nodes_obey(snapshot: Snapshot) -> Snapshot:
-    """Every live node has applied its assignment and let go of what drains."""
+    """Every live node has applied its assignment and released its draining tasks."""
     obedient = {}
     for name, node in snapshot.nodes.items():
         version = node.assignment_version
@@ -378,7 +378,7 @@ def nodes_obey(snapshot: Snapshot) -> Snapshot:
 
 
 def converge(snapshot: Snapshot) -> tuple[Snapshot, int]:
-    """The state in which nothing is left to do, and how many tasks changed hands."""
+    """The state without further actions, and the number of tasks that changed hands."""
     moves = 0
     for _ in range(200):
         before = snapshot

@@ -15,15 +15,17 @@ from tests.testkit.simulation.replicas import host, world
 
 
 class Fault(NamedTuple):
-    """``place``: a function of the module or, with a dot, of a class in it. Each text of ``texts``
-    is in it, once, and becomes the one that stands for it."""
+    """``place``: a function of the module or, with a dot, of a class in it.
+
+    Each key of ``texts`` occurs once in it and is replaced by its value.
+    """
 
     module: ModuleType
     place: str
     texts: dict[str, str]
 
     def put_in(self, patch: pytest.MonkeyPatch) -> None:
-        """Until ``patch`` is undone."""
+        """Apply the fault until ``patch`` is undone."""
         *classes, name = self.place.split(".")
         owner: Any = getattr(self.module, classes[0]) if classes else self.module
         patch.setattr(owner, name, self._broken(getattr(owner, name), name))
@@ -107,7 +109,7 @@ FAULTS: dict[str, list[Fault]] = {
             "Membership.promoted",
             {
                 IN_SYNC: "if False:",
-                "known == replica\n    )": "known == replica\n    ) + "
+                "member == replica\n    )": "member == replica\n    ) + "
                 "(() if replica in self.in_sync else (replica,))",
             },
         ),
@@ -133,7 +135,7 @@ FAULTS: dict[str, list[Fault]] = {
         Fault(follower, "take", {"message.term > replica.term or not replica.matched": "False"})
     ],
     "a primary hears what was said in other terms": [
-        Fault(primary, "heard", {"message.term != primary.term or ": ""})
+        Fault(primary, "received", {"message.term != primary.term or ": ""})
     ],
     "a primary takes what ZooKeeper had before": [
         Fault(primary, "changed", {"version < primary.version or ": ""})
@@ -147,7 +149,7 @@ FAULTS: dict[str, list[Fault]] = {
         Fault(primary, "_advanced", {"None in ends or ": ""})
     ],
     "a replica lets go what its own checkpoint does not cover": [
-        Fault(follower, "take", {"min(message.acked, known)": "message.acked"})
+        Fault(follower, "take", {"min(message.acked, checkpoint)": "message.acked"})
     ],
     "a promotion begins no term": [Fault(membership, "Membership._led_by", {"term + 1": "term"})],
     "a replica is cut to the checkpoint that it knows": [

@@ -1,9 +1,9 @@
 """Two weeks of a fleet in simulated time: hosts come and go by the hundred, flows are made and
 deleted, a rack fails, records are damaged, masters die. The masters are the real ones, the nodes
-are what ZooKeeper sees of them.
+are their znodes only.
 
 After each step everything that is not damaged must be planned, and at the end nothing may be left
-of what is gone: neither in ZooKeeper nor in the memory of a master.
+of removed flows and nodes: neither in ZooKeeper nor in the memory of a master.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.task_map import read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Unreadable, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Unreadable
+from tests.testkit.cluster import new_cluster
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records, table
 from zkschema.bootstrap import CURSOR_MAIN
@@ -87,8 +88,7 @@ class Fleet:
     damaged: dict[str, Damage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.operator = FakeStore(self.tree)
-        tree.init(self.operator)
+        self.operator = new_cluster(self.tree)
         found = self.operator.read(paths.cluster())
         assert found is not None
         settings = replace(found.value, forget_after_seconds=FORGET_SECONDS)
@@ -101,7 +101,7 @@ class Fleet:
     def wall(self) -> float:
         return NOON + self.now
 
-    # What happens
+    # Events
 
     def join(self) -> None:
         self.joined += 1
@@ -133,7 +133,7 @@ class Fleet:
         self.dead[host.name] = host
 
     def come_back(self) -> None:
-        """Who was away starts again; who never does is given up by an operator after a day."""
+        """Nodes that were away start again; those that never return are given up after a day."""
         for host in list(self.dead.values()):
             if host.returns is not None and host.returns <= self.now:
                 del self.dead[host.name]
@@ -160,7 +160,7 @@ class Fleet:
         self._command(lambda: flows.delete_flow(self.signed(), name))
 
     def damage(self) -> None:
-        """Some record is none for some hours; then it is restored, if it is still the same."""
+        """Damage a record for some hours; then it is restored, if it has not changed."""
         kinds = [
             path
             for path in self.tree.znodes
@@ -184,7 +184,7 @@ class Fleet:
                     self.tree.changed(path)
 
     def happen(self) -> None:
-        """An hour of a fleet that follows its load, and a bad day now and then."""
+        """Simulate an hour of a fleet that follows its load, with a bad day now and then."""
         random = self.random
         self.now += STEP_SECONDS
         self.come_back()
@@ -213,10 +213,10 @@ class Fleet:
         if random.random() < 0.1:
             self._restart_master(random.choice(list(self.masters)))
 
-    # What follows from it
+    # Reactions
 
     def settle(self) -> None:
-        """Masters and nodes react to each other until nobody has anything to do."""
+        """Masters and nodes react to each other until none has anything to do."""
         quiet = 0
         for _ in range(60):
             before = {path: znode.version for path, znode in self.tree.znodes.items()}
@@ -233,10 +233,10 @@ class Fleet:
         pytest.fail(f"no rest after {self.now / DAY:.1f} days: {sorted(changing)[:9]}")
 
     def _turn(self, host: Host) -> None:
-        """The node runs what it is told; its journals are collected at once."""
+        """The node runs its assignment; its journals are collected at once."""
         try:
             told = read_assignment(host.store, host.name)
-        except Exception:  # a damaged assignment: it goes on with what it has
+        except Exception:  # a damaged assignment: the node continues with its present tasks
             return
         tasks = told.value.tasks if told else ()
         self._keep_journals(host, {task.flow for task in tasks if task.kind == records.INGEST})
@@ -262,7 +262,8 @@ class Fleet:
             self.die(host, None)
 
     def _keep_journals(self, host: Host, wanted: set[str]) -> None:
-        """One for each flow that comes in here; others are closed, collected and removed."""
+        """Keep one journal for each flow that is received here; others are closed, collected and
+        removed."""
         mine = f".{host.name}."
         listed = [name for name in host.store.children(paths.journals()) if mine in name]
         have = {name.partition(".")[0] for name in listed}
@@ -304,7 +305,8 @@ class Fleet:
         self._start_master(name)
 
     def _command(self, run: Callable[[], object]) -> bool:
-        """An operator who meets what is damaged or changing tries again another day."""
+        """Run an operator's command; on damaged or changing records it is tried again another
+        day."""
         try:
             run()
         except Exception as error:
@@ -313,10 +315,10 @@ class Fleet:
             return False
         return True
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
-        """Every flow that is whole runs where it should, whatever else is damaged."""
+        """Every intact flow runs where it should, also when other records are damaged."""
         maintenance = self._maintenance()
         for name in self.operator.children(paths.flows()):
             if self._is_whole(name):
@@ -359,7 +361,7 @@ class Fleet:
 
 
 def reachable(top: object, but: object) -> int:
-    """How many objects a master holds, less what it shares with the cluster."""
+    """The number of objects that a master holds, less those shared with the cluster."""
     seen = {id(but)}
     waiting = [top]
     while waiting:
@@ -380,7 +382,7 @@ def days(fleet: Fleet, until: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_two_weeks_of_a_fleet(seed: int) -> None:
+def test_two_weeks_of_a_fleet_leave_nothing_unplanned_and_nothing_behind(seed: int) -> None:
     fleet = Fleet(Random(seed))
     for _ in days(fleet, DAYS):
         pass

@@ -1,5 +1,5 @@
-"""Whatever a configuration of Flume says: each flow that comes of it is valid, and each property is
-answered for."""
+"""Any configuration of Flume: each flow that is made of it is valid, and each property is accounted
+for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a sender sends: messages or a refusal, bounded memory, and others are served.
+"""Any bytes of a sender: messages or a refusal, bounded memory, and others are served.
 
 ``FLUMENG_FUZZ_EXAMPLES`` asks for more than the few examples of an ordinary run.
 """
@@ -56,7 +56,7 @@ def fed(made: Cutter, pieces: list[bytes]) -> Iterator[Messages]:
 
 
 def events(found: list[Messages]) -> list[bytes]:
-    """What comes out of the commit thread, without marks."""
+    """The bodies that the commit thread makes of the messages, without marks."""
     origin = Origin("h", (), LineRules(MAX, b"", keep_empty=False))
     blocks = [ReceivedBlock(data, origin, 0, bounds) for data, bounds, _ in found]
     return [
@@ -69,7 +69,7 @@ def events(found: list[Messages]) -> list[bytes]:
 @bounded
 @given(streams, st.lists(st.integers(0, 10**6), max_size=20), st.sampled_from(FRAMINGS))
 @example(b"268435456", [1, 2, 3], "octet-counted")
-def test_any_stream_is_cut_the_same_however_it_arrives(
+def test_any_stream_is_cut_the_same_in_any_pieces(
     stream: bytes, cuts: list[int], framing: Framing
 ) -> None:
     places = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
@@ -84,7 +84,7 @@ def test_any_stream_is_cut_the_same_however_it_arrives(
 
 @bounded
 @given(streams, st.sampled_from(FRAMINGS))
-def test_a_cutter_keeps_little_of_an_endless_message(stream: bytes, framing: Framing) -> None:
+def test_framer_keeps_little_of_an_endless_message(stream: bytes, framing: Framing) -> None:
     made = cutter(framing, MAX)
     for _ in range(200):
         made.feed(bytearray(stream), len(stream))
@@ -145,7 +145,7 @@ conversations = st.lists(st.one_of(heads, st.binary(max_size=50)), max_size=12).
 
 @settings(parent=bounded, max_examples=max(EXAMPLES // 8, 1))
 @given(st.lists(conversations, min_size=1, max_size=8))
-def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
+def test_http_answers_or_closes_and_serves_the_next_request(said: list[bytes]) -> None:
     async def test() -> None:
         taken: list[ReceivedBlock] = []
         failures: list[Exception] = []
@@ -182,7 +182,9 @@ def test_http_answers_or_closes_and_serves_the_next(said: list[bytes]) -> None:
 
 @settings(parent=bounded, max_examples=max(EXAMPLES // 8, 1))
 @given(st.lists(streams, min_size=1, max_size=8), st.sampled_from(["tcp", "udp"]))
-def test_syslog_takes_anything_and_serves_the_next(sent: list[bytes], protocol: str) -> None:
+def test_syslog_takes_any_bytes_and_serves_the_next_sender(
+    sent: list[bytes], protocol: str
+) -> None:
     async def test() -> None:
         taken: list[ReceivedBlock] = []
         failures: list[Exception] = []

@@ -33,8 +33,8 @@ class Following(RuleBasedStateMachine):
     """A worker that reads a log in a folder of its own, commits and crashes; ``written`` are its
     lines.
 
-    The inode of what is deleted is given to the next file that is made, as many file systems do:
-    until then it lies in another folder.
+    The inode of a deleted file is given to the next new file, as many file systems do; until then
+    the deleted file lies in another folder.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(size=st.sampled_from([0, 1, 20, 10_000]))
     def make_a_strange_file(self, size: int) -> None:
-        """Which is no log."""
+        """Create a file that is not a log."""
         self.numbers += 1
         self.strange.append(self.folder / f"strange-{self.numbers}")
         self.make(self.strange[-1], b"-" * size)
@@ -150,8 +150,8 @@ class AnyRenaming(Following):
 
     @rule(held=st.booleans())
     def find(self, held: bool) -> None:
-        """From now on the log is known by its inode, whatever becomes of the worker; before that no
-        one could tell it from other files once it has another name."""
+        """From now on the log is known by its inode, also after crashes; before that, a renamed log
+        could not be distinguished from other files."""
         if held:
             self.follower.watch(1.0)
         else:
@@ -167,8 +167,8 @@ class AnyRenaming(Following):
     @precondition(lambda self: self.known)
     @rule(create=st.booleans())
     def rotate(self, create: bool) -> None:
-        """A part of a line that is the last of its file is a line. Compressed files have been read,
-        and the oldest one goes."""
+        """Rotate. The unfinished last line of a file is a line. Compressed files have been read,
+        and the oldest one is deleted."""
         self.rotations += 1
         moved = self.folder / f"app.log.{self.rotations}"
         if not self.begun:
@@ -205,7 +205,7 @@ class AnyRenaming(Following):
     @precondition(lambda self: self.rotated)
     @rule(strange=st.sampled_from([None, 0, 1, 20, 10_000]))
     def compress_a_rotated_file_while_the_worker_is_down(self, strange: int | None) -> None:
-        """Of which something is known: no other one is found in compressed form."""
+        """Only a known file: an unknown one is not found in compressed form."""
         gone = self.rotated.pop(0)
         if gone in self.unread:
             self.read_all()
@@ -253,7 +253,7 @@ class AnyCopying(Following):
 
     @rule(lines=st.integers(1, 4), length=st.sampled_from([0, 300]))
     def write_lines(self, lines: int, length: int) -> None:
-        """What is written after the copying and before the truncation is in no copy."""
+        """Write lines; those written between the copy and the truncation are in no copy."""
         for _ in range(lines):
             self.numbers += 1
             text = f"<{self.numbers}>{'x' * length}"
@@ -266,7 +266,7 @@ class AnyCopying(Following):
 
     @rule()
     def read_and_commit(self) -> None:
-        """Once something of it is known, it is known that it was truncated."""
+        """Once a part of the log is known, its truncation is noticed."""
         self.follower.settle()
         self.begun = self.begun or bool(self.now)
         self.noticed = True
@@ -274,13 +274,13 @@ class AnyCopying(Following):
     @precondition(lambda self: self.pattern == "app.log" or (self.noticed and not self.copied))
     @rule()
     def crash(self) -> None:
-        """Where copies are read too, not between a copy's end and the moment in which the worker
-        has committed what it noticed of the truncation: a copy may lack lines that were read."""
+        """Not allowed between a copy's end and the commit of the truncation where copies are read
+        too: a copy may lack lines that were read."""
         super().crash()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, QUIET_SECONDS]))
     def poll(self, seconds: float) -> None:
-        """What was copied is truncated at once."""
+        """Poll; a copied log is truncated at once."""
         self.follower.poll(0.1 if self.copied else seconds)
 
     @precondition(lambda self: self.begun and self.making is None)

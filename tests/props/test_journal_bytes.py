@@ -1,7 +1,7 @@
-"""Whatever bytes lie in a journal's files or arrive in a ticket: a typed error, never wrong data.
+"""Any bytes in a journal's files or in a ticket: a typed error, never wrong data.
 
-Protects I16, I17 and I22 against damage that nobody thought of. ``FLUMENG_TEST_EXAMPLES`` says how
-much of each kind is tried.
+Protects I16, I17 and I22 against random damage. ``FLUMENG_TEST_EXAMPLES`` says how much of each
+kind is tried.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def test_no_bytes_pass_for_a_frame(data: bytes) -> None:
 def test_no_overwritten_part_of_an_encrypted_frame_passes_with_right_checksums(
     at: int, patch: bytes
 ) -> None:
-    """Whoever has no key can make checksums, and nothing else; padding is nobody's."""
+    """An attacker without a key can make checksums, and nothing else; padding belongs to no
+    event."""
     end = SEALED.message_offset + SEALED.message_bytes
     damaged = (SEALED_FRAME[:at] + patch + SEALED_FRAME[at + len(patch) :])[:end]
     if damaged != SEALED_FRAME[:end]:
@@ -113,7 +114,9 @@ def test_no_overwritten_part_of_an_encrypted_frame_passes_with_right_checksums(
     term=st.integers(0, 2**63 - 1) | st.just(1),
     count=st.integers(0, 65_536) | st.just(ROWS),
 )
-def test_an_encrypted_frame_passes_at_its_own_place_only(first: int, term: int, count: int) -> None:
+def test_encrypted_frame_is_accepted_at_its_own_place_only(
+    first: int, term: int, count: int
+) -> None:
     header = replace(SEALED, first_seq=first, term=term, count=count)
     frame = pa.py_buffer(header.pack() + SEALED_FRAME[64:])
     if header == SEALED:
@@ -234,7 +237,7 @@ def test_i16_of_thousands_of_flipped_bits_none_becomes_wrong_data(tmp_path: Path
     state_crc=st.none() | st.integers(0, 2**32 - 1),
 )
 def test_no_bytes_pass_for_a_segment(data: bytes, state_bytes: int, state_crc: int | None) -> None:
-    """Nor do they take more memory than source state may have, whatever the header says."""
+    """Nor do they take more memory than source state may have, for any header."""
     crc = crc32c(data) if state_crc is None else state_crc
     fields = segment.FIELDS.pack(
         segment.MAGIC, segment.VERSION, 0, 0, state_bytes, crc, 1, 0, JOURNAL, 0, 0, 0, 0

@@ -1,5 +1,5 @@
-"""Frames with right checksums whose events are not what they say: from a writer with a bug, or made
-on purpose. A typed error and bounded memory, never a crash, never a value that is not there.
+"""Frames with right checksums and inconsistent events: from a writer with a bug, or made on
+purpose. A typed error and bounded memory, never a crash, never a value that is not there.
 
 Protects I16 and I22. ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
 """
@@ -45,21 +45,21 @@ ROWS = 24
 
 
 def message_of(rows: int = ROWS, body_bytes: int = 12) -> bytes:
-    """As it lies in a frame; with LZ4 from 4 KiB on."""
+    """The message as in a frame, with LZ4 from 4 KiB on."""
     header, parts = Payload.encode(numbered_events(0, rows, body_bytes)).at(identity(ID), 1, 0)
     frame = b"".join(bytes(part) for part in parts)
     return frame[header.message_offset :][: header.message_bytes]
 
 
 def frame_of(message: bytes, rows: int = ROWS) -> pa.Buffer:
-    """A frame that holds it, with checksums that are right."""
+    """A frame with the message and correct checksums."""
     payload = message.ljust(padded(len(message)), b"\0")
     header = FrameHeader(identity(ID), 1, 0, rows, 0, len(message), crc32c(payload))
     return pa.py_buffer(header.pack() + payload)
 
 
 def read(message: bytes, rows: int = ROWS) -> list[dict[str, Any]]:
-    """Its events, with every value looked at. Raises what a reader gets."""
+    """Its events with every value decoded. Raises the errors of a reader."""
     frames = [frame_of(message, rows)]
     batches = reading.rows(frames, ID, 0, rows, replayed=False)
     return [event for batch in batches for event in batch.to_pylist()]
@@ -67,7 +67,7 @@ def read(message: bytes, rows: int = ROWS) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def bounded() -> Iterator[None]:
-    """Arrow takes no more memory than that, whatever a frame claims."""
+    """Arrow takes no more memory than allowed, for any size that a frame claims."""
     pool = pa.default_memory_pool()
     before = pool.max_memory()
     yield
@@ -80,7 +80,7 @@ NUMBERS = [0, 1, 7, 8, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2*
 
 
 def bent(message: bytes, chance: random.Random) -> bytes:
-    """Numbers overwritten with others, bits flipped, pieces moved; mostly where Arrow's own are."""
+    """Overwrite numbers, flip bits and move pieces; mostly in Arrow's own."""
     data = bytearray(message)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         at = chance.randrange(min(len(data), chance.choice((600, len(data)))))
@@ -136,7 +136,7 @@ TIMES_BYTES = ROWS * 8
 
 
 def unpacks_to(claimed: int, truly: int = BODIES_BYTES, message: bytes = PACKED) -> bytes:
-    """The column of that many bytes claims to have others."""
+    """A message whose column claims another unpacked size."""
     length = struct.pack("<q", truly)
     (at,) = (at for at in range(0, len(message), 8) if message[at : at + 8] == length)
     return message[:at] + struct.pack("<q", claimed) + message[at + 8 :]
@@ -202,19 +202,19 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_i16_what_does_not_hold_together_is_damage(kind: str) -> None:
+def test_i16_inconsistent_events_are_damage(kind: str) -> None:
     with pytest.raises(CorruptError, match=f"journal {ID}, at or after seq 0: "):
         read(HOSTILE[kind]())
 
 
 @pytest.mark.parametrize("state", [b"{", b"[]", b"\xff", b"[" * 200_000, b"1" * 10_000])
-def test_i16_source_state_that_is_none_is_damage(state: bytes) -> None:
+def test_i16_invalid_source_state_is_damage(state: bytes) -> None:
     with pytest.raises(CorruptError, match="source state"):
         decode_state(state)
 
 
-def test_the_messages_that_are_bent_are_sound() -> None:
-    """So that what refuses them is what was bent."""
+def test_unaltered_messages_of_these_tests_are_readable() -> None:
+    """So that a refusal of an altered message comes of its alteration."""
     expected = [b"%d" % seq for seq in range(ROWS)]
     for message in (PLAIN, PACKED):
         assert [event["body"].rstrip(b".") for event in read(message)] == expected
@@ -240,7 +240,7 @@ def test_i22_events_of_any_size_are_gathered_in_little_memory(body_bytes: int) -
         assert held < 16 << 20 or held < 3 * rows * body_bytes, f"at seq {batch.column('seq')[0]}"
 
 
-def test_i22_what_could_not_be_read_is_not_written() -> None:
+def test_i22_batch_that_no_reader_could_unpack_is_not_written() -> None:
     """A batch that packs well is still one that a reader has to unpack."""
     value = pa.array(["x" * 9000])
     attrs = pa.MapArray.from_arrays(
@@ -252,8 +252,8 @@ def test_i22_what_could_not_be_read_is_not_written() -> None:
         Payload.encode(batch)
 
 
-def test_a_journal_with_such_a_frame_is_damaged_there_and_can_be_repaired(tmp_path: Path) -> None:
-    """Otherwise its readers would stand still, and nobody could help them."""
+def test_journal_with_such_a_frame_is_damaged_there_and_can_be_repaired(tmp_path: Path) -> None:
+    """Otherwise its readers would stand still, and no repair could help them."""
     journal = Journal.create(tmp_path, ID)
     for first in range(0, 3 * ROWS, ROWS):
         journal.append(numbered_events(first, ROWS))

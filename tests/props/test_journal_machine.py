@@ -2,9 +2,10 @@
 
 The model is a list of events and, for each frame, the source state after it. Held in every state:
 
-- what was synced is there, in order, after any crash (I1, I2, I17), with the source state that
+- synced events are there, in order, after any crash (I1, I2, I17), with the source state that
   belongs to the last event that is there;
-- what was not synced is there as a run of whole frames or not at all, never with a gap (I3);
+- events that were not synced are there as a run of whole frames or not at all, never with a gap
+  (I3);
 - nothing above ``safe`` or below ``floor`` can be read (I24), and the floor is never above the
   highest ack (I27) and never goes back (I20);
 - each opening has a higher term than any before (I4), and a closed journal stays closed.
@@ -136,7 +137,7 @@ class JournalMachine(RuleBasedStateMachine):
     @is_open
     @rule(count=st.integers(1, 9), room=st.integers(0, 3000))
     def append_to_a_full_disk(self, count: int, room: int) -> None:
-        """I21: either it is appended or nothing of it is there."""
+        """I21: the frame is appended as a whole or not at all."""
         before = list(self.ends)
         self.disk.fail_write(errno.ENOSPC, room=room)
         try:
@@ -147,7 +148,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(room=st.integers(0, 600), part=st.floats(0, 1), syncs=st.booleans())
     def no_room_for_the_checkpoint(self, room: int, part: float, syncs: bool) -> None:
-        """I21: it is not synced or trimmed then, or it is."""
+        """I21: a sync or trim is done as a whole or not at all."""
         self.disk.fail_write(errno.ENOSPC, room=room)
         with contextlib.suppress(DiskFullError):
             if syncs:
@@ -159,7 +160,7 @@ class JournalMachine(RuleBasedStateMachine):
     @is_open
     @rule(count=st.integers(1, 9))
     def fail_a_sync(self, count: int) -> None:
-        """I19: the journal has failed; what is whole in its files may come back, safe or not."""
+        """I19: the journal has failed; intact frames in its files may come back, safe or not."""
         self.disk.failing_sync = errno.EIO
         with pytest.raises(JournalFailedError):
             self.append(count, {})
@@ -180,7 +181,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """SIGKILL: what was written stays, whether synced or not."""
+        """SIGKILL: written frames stay, synced or not."""
         self._die()
         self._open(len(self.ends))
 
@@ -225,7 +226,7 @@ class JournalMachine(RuleBasedStateMachine):
     def power_cut(
         self, kept: float, tail: bytes, names_survive: bool, checkpoint_survives: bool
     ) -> None:
-        """Of what was not synced any part may be gone, or replaced by zeros or by garbage."""
+        """Any part of the unsynced bytes may be lost, or replaced by zeros or garbage."""
 
         def survive(name: str, durable: bytes, written: bytes) -> bytes:
             if name == checkpoints.NAME:
@@ -247,9 +248,9 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal.close()
 
     def _open(self, at_least: int) -> None:
-        """Open it again, after a crash maybe; bring the model to what is there.
+        """Reopen it, perhaps after a crash; bring the model to the content of the files.
 
-        The first ``at_least`` entries of the model must be.
+        The first ``at_least`` entries of the model must be there.
         """
         self.disk.heal()
         self.journal = Journal.open(
@@ -288,13 +289,16 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 class SpillMachine(JournalMachine):
-    """With durability spill a kill takes nothing either. After a power cut there is at least what
-    was synced, which rolls do here, and no seq is given again: the journal takes no more events."""
+    """With durability spill a kill loses nothing either.
+
+    After a power cut at least the synced events are there, which rolls sync here, and no seq is
+    assigned twice: the journal takes no more events.
+    """
 
     durability = "spill"
 
     def _die(self) -> None:
-        self.synced = self.journal._said.safe
+        self.synced = self.journal._checkpoint.safe
         super()._die()
 
     def _power_returns(self) -> None:
@@ -312,8 +316,10 @@ HEAD = struct.Struct("<4sxBxxIIII")
 
 
 class NonceDisk(FaultyDisk):
-    """Remembers each salt and nonce that was written, and of which bytes. Of a torn frame that is
-    copied aside some bytes are others than those that were encrypted."""
+    """Remembers the bytes of each written salt and nonce.
+
+    In the copy of a torn frame some bytes differ from the encrypted ones.
+    """
 
     def __init__(self, written: dict[bytes, bytes]) -> None:
         super().__init__()
@@ -335,8 +341,8 @@ class NonceDisk(FaultyDisk):
 
 
 class EncryptedMachine(JournalMachine):
-    """The same, encrypted: whatever crash, tear and writing anew come between, no nonce is used
-    for two frames, each journal has its own key, and no body lies on the disk."""
+    """The same, encrypted: with any crashes, tears and rewrites no nonce is used for two frames,
+    each journal has its own key, and no body is on the disk."""
 
     def _make_disk(self) -> FaultyDisk:
         return NonceDisk(self.written)

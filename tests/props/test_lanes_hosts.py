@@ -40,12 +40,14 @@ BATCH_EVENTS = 1_000
 COMPRESSED = 0.5
 HANDOVER_TICKS = 1
 MOST = 0.6
-"""Of the time that half as many hosts take."""
+"""The allowed share of the time of half as many hosts."""
 
 
 def objects(seed: int) -> list[Listed]:
-    """Many small ones and some large ones, of which none is over a fiftieth of all work. Some are
-    compressed, of which a byte is ten times the work."""
+    """Many small objects and some large ones; none is over a fiftieth of all work.
+
+    Some are compressed: one of their bytes is ten times the work.
+    """
     random = Random(seed)
     listed = []
     for number in range(ITEMS):
@@ -60,8 +62,8 @@ def objects(seed: int) -> list[Listed]:
 
 
 class Fleet:
-    """``ticks`` until all is read. ``waits``: for how many ticks a lane with something in it was
-    nobody's, at most."""
+    """``ticks`` until all is read. ``waits``: for how many ticks a non-empty lane had no owner, at
+    most."""
 
     def __init__(
         self, listed: list[Listed], hosts: int, most_waiting: int = ITEMS, tasks: int | None = None
@@ -139,7 +141,7 @@ class Fleet:
             own.append(Item(len(own), one.location, one.size, one.modified_us))
 
     def _tick(self) -> None:
-        """Each host does what it can; a batch that took it longer is still under way."""
+        """Each host reads its share; a batch that takes longer is still in progress."""
         self.ticks += 1
         running = {
             name: [task.partitions for task in node.assignment.tasks if task.state == "running"]
@@ -177,7 +179,7 @@ class Fleet:
         return scale.total(ranges)
 
     def _note(self, lane: str, piece: Range) -> None:
-        """Which items were begun by it."""
+        """Record the items of the batch."""
         for number in range(items.number_of(piece.start), items.number_of(piece.end - 1) + 1):
             if piece.start <= items.offset_of(number):
                 self.read[lane, number] += 1
@@ -218,11 +220,11 @@ def test_twice_as_many_hosts_take_little_more_than_half_the_time(
 @pytest.mark.parametrize("tasks", [None, GIVEN_TASKS])
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hosts_that_join_amid_a_backlog_take_their_part(
+def test_hosts_that_join_amid_a_backlog_take_their_share(
     seed: int, hosts: int, tasks: int | None
 ) -> None:
-    """As many again: what was left takes little more than half as long, and no lane waits for
-    longer than a batch."""
+    """As many again: the rest takes little more than half as long, and no lane waits for longer
+    than a batch."""
     alone = ran(seed, hosts, tasks=tasks)
     middle = alone.ticks // 2
     fleet = ran(seed, hosts, tasks=tasks, join_at=middle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster
-from flumeng.control.zookeeper import tree
+from tests.testkit.cluster import new_cluster
 from tests.testkit.store import FakeStore
 from zkschema import paths
 
@@ -22,8 +22,7 @@ def secure(store: FakeStore, *members: str) -> int:
 
 
 def test_members_and_flows_of_a_large_secured_cluster_are_made() -> None:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     secure(store, *(f"node:ingest-{number:05}.fra1.example.net" for number in range(MEMBERS)))
     texts = {name: text(name) for name in (f"f{number}" for number in range(FLOWS))}
     made = apply_flows(Operator(store, "a", "", 1.0), texts)

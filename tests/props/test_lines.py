@@ -1,4 +1,4 @@
-"""Lines become events once, wherever batches are cut and whoever goes on after whom."""
+"""Lines become events once, for any cuts of batches and any sequence of owners."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Model:
     _bytes: dict[int, int] = field(default_factory=dict)
 
     def take(self, lines: list[Line], begin: int, end: int) -> None:
-        """All of [begin, end), behind which nothing belongs to anything in it."""
+        """Take the lines of [begin, end); no later line belongs to their events."""
         for number in range(begin, end):
             line = lines[number]
             if line.starts:
@@ -93,7 +93,7 @@ def events(found: Groups, begin: int) -> list[Event]:
 def in_steps(
     lines: list[Line], at: Progress, ends: list[int], limits: Limits, *, flush: bool
 ) -> tuple[list[Event], Progress]:
-    """A batch that is read in steps: of each, what may be needed again is kept."""
+    """Read a batch in steps; of each step the lines that may be needed again are kept."""
     kept, found = at.offset, list[Event]()
     for number, end in enumerate(ends):
         last = number == len(ends) - 1
@@ -172,7 +172,7 @@ def test_each_line_is_in_one_event_and_all_that_have_a_start_are_whole(
 
 
 @given(all_lines, all_limits, chances)
-def test_what_a_batch_has_emitted_a_longer_one_emits_too(
+def test_events_emitted_by_a_batch_are_emitted_by_a_longer_one_too(
     drawn: list[tuple[int, bool, int, int]], limits: Limits, chance: Random
 ) -> None:
     """A sink that knows events by their first line replaces them when the batch is repeated."""
@@ -221,9 +221,9 @@ def test_a_group_that_never_ends_is_closed_by_time_or_size(
 WIDE = Limits(TIMEOUT_US, 50, 1000)
 
 
-def test_what_goes_on_behind_a_shorter_batch_is_still_known() -> None:
-    """Line 10 belongs to the event of line 0, which is emitted; who reads as far as line 8 does not
-    see it, and must not let it be taken for the beginning of another event later."""
+def test_line_seen_by_a_longer_batch_is_still_known_after_a_shorter_one() -> None:
+    """Line 10 belongs to the event of line 0, which is emitted; a batch that ends at line 8 does
+    not see it, and must not let it be taken for the beginning of another event later."""
     starts = [n != 10 for n in range(12)]
     lines = [Line(int(n not in (0, 10, 11)), starts[n], 100, 1) for n in range(12)]
     at = group(columns(lines, 0, 12), Progress(0, 0), 12, WIDE, flush=False).progress
@@ -231,8 +231,8 @@ def test_what_goes_on_behind_a_shorter_batch_is_still_known() -> None:
     assert group(columns(lines, 0, 9), at, 9, WIDE, flush=False).progress == at
 
 
-def test_a_clock_that_is_set_back_ends_no_pause() -> None:
-    """Whoever saw line 1 without line 2 has emitted line 0 by itself."""
+def test_clock_that_is_set_back_ends_no_pause() -> None:
+    """A batch that saw line 1 without line 2 has emitted line 0 by itself."""
     lines = [Line(0, True, 100, 1), Line(1, True, 111, 1), Line(0, False, 105, 1)]
     first = group(columns(lines, 0, 2), Progress(0, 0), 2, WIDE, flush=False)
     assert events(first, 0) == [(0,)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import KEY, PIECE_SECONDS
-from flumeng.config.traces import TRACES
+from flumeng.config.stack_traces import TRACES
 from flumeng.connectors.api.ranged import Progress
 from tests.unit.test_lines_joining import batch
 
@@ -25,9 +25,9 @@ JAVA = (
     *["2026-11-28 05:00:00 ERROR a", "\tat a.B(C.java:1)", "java.lang.Error: ", "Caused by: x"],
     *['Exception in thread "a" ', "words", " ", ""],
 )
-"""Beginnings of lines, of which some mean nothing in the middle of a message."""
+"""Beginnings of lines; some have no meaning in the middle of a message."""
 CONTINUES = ("a", " x", "x", " a")
-"""A message with an ``x`` anywhere goes on with the event before it."""
+"""A message with an ``x`` continues the event before it."""
 Event = tuple[int, ...]
 
 
@@ -91,7 +91,7 @@ def rows_of(lines: list[Line], begin: int, end: int) -> pa.RecordBatch:
 class Message:
     rows: list[int]
     unknown: bool
-    """There is nothing before it in its stream, or a pause."""
+    """The line before it in its stream is missing, or there was a pause."""
 
 
 def messages(lines: list[Line], begin: int, end: int) -> list[list[Message]]:
@@ -165,7 +165,7 @@ class Reader:
 
 
 def headed(lines: list[Line], begin: int, end: int, how: Rules) -> set[Event]:
-    """The events that begin with a start, of lines that are read at once, one by one."""
+    """The events that begin with a start, from lines that are read at once, one by one."""
     found: set[Event] = set()
     for of_stream in messages(lines, begin, end):
         texts = ["".join(lines[n].text for n in one.rows).encode() for one in of_stream]
@@ -183,7 +183,7 @@ def headed(lines: list[Line], begin: int, end: int, how: Rules) -> set[Event]:
 def run(
     lines: list[Line], at: Progress, ends: list[int], how: Rules, *, flush: bool
 ) -> tuple[list[Event], Progress]:
-    """A batch that is read in steps."""
+    """Read a batch in steps."""
     joining, found, begin = Joining(how, at), list[Event](), at.offset
     for number, end in enumerate(ends):
         joining.add(rows_of(lines, begin, end))
@@ -248,7 +248,7 @@ def test_lines_that_are_cut_and_replayed_at_each_ack_give_the_same_events(
 
 @pytest.mark.parametrize("kind", ["alone", "pattern", "java"])
 @given(drawn_lines, sizes, chances)
-def test_a_longer_batch_emits_what_a_shorter_one_has_emitted(
+def test_longer_batch_emits_the_events_of_a_shorter_one(
     kind: str,
     drawn: list[tuple[int, bool, bool, int, int]],
     limits: tuple[int, int],
@@ -275,9 +275,9 @@ def test_messages_that_overlap_for_ever_do_not_hold_the_ack() -> None:
         assert at.offset >= end - 12, at
 
 
-def test_the_rest_of_a_message_is_no_message_for_who_goes_on_inside_it() -> None:
-    """The message of rows 0, 1 and 3 goes on with an event that nobody has seen begin; row 3 alone
-    would begin one. Its row 1 is read again only since it says so."""
+def test_rest_of_a_message_is_no_message_for_an_owner_that_continues_inside_it() -> None:
+    """The message of rows 0, 1 and 3 goes on with an event whose begin is below the ack; row 3
+    alone would begin one. Its row 1 is read again only because its record says so."""
     drawn = [
         *[(0, "stdout", True, " x"), (0, "stdout", True, "a"), (0, "stderr", False, "a")],
         *[(0, "stdout", False, "a"), (1, "stdout", False, "a"), (0, "stderr", False, " x")],
@@ -310,9 +310,9 @@ def test_a_shorter_batch_does_not_forget_a_message_that_is_emitted() -> None:
     assert run(lines, at, [4], how, flush=True)[0] == [(1,), (3,)]
 
 
-def test_a_step_that_ends_before_what_is_sure_forgets_nothing() -> None:
-    """Rows 0 and 2 are emitted, and so is row 1 with row 7; who goes on reads row 0 only since it
-    tells of row 2."""
+def test_step_that_ends_before_the_settled_rows_forgets_nothing() -> None:
+    """Rows 0 and 2 are emitted, and so is row 1 with row 7; the next owner reads row 0 only because
+    it refers to row 2."""
     drawn = [("stdout", True), ("stderr", True), *[("stdout", False)] * 5, *[("stderr", False)] * 2]
     lines = [
         Line(0, stream, partial, f"{JAVA[0]}<{n}>", 100)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flumeng.agent.collector.lines.groups import Groups, Limits, Lines, group
 from flumeng.agent.collector.lines.machine import Machine
-from flumeng.config.traces import TRACES
+from flumeng.config.stack_traces import TRACES
 from flumeng.connectors.api.ranged import Progress
 
 TIMEOUT_US = 10
@@ -47,7 +47,7 @@ def events(found: Groups, begin: int) -> list[Event]:
 
 
 def headed(lines: list[Line], begin: int, end: int, limits: Limits, machine: Machine) -> set[Event]:
-    """The events that begin with a start, of lines that are read at once, one by one."""
+    """The events that begin with a start, from lines that are read at once, one by one."""
     found: set[Event] = set()
     for stream in {line.stream for line in lines[begin:end]}:
         rows = [number for number in range(begin, end) if lines[number].stream == stream]
@@ -102,7 +102,7 @@ chances = st.randoms(use_true_random=False)
 
 
 def lines_of(drawn: list[tuple[int, int, int, int]], machine: Machine) -> list[Line]:
-    """Most lines go on with the event of their stream, as those of traces do."""
+    """Most lines continue the event of their stream, as those of traces do."""
     time, lines, states = 100, list[Line](), dict[int, int]()
     lead = len(machine.names) - 1  # LEAD is found and does not come
     for stream, number, later, size in drawn:
@@ -159,7 +159,7 @@ def test_input_that_is_cut_and_replayed_at_each_ack_gives_the_same_events(
 
 @pytest.mark.parametrize("preset", TRACES)
 @given(drawn_lines, all_limits, chances)
-def test_a_longer_batch_emits_what_a_shorter_one_of_the_same_ack_has_emitted(
+def test_longer_batch_emits_the_events_of_a_shorter_one_from_the_same_ack(
     preset: str, drawn: list[tuple[int, int, int, int]], limits: Limits, chance: Random
 ) -> None:
     machine = MACHINES[preset]
@@ -189,7 +189,7 @@ def named(machine: Machine, *kinds: str) -> list[Line]:
     return [Line(0, machine.names.index(kind), 100, 0) for kind in kinds]
 
 
-def test_piece_of_a_cut_event_is_emitted_whatever_comes_behind_the_cut() -> None:
+def test_first_piece_of_a_cut_event_does_not_depend_on_later_lines() -> None:
     """Whether the last line belongs to the event too is not known yet."""
     machine, at = MACHINES["dotnet"], Progress(0, 0)
     lines = named(machine, "log", "frame", "cause", "other")
@@ -199,7 +199,7 @@ def test_piece_of_a_cut_event_is_emitted_whatever_comes_behind_the_cut() -> None
         assert events(done, 0)[0] == (0, 1)
 
 
-def test_line_that_a_longer_batch_has_given_to_no_emitted_event_stays_to_be_emitted() -> None:
+def test_line_without_an_emitted_event_in_a_longer_batch_stays_pending() -> None:
     """The longer batch has seen that the line starts an event; a shorter one does not know it."""
     machine = MACHINES["java"]
     lines = named(machine, "log", "other", "cause")

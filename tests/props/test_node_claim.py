@@ -23,8 +23,10 @@ from flumeng.agent.node.claim import Claim, SupplantedError, next_claim, require
 
 
 class Directory:
-    """``held``: the claims that it ever had on disk, also as what it was copied from. A copy that
-    is made while a process works under a claim is as good as one that was made before."""
+    """``held``: all claims that it ever had on disk, also before it was copied.
+
+    A copy made while a process works under a claim is as good as one made before.
+    """
 
     def __init__(self, claim: Claim, held: frozenset[Claim] = frozenset()) -> None:
         self.claim = claim
@@ -33,8 +35,8 @@ class Directory:
 
 
 class Process:
-    """``holds`` is what it works under, or has written without an answer; it looks again with each
-    step."""
+    """``holds`` is the claim of its work, or one written without an answer; it reads the claim
+    again in each step."""
 
     def __init__(self, world: World, directory: Directory, token: str) -> None:
         self.world, self.directory, self.token = world, directory, token
@@ -86,7 +88,7 @@ class World(RuleBasedStateMachine):
         self.past: list[Claim] = [Claim()]
 
     def write(self, claim: Claim, directory: Directory) -> None:
-        """Nobody works in a directory that never had the last claim."""
+        """No process works in a directory that never had the last claim."""
         if not self.brought_back:
             assert self.known == Claim() or self.known in directory.held
         self.known = claim
@@ -131,18 +133,19 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def one_of_them_works(self) -> None:
-        """The others find out as soon as they look."""
+        """One process works; the others notice it with their next look."""
         working = [d.process for d in self.all if d.process and d.process.holds == self.known]
         assert len(working) <= 1
 
     @invariant()
     def the_real_one_is_never_locked_out(self) -> None:
-        """Twice brought back, a tree may hold a claim whose number was given again meanwhile."""
+        """After two restores of ZooKeeper a tree may hold a claim whose number was assigned
+        twice."""
         if not self.copied and self.brought_back <= 1:
             assert not any(d.process and d.process.refused for d in self.all)
 
     def teardown(self) -> None:
-        """When all have started once more, one works at most, and one at least."""
+        """When all have restarted once more, exactly one works."""
         for directory in self.all:
             directory.process = None
             self.start(directory)
@@ -160,7 +163,7 @@ TestWorld = World.TestCase
 TestWorld.settings = settings(max_examples=2 * settings().max_examples)
 
 
-def test_of_two_copies_that_start_at_once_one_works() -> None:
+def test_one_of_two_copies_that_start_at_once_runs() -> None:
     """Both have a claim of that number on disk, and only one of them has it in ZooKeeper."""
     world = World()
     first = world.make()

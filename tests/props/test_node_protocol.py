@@ -1,4 +1,4 @@
-"""Whatever bytes a child writes: a line is a message with all its fields, or it is refused."""
+"""Any bytes of a child: a line is a message with all its fields, or it is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flumeng.agent.node.events import Said, Tick
+from flumeng.agent.node.events import Reported, Tick
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.protocol import MessageError, from_child
 from zkschema import codec
@@ -44,20 +44,20 @@ LINES = st.binary(max_size=50) | MESSAGES.map(lambda message: json.dumps(message
 def test_a_message_of_a_child_never_harms_the_node(lines: list[bytes]) -> None:
     machine = Machine((INGEST, COLLECT), lambda: 0.0)
     machine.handle(Tick())
-    machine.handle(Said("ingest.0", {"type": "ready"}))
+    machine.handle(Reported("ingest.0", {"type": "ready"}))
     for line in lines:
         try:
             message = from_child(line)
         except MessageError:
             continue
         if message["type"] != "ready":
-            machine.handle(Said("ingest.0", message))
+            machine.handle(Reported("ingest.0", message))
     codec.encode(machine.status)
 
 
 @pytest.mark.parametrize("field", ["epoch", "revision", "epoch_seen"])
 def test_text_in_place_of_a_number_is_refused(field: str) -> None:
-    """Where workers say different things of a task, their numbers are compared."""
+    """The numbers that several workers report of a task are compared."""
     task = {"epoch": 1, "revision": 1, "epoch_seen": 1, "state": "running"} | {field: "x"}
     status = {"type": "status", "answers": 1, "tasks": {"f/t": task}}
     with pytest.raises(MessageError):

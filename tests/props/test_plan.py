@@ -93,7 +93,7 @@ def ending_rollouts(draw: st.DrawFn) -> Snapshot:
 
 @given(ending_rollouts())
 @settings(max_examples=3 * settings().max_examples)
-def test_the_end_of_a_rollout_is_legal_and_all_of_it(snapshot: Snapshot) -> None:
+def test_rollout_ends_legally_and_completely(snapshot: Snapshot) -> None:
     state = snapshot
     for action in plan(snapshot):
         state = apply_one(state, action)
@@ -105,7 +105,7 @@ def test_the_end_of_a_rollout_is_legal_and_all_of_it(snapshot: Snapshot) -> None
 
 @given(snapshots(), st.randoms(use_true_random=False))
 @settings(max_examples=3 * settings().max_examples)
-def test_of_what_is_carried_out_together_any_part_is_legal(
+def test_every_part_of_a_group_of_concurrent_actions_is_legal(
     snapshot: Snapshot, random: Random
 ) -> None:
     state = snapshot
@@ -121,13 +121,13 @@ def test_of_what_is_carried_out_together_any_part_is_legal(
 
 @given(snapshots())
 @settings(max_examples=3 * settings().max_examples)
-def test_every_open_partition_is_read_where_that_is_possible(snapshot: Snapshot) -> None:
+def test_every_open_partition_is_read_if_possible(snapshot: Snapshot) -> None:
     settled = apply_all(snapshot)
     for flow in settled.flows.values():
         ends = flow.record.state in ("stopped", "deleted")
         if flow.name not in settled.mine or flow.record.state == "suspended":
             continue
-        if ends and (flow.record.discard or not settled.owes(flow.name)):
+        if ends and (flow.record.discard or not settled.has_undelivered(flow.name)):
             continue
         if flow.by_batch and flow.name not in settled.intents and not flow.tasks:
             continue
@@ -193,7 +193,7 @@ def test_every_journal_has_as_many_replicas_as_there_are_nodes_for_them(snapshot
 
 @given(snapshots())
 @settings(max_examples=2 * settings().max_examples)
-def test_every_node_is_told_of_the_records_of_its_journals(snapshot: Snapshot) -> None:
+def test_every_assignment_has_the_record_versions_of_its_nodes_journals(snapshot: Snapshot) -> None:
     settled = apply_all(snapshot)
     for node in settled.nodes.values():
         for name, version in settled.journal_versions.items():

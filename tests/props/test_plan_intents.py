@@ -31,7 +31,7 @@ from zkschema.records import (
 @st.composite
 def deciding(draw: st.DrawFn) -> list[Snapshot]:
     """A flow whose tasks decide batches, while the number of its tasks, its state, its journals,
-    what was discovered and the nodes change."""
+    its discovered partitions and the nodes change."""
     journal = Journal(flow="f", node="n0", primary="n0", term=1, in_sync=())
     number = st.sampled_from([None, None, 1, 2, 3, 5, RANGE])
 
@@ -95,13 +95,13 @@ def test_no_journal_leaves_a_task_whose_batch_is_decided(seen: list[Snapshot]) -
         for action in plan(snapshot):
             state = apply_one(state, action)
             check_legal(snapshot, state)
-        timely = replace(state, overdue=frozenset())  # who drains now has just begun to
+        timely = replace(state, overdue=frozenset())  # draining tasks have just begun to drain
         assert [action.why for action in plan(timely)] == []
 
 
 @given(deciding())
 @settings(max_examples=5 * settings().max_examples)
-def test_a_planner_that_remembers_holds_the_same_tasks(seen: list[Snapshot]) -> None:
+def test_planner_with_memory_holds_the_same_tasks(seen: list[Snapshot]) -> None:
     planner = Planner()
     for snapshot in seen:
         anew = Planner()

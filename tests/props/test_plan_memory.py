@@ -25,7 +25,7 @@ from zkschema.records import (
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Snapshot]:
-    """What one master sees in a row: changes of every kind, and its own and others' writes."""
+    """Successive snapshots of one master: changes of every kind, and its own and others' writes."""
     seen = [draw(snapshots())]
     for _ in range(draw(st.integers(1, 6))):
         seen.append(draw(changed(seen[-1])))
@@ -34,7 +34,7 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
 
 @st.composite
 def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
-    """The snapshot after one more thing has happened."""
+    """The snapshot after one more change."""
     what = draw(
         st.sampled_from(
             [
@@ -114,7 +114,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
 
 @given(histories())
 @settings(max_examples=4 * settings().max_examples)
-def test_a_planner_that_remembers_decides_as_one_that_does_not(seen: list[Snapshot]) -> None:
+def test_planner_with_memory_decides_as_one_without(seen: list[Snapshot]) -> None:
     planner = Planner()
     for snapshot in seen:
         anew = Planner()

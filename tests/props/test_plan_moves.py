@@ -1,4 +1,4 @@
-"""When a task moves, and what moves it: one example each."""
+"""The reasons for which a task moves: one example each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_task_moves_only_when_its_owner_is_gone_for_the_grace_period() -> None
     assert owner(apply_all(one_task(owner_live=False, down=True))) == ("b", 2)
 
 
-def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
+def test_draining_owner_keeps_the_task_until_it_has_released_it() -> None:
     marked = apply_all(one_task(owner_live=True, desired="draining"))
     assert owner(marked) == ("a", 1)
     assert marked.nodes["a"].assignment.tasks[0].state == "draining"
@@ -77,7 +77,7 @@ def test_a_draining_owner_keeps_the_task_until_it_has_let_go() -> None:
     assert owner(apply_all(late)) == ("b", 3), "past the deadline it is taken anyway"
 
 
-def test_what_its_owner_let_go_and_nobody_else_may_run_goes_back_and_is_at_rest() -> None:
+def test_released_task_without_another_runner_returns_to_its_owner() -> None:
     reads = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
     settled = replace(one_task(owner_live=True), journals={"j": reads})
     settled = apply_all(settled)
@@ -167,7 +167,7 @@ def test_balance_moves_are_throttled_and_wait_until_everything_is_owned() -> Non
     assert draining(replace(joined, nodes=missed)) == 0, "within the grace period"
 
 
-def test_a_suspended_flow_goes_on_receiving_and_a_stopped_one_goes_on_collecting() -> None:
+def test_suspended_flow_still_receives_and_stopped_flow_still_collects() -> None:
     settled = apply_all(one_task(owner_live=True))
     both = Node(uuid="a", roles=("ingest", "collect"))
     journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
@@ -196,8 +196,8 @@ def test_an_unreadable_revision_changes_nothing() -> None:
     assert plan(replace(settled, flows={"f": broken})) == []
 
 
-def test_what_is_to_end_ends_although_its_revision_cannot_be_read() -> None:
-    """Nobody can correct a flow that is being deleted."""
+def test_ending_flow_ends_although_its_revision_is_unreadable() -> None:
+    """Such a flow cannot be corrected any more."""
     settled = apply_all(one_task(owner_live=True))
     both = replace(settled.nodes["a"], record=Node(uuid="a", roles=("ingest", "collect")))
     journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))
@@ -219,7 +219,7 @@ def test_what_is_to_end_ends_although_its_revision_cannot_be_read() -> None:
     assert apply_all(ended("deleted", discard=True)).flows == {}
 
 
-def test_a_deleted_flow_goes_only_when_its_journals_are_drained_and_nothing_runs() -> None:
+def test_deleted_flow_is_removed_once_its_journals_are_drained_and_idle() -> None:
     settled = apply_all(one_task(owner_live=True))
     flow = settled.flows["f"]
     journal = Journal(flow="f", node="a", primary="a", term=1, in_sync=("a",))

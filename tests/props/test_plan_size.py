@@ -1,5 +1,5 @@
-"""Whatever the limits of flows allow can be written: each znode and each transaction is small
-enough, however the tasks and their journals come out."""
+"""Every plan within the limits of flows can be written: each znode and each transaction is small
+enough, for any names and sizes of the tasks and their journals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names(chance: random.Random, count: int, host: str) -> tuple[str, ...]:
     st.sampled_from(["n", "a-very-long-name-of-a-host-in-some-cloud-" * 2]),
 )
 @settings(max_examples=25, deadline=None)
-def test_any_plan_fits(seed: int, sizes: list[int], ingest: int, host: str) -> None:
+def test_any_plan_fits_into_its_znodes(seed: int, sizes: list[int], ingest: int, host: str) -> None:
     chance = random.Random(seed)
     tasks = {
         f"{COLLECT}.{number}": PlannedTask(
@@ -66,7 +66,7 @@ def test_any_plan_fits(seed: int, sizes: list[int], ingest: int, host: str) -> N
     st.lists(st.sampled_from([0, 10, 900, PARTITIONS_AT_MOST]), max_size=40),
 )
 @settings(max_examples=25, deadline=None)
-def test_any_assignment_fits(seed: int, old: list[int], new: list[int]) -> None:
+def test_any_assignment_fits_into_its_znodes(seed: int, old: list[int], new: list[int]) -> None:
     chance = random.Random(seed)
     told, expect = Assignment(), ABSENT
     for sizes in (old, new):
@@ -103,7 +103,7 @@ def test_any_assignment_fits(seed: int, old: list[int], new: list[int]) -> None:
     st.floats(0, 200_000),
     st.integers(0, 50),
 )
-def test_the_number_of_tasks_comes_to_rest_at_once(
+def test_number_of_tasks_is_stable_at_once(
     wanted: int | None, planned: int, journals: int, slots: float, nodes: int
 ) -> None:
     count = task_count(wanted, planned, journals, slots, nodes)
@@ -112,7 +112,7 @@ def test_the_number_of_tasks_comes_to_rest_at_once(
     assert task_count(wanted, count, journals, slots, nodes) == count
 
 
-def test_nodes_and_journals_that_come_and_go_do_not_change_the_number_of_tasks() -> None:
+def test_joining_and_leaving_nodes_and_journals_keep_the_number_of_tasks() -> None:
     count = task_count(None, 0, 400, 400.0, 20)
     assert count == 20
     assert {task_count(None, count, n, float(n), 20) for n in range(100, 600)} == {20}

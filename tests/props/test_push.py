@@ -41,7 +41,7 @@ def text(flow: str, variant: int) -> str:
 def wanted_of(
     flows: Mapping[str, int], settings_: Mapping[str, int], chokes: Mapping[str, int], labels: int
 ) -> Resources:
-    """Only chokes of flows that are wanted too."""
+    """Rate limits of wanted flows only."""
     found = {f"flow/{name}": text(name, variant) for name, variant in flows.items()}
     found |= {f"setting/{key}": str(value) for key, value in settings_.items()}
     found |= {f"choke/{flow}": str(rate) for flow, rate in chokes.items() if flow in flows}
@@ -65,11 +65,11 @@ NUMBERS = count(1)
 
 
 class Tool:
-    """Someone who pushes; each push is by a process of its own."""
+    """A user who pushes; each push is a process of its own."""
 
     def __init__(self) -> None:
         self.sites = FakeSites(SITES)
-        for name in self.sites.trees:  # what no push knows, and none may touch
+        for name in self.sites.trees:  # resources outside all pushes: no push may change them
             store = self.sites.store(name)
             apply_flow(Operator(store, "hand", "", NOON), text("own", 0))
             set_setting(Operator(store, "hand", "", NOON), "drain_limit_seconds", "77")
@@ -126,7 +126,7 @@ class Tool:
         return {name: (push.state, dict(push.resources)) for name, push in found.items()}
 
     def own(self) -> dict[str, object]:
-        """What no push may touch."""
+        """The resources that no push may touch."""
         found: dict[str, object] = {}
         for name in self.sites.trees:
             store = self.sites.store(name)
@@ -149,7 +149,7 @@ class Tool:
 
 
 def holds(tool: Tool, wanted: Mapping[str, Resources]) -> None:
-    """Sites hold what is wanted; only what is no push's is there besides."""
+    """Sites hold the wanted resources and besides only those outside all pushes."""
     for name, found in tool.resources().items():
         besides = {"flow/own": text("own", 0), "setting/drain_limit_seconds": "77"}
         assert found == {**besides, **wanted[name]}
@@ -172,7 +172,7 @@ def test_after_an_apply_nothing_is_left_to_do(
 
 
 @given(INVENTORIES, INVENTORIES, FAULTS, FAULTS)
-def test_an_apply_that_was_killed_anywhere_is_gone_on_with(
+def test_interrupted_apply_is_completed_by_the_next(
     first: Mapping[str, Resources], second: Mapping[str, Resources], fault: Fault, other: Fault
 ) -> None:
     tool = Tool()
@@ -188,7 +188,7 @@ def test_an_apply_that_was_killed_anywhere_is_gone_on_with(
 
 
 @given(INVENTORIES, INVENTORIES, FAULTS, FAULTS, st.booleans())
-def test_a_rollback_gives_back_what_was_there_to_the_byte(
+def test_rollback_restores_the_resources_to_the_byte(
     first: Mapping[str, Resources],
     second: Mapping[str, Resources],
     fault: Fault,
@@ -213,7 +213,7 @@ def test_a_rollback_gives_back_what_was_there_to_the_byte(
 
 @settings(max_examples=max(10, settings().max_examples // 4))
 @given(INVENTORIES, INVENTORIES)
-def test_two_pushes_at_once_never_mix_in_a_site(
+def test_two_concurrent_pushes_never_mix_in_a_site(
     first: Mapping[str, Resources], second: Mapping[str, Resources]
 ) -> None:
     tool = Tool()
@@ -237,7 +237,7 @@ def test_two_pushes_at_once_never_mix_in_a_site(
         assert found in (*either, besides), outcomes
 
 
-def test_what_somebody_changes_meanwhile_is_not_lost() -> None:
+def test_concurrent_change_of_a_flow_is_not_overwritten() -> None:
     tool = Tool()
     tool.push({name: {"flow/a": text("a", 0)} for name in tool.sites.trees})
     wanted = {name: {"flow/a": text("a", 1)} for name in tool.sites.trees}
@@ -248,7 +248,7 @@ def test_what_somebody_changes_meanwhile_is_not_lost() -> None:
     assert tool.resources()["s1"]["flow/a"] == text("a", 2)
 
 
-def test_a_push_by_somebody_else_is_refused_by_name() -> None:
+def test_push_during_another_persons_push_is_refused_with_the_name() -> None:
     tool = Tool()
     wanted = {name: {"flow/a": text("a", 0)} for name in tool.sites.trees}
     plan = tool.plan(wanted)
@@ -262,7 +262,7 @@ def test_a_push_by_somebody_else_is_refused_by_name() -> None:
 
 
 @given(INVENTORIES, INVENTORIES, st.sets(st.sampled_from(("s0", "s1"))), FAULTS)
-def test_a_push_that_fails_is_taken_back_everywhere(
+def test_failing_push_is_rolled_back_in_all_sites(
     first: Mapping[str, Resources],
     second: Mapping[str, Resources],
     breaking: set[str],

@@ -1,4 +1,4 @@
-"""Whatever sites hold, the inventory that is made of it renders to it, byte for byte."""
+"""The inventory that is exported from any sites renders to them, byte for byte."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def worlds(draw: st.DrawFn) -> Mapping[str, Resources]:
     return {name: draw(st.sampled_from(kinds)) for name in names}
 
 
-def test_all_flows_of_this_test_are_valid() -> None:
+def test_flows_of_this_test_are_valid() -> None:
     for name in NAMES:
         for path in PATHS:
             for form in FORMS:
@@ -101,7 +101,7 @@ def test_all_flows_of_this_test_are_valid() -> None:
 
 @settings(deadline=None)
 @given(worlds())
-def test_what_is_exported_renders_to_what_the_sites_hold(sites: Mapping[str, Resources]) -> None:
+def test_exported_inventory_renders_to_the_sites(sites: Mapping[str, Resources]) -> None:
     files = export(sites, "all", {site: f"zk:2181/{site}" for site in sites})
     with tempfile.TemporaryDirectory() as directory:
         for name, content in files.items():

@@ -1,5 +1,5 @@
-"""Whatever is laid over whatever: the rules of a strategic merge patch hold, and nothing but a
-problem comes of what cannot be laid."""
+"""Any overlay over any file: the rules of a strategic merge patch hold, and an overlay that cannot
+be applied gives a problem and nothing else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tree(value: Any) -> yaml.Node:
 
 
 def laid(*values: Any) -> Any:
-    """What results; None when there is a problem with it."""
+    """The merged value; None when an overlay has a problem."""
     nodes = [tree(value) for value in values]
     problems = [problem for node in nodes for problem in overlays.check(node)]
     result = None if problems else overlays.lay(nodes, problems)
@@ -96,14 +96,16 @@ def test_an_empty_patch_changes_nothing(base: Any) -> None:
 
 @given(plain, patches)
 @settings(max_examples=3 * settings().max_examples)
-def test_a_patch_applied_twice_is_as_applied_once(base: Any, patch: Any) -> None:
+def test_patch_is_idempotent(base: Any, patch: Any) -> None:
     twice = laid(base, patch, patch)
     if twice is not None:
         assert twice == laid(base, patch)
 
 
 @given(plain, patches)
-def test_a_patch_leaves_no_directive_and_all_that_it_does_not_name(base: Any, patch: Any) -> None:
+def test_patch_keeps_keys_that_it_does_not_name_and_leaves_no_directive(
+    base: Any, patch: Any
+) -> None:
     result = laid(base, patch)
     if result is not None:
         assert "$patch" not in yaml.safe_dump(result)
@@ -115,14 +117,14 @@ def test_a_patch_leaves_no_directive_and_all_that_it_does_not_name(base: Any, pa
 
 @given(plain)
 @settings(max_examples=3 * settings().max_examples)
-def test_a_text_reads_as_its_tree_and_is_always_the_same(base: Any) -> None:
+def test_tree_is_written_as_a_text_that_reads_back_the_same(base: Any) -> None:
     text = written(tree(base))
     assert yaml.safe_load(text) == yaml.safe_load(yaml.safe_dump(base))
     assert written(document.compose(text)) == text
 
 
 @given(plain)
-def test_what_is_filled_in_is_the_text_and_nothing_else(base: Any) -> None:
+def test_filled_in_variables_change_their_text_and_nothing_else(base: Any) -> None:
     values = {"a": "{x: [", "nothing": "null"}
     problems: overlays.Problems = []
     node = tree(base)
@@ -140,7 +142,7 @@ def leaves(node: yaml.Node) -> list[str]:
 
 
 def rendered(files: dict[str, bytes]) -> Any:
-    """What is rendered, or the problems; any other error is a failure."""
+    """The rendered resources, or the problems; any other error is a failure."""
     with tempfile.TemporaryDirectory() as directory:
         for name, content in {"sites.yaml": SITES.encode(), **files}.items():
             path = Path(directory) / name

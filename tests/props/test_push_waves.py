@@ -1,4 +1,4 @@
-"""Random waves, and answers in any order: what holds for each push."""
+"""Random waves, and answers in any order: the invariants of each push."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Run:
 
 
 @given(cases())
-def test_what_holds_for_each_push(case: Case) -> None:
+def test_invariants_hold_for_each_push(case: Case) -> None:
     run = Run(case)
     asked = run.play()
     outcome = run.waves.outcome

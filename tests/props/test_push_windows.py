@@ -21,7 +21,7 @@ CHANGES = {
     "Australia/Lord_Howe": datetime(2026, 4, 4, 15, tzinfo=UTC),
     "Pacific/Apia": datetime(2011, 12, 30, 10, tzinfo=UTC),
 }
-"""Of each zone a time at which its clocks change, where they do."""
+"""For each zone with clock changes, the time of one."""
 minutes = st.one_of(st.sampled_from(range(30, 240, 30)), st.integers(0, 1439))
 days = st.one_of(st.just(frozenset({6})), st.frozensets(st.integers(0, 6), min_size=1))
 windows = st.lists(st.builds(Window, days, minutes, minutes), max_size=2)
@@ -35,7 +35,7 @@ places = st.builds(near, st.sampled_from(sorted(CHANGES)), st.floats(-9, 9) | st
 
 
 def open_minutes(found: list[Window]) -> set[tuple[int, int]]:
-    """Weekday and minute of the day of all that the windows hold, walked through."""
+    """Weekday and minute of all open minutes, found by iteration."""
     held: set[tuple[int, int]] = set()
     for window in found:
         for day in window.days:
@@ -62,7 +62,7 @@ def minutes_from(moment: datetime, days: int) -> Iterator[datetime]:
 
 @settings(max_examples=60, deadline=None)
 @given(windows, places)
-def test_they_are_open_as_the_clock_on_the_wall_says(
+def test_windows_are_open_as_the_local_clock_says(
     found: list[Window], place: tuple[ZoneInfo, datetime]
 ) -> None:
     (zone, moment), held = place, open_minutes(found)
@@ -72,7 +72,7 @@ def test_they_are_open_as_the_clock_on_the_wall_says(
 
 @settings(max_examples=150, deadline=None)
 @given(windows, places)
-def test_the_next_opening_is_the_first_minute_that_is_open(
+def test_next_opening_is_the_first_open_minute(
     found: list[Window], place: tuple[ZoneInfo, datetime]
 ) -> None:
     (zone, moment), held = place, open_minutes(found)

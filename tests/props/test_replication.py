@@ -23,13 +23,12 @@ SEEDS = int(os.environ.get("FLUMENG_REPLICATION_SEEDS", "500"))
 PARTS = 4
 STEPS = 800
 NOTICED_WITHIN = 100
-"""Worlds until a fault must have been noticed."""
+"""Maximum number of worlds until a fault must be noticed."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_replicas_become_the_same(part: int) -> None:
-    """What is checked after every step is listed in
-    ``tests.testkit.simulation.replicas.checks``."""
+    """``tests.testkit.simulation.replicas.checks`` lists the checks after every step."""
     seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
     for seed in seeds if part == 0 or not ONE else ():
         try:
@@ -79,7 +78,7 @@ NOTICED_BY_THE_MODEL = (
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTS if name != NOTICED_BY_THE_MODEL])
-def test_a_fault_of_the_protocol_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_the_protocol_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for fault in FAULTS[name]:
         fault.put_in(monkeypatch)
     first = NOTICED_SOON_FROM.get(name, 0)

@@ -17,7 +17,7 @@ STATES = {
     Left(events=1, crashes=1, promotions=0, late=1): 10_810,
     Left(events=1, crashes=0, promotions=1, late=1): 12_961,
 }
-"""How many there are: other numbers mean that the protocol or the model has changed."""
+"""The number of states: another number means that the protocol or the model has changed."""
 LONG_STATES = {
     Left(events=2, crashes=1, promotions=1, late=0): 194_295,
     Left(events=1, crashes=1, promotions=1, late=1): 242_128,
@@ -29,7 +29,7 @@ LONG_STATES = {
 
 @pytest.mark.parametrize("left", [*STATES, *(LONG_STATES if LONG else ())], ids=str)
 def test_no_order_of_events_breaks_the_protocol(left: Left) -> None:
-    """What is checked is in ``tests.testkit.simulation.replicas.model.search``, at its end and in
+    """The checks are in ``tests.testkit.simulation.replicas.model.search``, at its end and in
     ``Search._check``; where nothing more can happen all replicas must be in sync and the same."""
     search = Search(left)
     states = search.run()
@@ -44,12 +44,12 @@ NOT_THERE = {
     "a new disk passes for the one that was lost",  # no disk is lost
     "a replica keeps what lies below its primary's floor, whatever that was",  # nothing is trimmed
     "a replica lets go what its own checkpoint does not cover",  # the same
-    "a primary takes what ZooKeeper had before",  # whoever reads it reads the latest
+    "a primary takes what ZooKeeper had before",  # each reader reads the latest version
     "a primary answers with too few in sync",  # one is enough
     "a primary hears what was said in other terms",  # such letters are forgotten
     "a replica takes events before it has heard what its primary has",  # no disk is lost
     "a promotion begins no term",  # every replica has the term, and so begins one more
-    "a primary that knows that it is over goes on",  # what it answers is right all the same
+    "a primary that knows that it is over goes on",  # its answers are correct all the same
 }
 SMALL = [
     Left(events=1, crashes=1, promotions=0, late=1),

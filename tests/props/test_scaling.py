@@ -18,7 +18,7 @@ TURNS_A_DAY = 8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_day_without_trouble_is_late_for_minutes_and_flaps_seldom(seed: int) -> None:
+def test_day_without_trouble_is_late_for_minutes_and_rarely_scales(seed: int) -> None:
     day = Day(seed, peak=2500.0 + 900 * (seed % 5), noise=0.05 * (seed % 5))
     outcome = run_day(day)
     assert outcome.turns <= TURNS_A_DAY
@@ -28,7 +28,7 @@ def test_a_day_without_trouble_is_late_for_minutes_and_flaps_seldom(seed: int) -
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_lag_ends_soon_that_tasks_can_end(seed: int) -> None:
+def test_lag_that_more_tasks_can_end_ends_soon(seed: int) -> None:
     """Bursts come all at once, so that half an hour is needed to get over one at most."""
     begin = 3600 * (2 + 5 * (seed % 4))
     burst = Trouble("burst", begin, begin + 1200, 2.5)
@@ -38,7 +38,7 @@ def test_a_lag_ends_soon_that_tasks_can_end(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_happens_the_rules_hold(seed: int) -> None:
+def test_scaling_rules_hold_under_random_trouble(seed: int) -> None:
     day = troubled(seed)
 
     def watch(sample: Sample, decision: Decision, standing: Standing) -> None:
@@ -54,7 +54,7 @@ def test_whatever_happens_the_rules_hold(seed: int) -> None:
     assert outcome.turns <= TURNS_A_DAY + 2 * len(day.troubles)
 
 
-def test_a_sink_that_is_slow_for_all_is_not_given_task_after_task() -> None:
+def test_slow_sink_that_gains_nothing_by_tasks_is_scaled_out_slowly() -> None:
     bound = Trouble("bound", 6 * 3600, 8 * 3600, 1.5)
     day = Day(peak=2400, troubles=(bound,))
     outcome = run_day(day)
@@ -63,7 +63,7 @@ def test_a_sink_that_is_slow_for_all_is_not_given_task_after_task() -> None:
     assert all(after - before >= 1800 for before, after in itertools.pairwise(steps))
 
 
-def test_a_restart_of_everything_changes_nothing() -> None:
+def test_restart_of_everything_changes_no_number_of_tasks() -> None:
     """Druid's scaling goes back to the minimum."""
     noon = DAY // 2
     before = [at for at, _ in run_day(Day()).changes]

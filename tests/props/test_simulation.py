@@ -40,19 +40,19 @@ ONE = os.environ.get("FLUMENG_SIM_SEED")
 SEEDS = int(os.environ.get("FLUMENG_SIM_SEEDS", "1000"))
 PARTS = 8
 CAUGHT_WITHIN = 400
-"""Worlds until a mutant must have been noticed."""
+"""Maximum number of worlds until a mutant must be noticed."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_illegal_happens_and_everything_comes_to_rest(part: int) -> None:
-    """What is checked after every step is listed in ``tests.testkit.simulation.checks``."""
+    """``tests.testkit.simulation.checks`` lists the checks after every step."""
     seeds = [int(ONE)] if ONE else range(part, SEEDS, PARTS)
     for seed in seeds if part == 0 or not ONE else ():
         World(seed).run()
 
 
 def check_it_is_noticed(parts: Parts, what: str, seeds: Sequence[int]) -> None:
-    """Fails when none of the worlds of these seeds notices ``what``."""
+    """Fails when none of the worlds of these seeds reports ``what``."""
     for seed in seeds:
         try:
             World(seed, parts).run()
@@ -63,7 +63,7 @@ def check_it_is_noticed(parts: Parts, what: str, seeds: Sequence[int]) -> None:
 
 
 class BlindClaims(Acks):
-    """Claims whatever the epoch of the last owner."""
+    """Claims without a look at the epoch of the last owner."""
 
     def _claim(self, names: Sequence[str]) -> None:
         found = self._store.read_many([paths.ack(self._flow, CURSOR_MAIN, n) for n in names])
@@ -111,7 +111,7 @@ class SameEpoch(Ensemble):
 
 
 class ImpatientReader(Reader):
-    """Finds that whoever is to let a task go has had time enough."""
+    """Reports every draining task as overdue."""
 
     def snapshot(self) -> Snapshot:
         found = super().snapshot()
@@ -120,7 +120,7 @@ class ImpatientReader(Reader):
 
 
 class TrustingReader(Reader):
-    """Finds that whatever has taken a new revision has run it for long enough."""
+    """Reports every task as having run its revision long enough."""
 
     def snapshot(self) -> Snapshot:
         found = super().snapshot()
@@ -138,7 +138,7 @@ def master_with(reader: type[Reader]) -> type[SteppedMaster]:
 
 
 class CountingAllMasters(Reader):
-    """Gives every master that is live its share, whatever it does."""
+    """Gives every live master its share, also masters that hang."""
 
     def snapshot(self) -> Snapshot:
         self._masters = {
@@ -150,7 +150,7 @@ class CountingAllMasters(Reader):
 
 
 class ForgettingPages(Ensemble):
-    """Servers that lose what is written into the buckets of plans."""
+    """Servers that lose writes into the buckets of plans."""
 
     def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
         return super().commit(session, [self._emptied(write) for write in writes])
@@ -162,7 +162,7 @@ class ForgettingPages(Ensemble):
 
 
 class RepeatsOthers(Intents):
-    """Repeats a batch up to where it finds good."""
+    """Repeats a batch with another end."""
 
     @property
     def open(self) -> Intent | None:
@@ -184,7 +184,7 @@ class EndsEarly(Intents):
 
 
 class DecidesLate(Intents):
-    """Writes down what it has decided when that is written."""
+    """Records the decided batch only when it is written."""
 
     def decide(
         self, ranges: Sequence[Range], revision: int, splits: int, left_out: Sequence[Range] = ()
@@ -207,7 +207,7 @@ class DecidesLate(Intents):
 
 
 class BlindReader(Reader):
-    """Finds that no batch is decided."""
+    """Reports that no batch is decided."""
 
     def snapshot(self) -> Snapshot:
         found = super().snapshot()
@@ -222,7 +222,7 @@ class BlindReader(Reader):
 
 
 class WithoutFences(Ensemble):
-    """Servers that lose what masters write into intents, with the versions that they expect."""
+    """Servers that lose the writes of masters into intents, with their expected versions."""
 
     def commit(self, session: int, writes: Sequence[Write]) -> list[Version]:
         plans = any(write.path.row is paths.plan for write in writes)
@@ -233,7 +233,7 @@ class WithoutFences(Ensemble):
 
 
 class BlindDiscovery(DiscoveryTask):
-    """Writes whatever the epoch of the last owner."""
+    """Writes without a look at the epoch of the last owner."""
 
     def _read(self) -> Versioned[Partitions] | None:
         (found,) = discovered.read(self._store, [self._flow])
@@ -298,14 +298,14 @@ def test_every_request_of_a_small_secured_cluster_fits_a_tight_server(seed: int)
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
-def test_a_broken_part_is_noticed(fault: str) -> None:
+def test_fault_of_a_part_is_noticed(fault: str) -> None:
     parts, what = MUTANTS[fault]
     first = NOTICED_SOON_FROM.get(fault, 0)
     check_it_is_noticed(parts, what, range(first, first + CAUGHT_WITHIN))
 
 
 class TwoTransactions(QueueLog):
-    """Writes segments and what was seen, and then the head."""
+    """Writes segments and seen objects, and then the head in another transaction."""
 
     def _write(self, head: Queue, also: Sequence[Write]) -> None:
         self._store.commit([Check(paths.queue(self._flow), self._head.version), *also])
@@ -313,7 +313,7 @@ class TwoTransactions(QueueLog):
 
 
 class HeadFirst(QueueLog):
-    """Writes the head, and then segments and what was seen."""
+    """Writes the head, and then segments and seen objects."""
 
     def _write(self, head: Queue, also: Sequence[Write]) -> None:
         super()._write(head, [])
@@ -321,26 +321,26 @@ class HeadFirst(QueueLog):
 
 
 class SeenLater(QueueLog):
-    """Remembers what it has seen once that is in lanes."""
+    """Records objects as seen after their lanes have them."""
 
-    def append(self, found: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
-        super().append(found, {}, also, **more)
+    def append(self, new: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
+        super().append(new, {}, also, **more)
         super().append({}, seen)
 
 
 class SeenEarlier(QueueLog):
-    """Remembers what it has seen before that is in lanes."""
+    """Records objects as seen before their lanes have them."""
 
-    def append(self, found: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
+    def append(self, new: Any, seen: Any, also: Sequence[Write] = (), **more: Any) -> None:
         super().append({}, seen)
-        super().append(found, {}, also, **more)
+        super().append(new, {}, also, **more)
 
 
 class RemovesEarly(QueueLog):
     """Believes that one more item of each lane is acked."""
 
-    def look(self) -> None:
-        super().look()
+    def read_acks(self) -> None:
+        super().read_acks()
         for state in self.lanes.values():
             state.acknowledge(state.acked + 1)
 
@@ -361,7 +361,7 @@ class AcksFirst(Delivery):
 
 
 class FailsApart(Delivery):
-    """Writes down what has failed, and then moves the acks behind it."""
+    """Records failed items, and then moves the acks past them in another transaction."""
 
     def deliver(
         self,
@@ -376,7 +376,7 @@ class FailsApart(Delivery):
 
 
 QUEUED = 5
-"""Every so many worlds one reads objects through queues."""
+"""One of so many worlds reads objects through queues."""
 QUEUES_NOTICED_SOON_FROM = {
     "what was seen is written behind the items": 54,
     "what was seen is written before the items": 129,
@@ -396,13 +396,13 @@ QUEUE_MUTANTS = {
 
 
 @pytest.mark.parametrize("fault", QUEUE_MUTANTS)
-def test_a_broken_part_of_a_queue_is_noticed(fault: str) -> None:
+def test_fault_of_a_part_of_a_queue_is_noticed(fault: str) -> None:
     first = QUEUES_NOTICED_SOON_FROM.get(fault, QUEUED - 1)
     check_it_is_noticed(*QUEUE_MUTANTS[fault], range(first, first + QUEUED * CAUGHT_WITHIN, QUEUED))
 
 
-def test_a_seed_is_the_same_world_in_every_process() -> None:
-    """Whatever the order of sets is: a violation can be repeated."""
+def test_seed_gives_the_same_world_in_every_process() -> None:
+    """For any order of sets: a violation can be repeated."""
     program = (
         "from tests.testkit.simulation import World\n"
         "for seed in range(5):\n"

@@ -1,4 +1,4 @@
-"""Clusters in which what is rare by chance happens all the time, and faults that only show then."""
+"""Clusters in which rare events happen all the time, and faults that only show then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkschema.records import Intent
 
 
 class ForgetsWhatIsLeftOut(Intents):
-    """Writes a batch without what cannot be read, and does not say so."""
+    """Leaves unreadable ranges out of a batch and does not record them."""
 
     def decide(
         self, ranges: Sequence[Range], revision: int, splits: int, left_out: Sequence[Range] = ()
@@ -33,8 +33,11 @@ class ForgetsWhatIsLeftOut(Intents):
 
 
 class EndsCollectors(World):
-    """Once a target has a batch without the events that could not be read, and before its ack, all
-    collectors end and all objects heal. ``ended`` are the batches at which that happened."""
+    """Ends all collectors and heals all objects once a target has a batch without unreadable
+    events, before its ack.
+
+    ``ended`` are the batches at which that happened.
+    """
 
     def __init__(self, seed: int, parts: Parts) -> None:
         super().__init__(seed, parts)
@@ -68,7 +71,7 @@ class EndsCollectors(World):
 
 
 @pytest.mark.parametrize("intents", [Intents, ForgetsWhatIsLeftOut])
-def test_a_batch_is_repeated_without_what_was_left_out_of_it(intents: type[Intents]) -> None:
+def test_batch_is_repeated_without_the_objects_left_out_of_it(intents: type[Intents]) -> None:
     """Of queues, in targets that know batches by number."""
     ended = 0
     for seed in range(204, 204 + 15 * 12, 15):
@@ -84,7 +87,7 @@ def test_a_batch_is_repeated_without_what_was_left_out_of_it(intents: type[Inten
 
 
 class Racing(Ensemble):
-    """Before a master begins moves the ``others`` act: it has decided before that."""
+    """Lets ``others`` act before a master begins moves: its decision is older."""
 
     others: Callable[[], None] = staticmethod(lambda: None)
 
@@ -95,11 +98,11 @@ class Racing(Ensemble):
 
 
 class CountedAlone(Racing, careless_about(lambda path: path == "/moves")):  # type: ignore[misc]
-    """Masters do not notice that another one has begun moves."""
+    """Masters do not see moves that another master has begun."""
 
 
 class Uneven(World):
-    """All nodes but the first are drained and taken back, so that tasks move back to them."""
+    """All nodes but the first are drained and undrained, so that tasks move back to them."""
 
     PERIOD_STEPS, STEPS = 120, 720
     _desired = "active"
@@ -130,7 +133,7 @@ class Uneven(World):
 
 
 @pytest.mark.parametrize("ensemble", [Racing, CountedAlone])
-def test_masters_that_race_begin_no_more_moves_than_the_throttle_says(
+def test_racing_masters_do_not_exceed_the_move_throttle(
     ensemble: type[Ensemble],
 ) -> None:
     """Of flows that read from Kafka."""

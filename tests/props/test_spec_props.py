@@ -1,4 +1,4 @@
-"""Whatever a file holds, its author gets a flow or problems that point into the file."""
+"""Any content of a flow file gives a flow or problems that point into the file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def replaced(tree: Any, path: list[int], other: Any) -> Any:
 
 @given(trees)
 @settings(max_examples=3 * settings().max_examples)
-def test_any_tree_of_our_words_is_a_flow_or_its_problems(tree: Any) -> None:
+def test_any_tree_of_known_words_is_a_flow_or_its_problems(tree: Any) -> None:
     check(yaml.safe_dump(tree))
 
 

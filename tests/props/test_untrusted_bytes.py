@@ -1,7 +1,7 @@
-"""Whatever bytes a parser is given: what they say or a typed error, in bounded time and memory.
+"""Any bytes at any parser: their value or a typed error, in bounded time and memory.
 
-One table of those that read what others have written: a sender, a server, a disk, a person.
-Streams and bodies of senders, journals and frames have tests of their own (``test_ingest_fuzz``,
+One table of the parsers of bytes of others: a sender, a server, a disk, a person. Streams and
+bodies of senders, journals and frames have tests of their own (``test_ingest_fuzz``,
 ``test_journal_bytes``, ``test_journal_hostile``). ``FLUMENG_TEST_EXAMPLES`` says how much is tried.
 """
 
@@ -33,16 +33,16 @@ import pytest
 
 from flumeng.agent.ingest.source_states import NotedState
 from flumeng.agent.node import protocol
-from flumeng.agent.node.home import ASSIGNMENT, CLAIM, FLOWS, Home
+from flumeng.agent.node.data_directory import ASSIGNMENT, CLAIM, FLOWS, DataDirectory
 from flumeng.config import check_flow, document, expressions, policy, statements
-from flumeng.config.kinds import EVENT
+from flumeng.config.column_kinds import EVENT
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.elasticsearch import answers as bulk_answers
+from flumeng.connectors.elasticsearch import bulk_response
 from flumeng.connectors.kafka import columns as kafka_columns
 from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import ObjectsReader
-from flumeng.connectors.objects.seen import MARK, seen
 from flumeng.connectors.objects.seen_hashes import SeenHashes
+from flumeng.connectors.objects.seen_objects import MARK, seen
 from flumeng.connectors.polls import (
     answers,
     http_client,
@@ -61,7 +61,7 @@ from flumeng.filters.options.parse import Parse
 from flumeng.fleet.inventory import cluster_file, sites_file
 from flumeng.journal.serving import watch
 from flumeng.journal.serving.wire import make_ticket, parse_ticket
-from flumeng.platform import whole_files
+from flumeng.platform import durable_files
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options import patterns, quantities
 from flumeng.platform.options.problems import SpecError
@@ -73,16 +73,17 @@ from zkschema.records import Record
 TOP = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FLUMENG_TEST_EXAMPLES", "60"))
 SECONDS_EACH = 30.0
-"""Of one input, all of which are small; on a machine that others use."""
+"""Time limit for one small input on a shared machine."""
 MEMORY_BYTES = 1 << 30
-"""What a process may take besides, whatever an input unfolds into."""
+"""Memory that a process may take besides, for any input."""
 
 Parser = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """``refusals``: what it may raise. ``samples`` are valid; ``words`` make sense to it."""
+    """``refusals``: the exceptions that it may raise. ``samples`` are valid inputs; ``words`` are
+    fragments with a meaning."""
 
     parse: Parser
     refusals: tuple[type[Exception], ...]
@@ -118,7 +119,7 @@ BODIES = (
     b"LEEF:2.0|v|p|1|id|^|src=192.0.2.1^msg=a b",
     b"2026-11-09T12:00:00Z some text 1.5",
 )
-"""One for each of them, and each is given all."""
+"""One body for each format; each format reads all of them."""
 
 
 def tar(files: Mapping[str, bytes]) -> bytes:
@@ -187,7 +188,7 @@ PACKED = {
 
 
 def read_object(form: Format, suffix: str, data: bytes) -> int:
-    """How many events it has."""
+    """Returns the number of events."""
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
         file.write(data)
         file.flush()
@@ -207,7 +208,7 @@ def bodies_as(options: Parse, data: bytes) -> object:
 
 
 def of_headers(data: bytes) -> object:
-    """As librdkafka gives them: names and values of any bytes, several to a message."""
+    """Headers as librdkafka returns them: names and values of any bytes, several in a message."""
     pieces = data.split(b"\0")
     names = pa.array([piece[:9] for piece in pieces], pa.binary())
     counts = np.array([len(pieces) // 2, len(pieces) - len(pieces) // 2])
@@ -226,11 +227,11 @@ def in_file(use: Callable[[Path], object]) -> Parser:
     return parse
 
 
-def at_home(name: str, use: Callable[[Home], object]) -> Parser:
+def at_home(name: str, use: Callable[[DataDirectory], object]) -> Parser:
     def parse(data: bytes) -> object:
         with tempfile.TemporaryDirectory() as directory:
             (Path(directory) / name).write_bytes(data)
-            home = Home(Path(directory))
+            home = DataDirectory(Path(directory))
             try:
                 return use(home)
             finally:
@@ -305,7 +306,7 @@ def kinds() -> Iterator[type[Record]]:
 
 
 def record_of_any_kind(data: bytes) -> None:
-    """Of each kind; what is one is written again, and is the same."""
+    """Decode as each kind of record; a decoded record is equal after encoding."""
     text = codec.unpack(data)
     for kind in kinds():
         try:
@@ -419,7 +420,7 @@ TABLE: dict[str, Parsed] = {
          b'{"column":"id","value":"3","marks":[[1,1e999]]}'], JSON,
     ),
     "an answer to a bulk": Parsed(
-        lambda data: bulk_answers.judge(data, 2), (ValueError,),
+        lambda data: bulk_response.interpret(data, 2), (ValueError,),
         [b'{"errors":true,"items":[{"create":{"status":201}},{"index":{"status":400,"error":'
          b'{"type":"x","reason":"y","caused_by":{"type":"z"}}}}]}'], JSON,
     ),
@@ -438,19 +439,19 @@ TABLE: dict[str, Parsed] = {
         seen_marks, (CorruptError,), [b'["/in", "a"]', b'["/in", 5]'], JSON
     ),
     "a claim on a disk": Parsed(
-        at_home(CLAIM, Home.claim), (UserError,), [b'{"number": 3, "token": "x"}'], JSON
+        at_home(CLAIM, DataDirectory.claim), (UserError,), [b'{"number": 3, "token": "x"}'], JSON
     ),
     "an assignment on a disk": Parsed(
-        at_home(ASSIGNMENT, Home.kept), (),
+        at_home(ASSIGNMENT, DataDirectory.kept), (),
         [json.dumps({"version": 1, "assignment": codec.text_of(records.Assignment()),
                      "texts": [["web", 1, "x"]]}).encode()], JSON,
     ),
     "flows on a disk": Parsed(
-        at_home(FLOWS, partial(Home.known, file=FLOWS)), (),
+        at_home(FLOWS, partial(DataDirectory.known_names, file=FLOWS)), (),
         [b'{"generation": "a", "flows": ["web"]}'], JSON,
     ),
     "an object on a disk": Parsed(
-        in_file(whole_files.read_object), (CorruptError,), [b'{"a":1}'], JSON
+        in_file(durable_files.read_object), (CorruptError,), [b'{"a":1}'], JSON
     ),
     "positions on a disk": Parsed(
         in_file(noted_files), (CorruptError,),
@@ -491,7 +492,7 @@ NUMBERS = (0, 1, 127, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 
 
 
 def bent(sample: bytes, words: Sequence[bytes], chance: random.Random) -> bytes:
-    """A sample with some of its bits, numbers and pieces changed, or nothing of it."""
+    """A sample with changed bits, numbers and pieces, or arbitrary bytes."""
     if not sample or chance.random() < 0.15:
         drawn = [chance.choice([*words, chance.randbytes(chance.randrange(9))]) for _ in range(9)]
         return b"".join(drawn[: chance.randrange(10)])
@@ -520,7 +521,7 @@ def bent(sample: bytes, words: Sequence[bytes], chance: random.Random) -> bytes:
 
 @pytest.fixture(autouse=True)
 def bounded() -> Iterator[None]:
-    """What would take more memory gets none."""
+    """Larger allocations fail."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, before[1]))

@@ -1,4 +1,4 @@
-"""``pytest tests/scenarios --rewrite`` writes what the code says now into the scenario files."""
+"""``pytest tests/scenarios --rewrite`` writes the code's current output into the scenario files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What authors of flow files are told, word for word: ``flow_files/*.txt``.
+"""Problems of flow files as their authors see them, word for word: ``flow_files/*.txt``.
 
-Each file holds cases: a title after ``===``, a flow file, and after ``---`` what is said of it.
+Each file holds cases: a title after ``===``, a flow file, and after ``---`` its problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CASE = re.compile(r"^=== (?P<title>.*)\n(?P<text>(?:.*\n)*?)^---\n(?:(?!===).*\n
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_problem_is_told_as_written(file: Path, rewrite: bool) -> None:
+def test_every_problem_is_reported_as_written(file: Path, rewrite: bool) -> None:
     expected = file.read_text()
     actual = "\n".join(
         f"=== {case['title']}\n{case['text']}---\n{told(case['text'])}\n"

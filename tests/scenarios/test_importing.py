@@ -1,7 +1,7 @@
-"""What configurations of Flume become, word for word: ``importing/*.txt``.
+"""The flows that configurations of Flume become, word for word: ``importing/*.txt``.
 
 Each file holds cases: a title after ``===``, a configuration, and after ``---`` the flows that it
-becomes and what is said of it. A line ``+++ NAME`` begins another file of the same import. Files
+becomes and the notes about it. A line ``+++ NAME`` begins another file of the same import. Files
 whose names begin with ``og`` are of Flume OG.
 """
 
@@ -24,7 +24,7 @@ ENVIRONMENT = {"FLUME_PORT": "5140"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_configuration_becomes_what_is_written(file: Path, rewrite: bool) -> None:
+def test_every_configuration_becomes_the_written_flows(file: Path, rewrite: bool) -> None:
     expected = file.read_text()
     actual = "\n".join(
         f"=== {case['title']}\n{case['text']}---\n{told(file.stem, case['text'])}\n"

@@ -51,12 +51,12 @@ class SmallNode:
                 self.version += 1
                 tasks = tuple(_task(kind) for kind in kinds)
                 texts = {("web", 1): "flow: web"}
-                return self._handle(events.Wanted(self.version, Assignment(tasks=tasks), texts))
+                return self._handle(events.Assigned(self.version, Assignment(tasks=tasks), texts))
             case "ready", child:
                 self.up.add(child)
-                return self._handle(events.Said(child, {"type": "ready", "address": ""}))
+                return self._handle(events.Reported(child, {"type": "ready", "address": ""}))
             case "runs", child, *errors:
-                return self._handle(events.Said(child, self._status(child, errors)))
+                return self._handle(events.Reported(child, self._status(child, errors)))
             case "ends", child, code, *flows:
                 self.up.discard(child)
                 return self._handle(events.Ended(child, int(code), frozenset(flows)))
@@ -110,7 +110,7 @@ class SmallNode:
         for step in range(1, round(seconds / STEP_SECONDS) + 1):
             self.seconds += STEP_SECONDS
             for child in sorted(self.up - self.silent):
-                self._handle(events.Said(child, {"type": "alive"}))
+                self._handle(events.Reported(child, {"type": "alive"}))
             done = self._handle(events.Tick())
             after = f"after {step * STEP_SECONDS:.1f} s"
             lines += [f"{after}: {line}" for line in done.splitlines()]

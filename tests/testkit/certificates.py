@@ -16,7 +16,7 @@ HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Certificates:
-    """An authority whose certificates hold for loopback, and directories with what it issued."""
+    """An authority whose certificates are valid for loopback, and directories with issued ones."""
 
     def __init__(self, top: Path, cluster: str = CLUSTER) -> None:
         self.top, self.cluster = top, cluster

@@ -1,4 +1,4 @@
-"""What ships for tests of the collector: pipelines that follow a script, and run without Spark."""
+"""Doubles for tests of the collector: pipelines that follow a script, and run without Spark."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import Parts, Positions, Progress, Range, Reach, Standstill
 from flumeng.connectors.api.sink import TaskRevision, Written
 from flumeng.connectors.journals.input import describe
-from flumeng.control.zookeeper import ABSENT, Store
+from flumeng.control.zookeeper import Store
+from tests.testkit.cluster import add_journal
 from zkschema import paths
-from zkschema.records import Journal
 
 SECONDS_BETWEEN_CHANGES = 0.02
 TASK = TaskRevision("web", "0", 1)
@@ -28,12 +28,11 @@ def register(store: Store, flow: str, *journals: str) -> None:
     """Make the records of these journals, unless they are there."""
     for name in journals:
         if not store.exists(paths.journal(name)):
-            record = Journal(flow=flow, node="n1", primary="n1", term=1, in_sync=("n1",))
-            store.write(paths.journal(name), record, ABSENT)
+            add_journal(store, name, flow, "n1")
 
 
 class StillPositions:
-    """Positions of which nothing changes, and that nobody tries to read."""
+    """Positions that never change; no task reads them."""
 
     def open(self, spec: FlowSpec) -> None: ...
 
@@ -66,11 +65,11 @@ class FakePositions(StillPositions):
 
 
 class BreakingError(Exception):
-    """Raised by a batch: its whole job breaks down."""
+    """Raised by a batch: its whole job fails."""
 
 
 class Restless:
-    """What a task asks for its partitions' ends, and who says all the time that they change."""
+    """Wraps a task's positions and reports changes of their ends all the time."""
 
     def __init__(self, positions: Positions, wake: Callable[[], None]) -> None:
         self._positions = positions
@@ -93,7 +92,7 @@ class Restless:
 
 @dataclass(eq=False)
 class ScriptedPipeline:
-    """Remembers what it was given; ``before_write`` may fail or wait."""
+    """Records the batches that it is given; ``before_write`` may fail or wait."""
 
     spec: FlowSpec
     before_write: Callable[[Sequence[Range]], None] = lambda _: None
@@ -129,8 +128,11 @@ class ScriptedPipeline:
 
 
 class ScriptedEngine:
-    """Runs batches of scripted pipelines. ``jobs``: how many batches each job had, ``events``
-    how many events, and ``apart`` whether it was for one apart."""
+    """Runs batches of scripted pipelines.
+
+    For each job, ``jobs`` has the number of batches, ``events`` the number of events, and ``apart``
+    whether it was for a separate batch.
+    """
 
     def __init__(self) -> None:
         self.jobs: list[int] = []

@@ -37,7 +37,7 @@ def leaves(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a journal reaches, as its node answers."""
+    """The end of a journal, as its node answers."""
 
     floor: int
     safe: int
@@ -47,13 +47,14 @@ class Reached:
 class Shell:
     """Runs commands against one tree, each with a session of its own.
 
-    ``trees`` has others by their connect strings. Those named in ``frozen`` give no connection
-    before ``thawed`` is set, those in ``away`` none at all; ``connected`` are all that were asked
-    for one. ``positions``, ``held`` (up to where replicas reach) and ``counted`` are the answers of
-    workers by address; other addresses do not answer. ``kept`` are the offsets that a discovery
-    process gives: by partition, what is asked for (``earliest``, ``latest``, a time). ``lags`` is
-    what replicas of a journal on other nodes lack, as its primary tells. ``cut`` takes ZooKeeper
-    away. ``meanwhile`` runs whenever a command sleeps, which takes no time here.
+    ``trees`` maps connect strings to other trees. Those in ``frozen`` connect only after ``thawed``
+    is set, those in ``away`` never; ``connected`` lists all requested connections. ``positions``,
+    ``held`` (the ends of replicas) and ``counted`` are the answers of workers by address; other
+    addresses do not answer. ``node_accounts`` are answers that are not made of ``positions``.
+    ``kept`` are the offsets of a discovery process: by partition, the answer for ``earliest``,
+    ``latest`` or a time. ``lags`` are the missing events of a journal's replicas on other nodes, as
+    its primary reports them. ``cut`` takes ZooKeeper away. ``meanwhile`` runs whenever a command
+    sleeps, which takes no time here.
     """
 
     tree: FakeTree
@@ -62,6 +63,7 @@ class Shell:
     counted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     kept: dict[str, Mapping[str, int]] = field(default_factory=dict)
     lags: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    node_accounts: dict[str, Mapping[str, Account]] = field(default_factory=dict)
     trees: dict[str, FakeTree] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     thawed: threading.Event = field(default_factory=threading.Event)
@@ -85,7 +87,10 @@ class Shell:
         return self.positions[address]
 
     def accounts(self, address: str) -> Mapping[str, Account]:
-        """Of journals on disk with 100 bytes an event, the oldest one received a minute ago."""
+        """Accounts of journals on disk with 100 bytes an event; the oldest event was received a
+        minute ago."""
+        if address in self.node_accounts:
+            return self.node_accounts[address]
         return {
             name: Account(
                 term=1,

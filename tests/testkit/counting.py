@@ -1,4 +1,5 @@
-"""What a client and a ZooKeeper server say to each other, counted from the bytes that pass."""
+"""The requests and answers between a client and a ZooKeeper server, counted from the bytes that
+pass."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ FIRST, PING, MULTI = 0, 11, 14
 @dataclass
 class Counts:
     """``requests``: by opcode of ZooKeeper's protocol; the first frame of a connection counts as
-    ``FIRST``. ``bytes_in`` are towards the server.
+    ``FIRST``.
 
-    ``round_trips`` of a connection is the length of the longest chain of requests of which each was
-    made after the reply to the one before, with the handshake of TCP as its first. So requests that
-    are in flight together are one, and pings are none.
+    ``bytes_in`` are bytes to the server. ``round_trips`` of a connection is the length of the
+    longest chain of requests in which each was sent after the reply to the one before; the TCP
+    handshake is the first. So concurrent requests count once, and pings not at all.
     """
 
     requests: Counter[int] = field(default_factory=Counter)
@@ -43,7 +44,7 @@ class Counts:
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """Of several connections; their round trips are added, as if they took turns."""
+    """The sum of several connections; their round trips are added as if they took turns."""
     found = Counts()
     for part in counts:
         found.requests.update(part.requests)
@@ -55,15 +56,15 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 
 class Conversation:
-    """Counts one connection: feed it what the client sends when that leaves, and what the server
-    answers when that arrives. ``heard`` gets each request's opcode."""
+    """Counts one connection: feed it the client's bytes when they leave, and the server's bytes
+    when they arrive. ``heard`` is called with each request's opcode."""
 
     def __init__(self, heard: Callable[[int], None]) -> None:
         self.counts = Counts(round_trips=1)
         self._heard = heard
         self._answered = 1
         self._waiting: deque[int] = deque()
-        """Of each request without a reply its place in its chain; a server answers in order."""
+        """For each request without a reply its position in its chain; a server answers in order."""
         self._requests = Frames(self._on_request)
         self._replies = Frames(self._on_reply)
 
@@ -96,8 +97,8 @@ class Conversation:
 
 
 class Frames:
-    """Finds the frames in a stream, each after its length; ``heard`` gets the first two numbers of
-    each, and whether it is the stream's first."""
+    """Cuts a stream into its length-prefixed frames; ``heard`` is called with the first two numbers
+    of each, and whether it is the stream's first."""
 
     def __init__(self, heard: Callable[[int, int, bool], None]) -> None:
         self._heard = heard

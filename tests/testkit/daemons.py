@@ -1,8 +1,27 @@
-"""The modules of the daemons, for tests that start them or look for their processes."""
+"""Daemons and other processes of tests: how they are started, and whether they live."""
 
 from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
 
 
 def module_of(kind: str) -> str:
     """``master``, ``node``, or a child of a node: ``ingest``, ``collector``, ``discovery``."""
     return f"flumeng.{'control' if kind == 'master' else 'agent'}.{kind}"
+
+
+def start_logged(log: Path, *command: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process whose output is appended to ``log``; ``options`` are those of ``Popen``."""
+    with log.open("ab") as output:
+        return subprocess.Popen([*map(str, command)], stdout=output, stderr=output, **options)
+
+
+def is_alive(pid: int) -> bool:
+    """A process that has ended, and that its parent has not waited for, does not live."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return not stat.rpartition(") ")[2].startswith("Z")

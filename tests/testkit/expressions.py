@@ -105,10 +105,10 @@ ATTEMPTS = (
     ("a huge result", "format_string('%1000000000s', app) = ''", "format_string is not allowed"),
     ("a huge result", "lpad(app, 2000000000, 'x') = ''", "expected a number from 0 to 1000"),
     ("a huge result", "replace(app, 'a', app) = ''", "has to be a constant"),
-    ("a huge result", "replace(app, 'a', '" + "x" * 200 + "') = ''", "201 times as large"),
-    ("a huge result", f"concat({', '.join(['message'] * 101)}) = ''", "101 times as large"),
+    ("a huge result", "replace(app, 'a', '" + "x" * 200 + "') = ''", "201 times the size"),
+    ("a huge result", f"concat({', '.join(['message'] * 101)}) = ''", "101 times the size"),
 )
-"""What is tried to get at, with which condition, and what is said about it."""
+"""Target of the attack, the condition, and a part of the error message."""
 
 
 STATEMENTS = (
@@ -139,7 +139,7 @@ STATEMENTS = (
     "SELECT CASE WHEN max(severity) > 3 THEN 'bad' ELSE 'good' END AS x, upper(min(host)) "
     "AS h FROM events",
 )
-"""Over events behind ``parse`` of syslog, and the tables TABLES."""
+"""Statements over events after ``parse`` of syslog, and the tables TABLES."""
 
 TABLES = {
     "apps": "app STRING, team STRING, pager STRING, rank INT",
@@ -150,19 +150,19 @@ STATEMENT_ATTEMPTS = (
     ("SELECT 1 AS x", "expected FROM"),
     ("SELECT 1 AS x FROM apps", "expected a statement over the table events"),
     ("SELECT * FROM other", "there is no table other; known here: apps, ho"),
-    ("SELECT * FROM events e, apps a", "no such join here:  CROSS; compare both sides"),
-    ("SELECT * FROM events CROSS JOIN apps", "no such join here:  CROSS; compare both sides"),
+    ("SELECT * FROM events e, apps a", "this join is not supported:  CROSS; compare b"),
+    ("SELECT * FROM events CROSS JOIN apps", "this join is not supported:  CROSS; compare b"),
     (
         "SELECT e.seq FROM events e JOIN apps a ON a.rank > 1",
-        "ON has to say that a column of a is equal to ",
+        "ON has to compare a column of a by = with one",
     ),
     (
         "SELECT e.seq FROM events e JOIN apps a ON true",
-        "ON has to say that a column of a is equal to ",
+        "ON has to compare a column of a by = with one",
     ),
     (
         "SELECT e.seq FROM events e JOIN apps a ON e.app = a.app OR e.host = a.team",
-        "ON has to say that a column of a is equal to ",
+        "ON has to compare a column of a by = with one",
     ),
     (
         "SELECT e.seq FROM events e NATURAL JOIN apps a",
@@ -204,7 +204,7 @@ STATEMENT_ATTEMPTS = (
         "SELECT app, count(*) AS n FROM events GROUP BY GROUPING SETS ((app),())",
         "GROUPING SETS is not allowed in expressions",
     ),
-    ("SELECT seq FROM events ORDER BY seq", "events have no order behind a statement: leav"),
+    ("SELECT seq FROM events ORDER BY seq", "events have no order after a statement: remov"),
     ("SELECT seq FROM events DISTRIBUTE BY seq", "DISTRIBUTE BY is not allowed in expressions"),
     ("SELECT seq FROM events SORT BY seq", "SORT BY is not allowed in expressions"),
     (
@@ -233,7 +233,7 @@ STATEMENT_ATTEMPTS = (
     ),
     (
         "SELECT app FROM events e JOIN apps a ON e.app = a.app",
-        "app is a column of several tables: say of whi",
+        "app is a column of several tables: name the t",
     ),
     (
         "SELECT * FROM events e JOIN apps a ON e.app = a.app",
@@ -241,7 +241,7 @@ STATEMENT_ATTEMPTS = (
     ),
     ("SELECT e.nonsense FROM events e", "there is no column e.nonsense"),
     ("SELECT x.seq FROM events e", 'there is no column "x"; known here: body, ts,'),
-    ("SELECT seq FROM events WHERE count(*) > 1", "count has no place here: it is about many row"),
+    ("SELECT seq FROM events WHERE count(*) > 1", "count is not allowed here: it aggregates many"),
     (
         "SELECT seq FROM events WHERE row_number() OVER (ORDER BY seq) = 1",
         "not allowed here: ROW_NUMBER() OVER (ORDER BY",
@@ -260,7 +260,7 @@ STATEMENT_ATTEMPTS = (
         "comments and hints are not allowed in express",
     ),
     ("SELECT seq FROM events -- x", "comments and hints are not allowed in express"),
-    ("SELECT seq FROM events LIMIT 10000000000000000000000", "expected a number behind LIMIT"),
+    ("SELECT seq FROM events LIMIT 10000000000000000000000", "expected a number after LIMIT"),
     ("FROM events SELECT seq", "expected one SELECT, perhaps with WITH before"),
     ("FROM events |> SELECT seq", "expected one SELECT, perhaps with WITH before"),
     ("VALUES (1)", "expected one SELECT, perhaps with WITH before"),
@@ -283,11 +283,11 @@ STATEMENT_ATTEMPTS = (
     ("SELECT TRANSFORM(seq) USING 'cat' FROM events", "not a statement in Spark SQL near USING"),
     (
         "SELECT min(DISTINCT max(seq)) AS m FROM events",
-        "max has no place here: it is about many rows",
+        "max is not allowed here: it aggregates many r",
     ),
     (
         "SELECT sum(count(*)) OVER () AS n FROM events GROUP BY host",
-        "count has no place here: it is about many row",
+        "count is not allowed here: it aggregates many",
     ),
     ("SELECT rank() AS r FROM events", "rank needs OVER (...)"),
     (
@@ -305,16 +305,16 @@ STATEMENT_ATTEMPTS = (
     ("SELECT NULL AS n FROM events", "NULL has no type: CAST it"),
     (
         "SELECT u.seq FROM events u JOIN events v ON u.seq = u.seq",
-        "ON has to say that a column of v is equal to ",
+        "ON has to compare a column of v by = with one",
     ),
-    ("SELECT seq FROM events WHERE severity", "expected a boolean, and severity is a integer"),
+    ("SELECT seq FROM events WHERE severity", "expected a boolean, but severity is a integer"),
     (
         "SELECT seq FROM events UNION SELECT seq, host FROM events",
-        "both sides of UNION need as many columns, and",
+        "both sides of UNION need equally many columns",
     ),
     (
         "SELECT host FROM events INTERSECT SELECT seq FROM events",
-        "these have to be alike, not string and intege",
+        "expected values of one kind, not string and i",
     ),
 )
-"""And what is said of each."""
+"""Statement and a part of its error message."""

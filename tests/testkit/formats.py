@@ -1,4 +1,4 @@
-"""Bodies through a reader, to see what it makes of them."""
+"""Bodies through a reader of a format, as columns."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ READERS = {
     "grok": Parse("grok", pattern="%{TIMESTAMP_ISO8601:t} %{GREEDYDATA:a} %{NUMBER:n:float}"),
     "regex": Parse("regex", pattern="^(?P<a>(?:a+)+)$"),
 }
-"""Each format, with all of it that can be asked for."""
+"""Each format with all its options."""
 
 
 def read_bodies(options: Parse, *bodies: bytes) -> list[Any]:
-    """Of each body its columns by name, with ``ts`` and ``host`` where it says them, and with the
-    reason as ``parse_error`` where one is wrong; the reason alone where nothing was read. Checks
-    the types of columns.
+    """For each body its columns by name.
+
+    ``ts`` and ``host`` are included where the body has them, and ``parse_error`` where a value is
+    wrong; an unreadable body gives only the reason. Checks the types of columns.
     """
     reader = formats.reader(options)
     received = pa.array([RECEIVED] * len(bodies), pa.timestamp("us", "UTC"))

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,12 @@ from flumeng.connectors.tail.options import Tail
 from flumeng.connectors.tail.tailer import QUIET_SECONDS, Tailer
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.client import JournalClient
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 
 
 class WorkerProcess:
-    """Kept under one data directory through any number of processes. ``arguments`` are more
-    arguments of its command line."""
+    """One data directory and any number of processes after each other. ``arguments`` are further
+    arguments of the command line."""
 
     def __init__(self, data: Path, *arguments: str) -> None:
         self.data = data
@@ -75,13 +73,13 @@ class WorkerProcess:
                 self.statuses.append(message)
 
     def eventually(self, ask: Callable[[], Any]) -> Any:
-        """The first answer that is true."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (answer := ask()):
+        """The first answer that is true; fails when the worker ends."""
+
+        def answer() -> Any:
             assert self.process.poll() is None, "the worker has ended"
-            assert time.monotonic() < deadline, f"still {answer!r}; status: {self.status}"
-            time.sleep(0.01)
-        return answer
+            return ask()
+
+        return wait_for(answer, lambda: f"status {self.status}", pause_seconds=0.01)
 
     def send(self, **message: Any) -> None:
         assert self.process.stdin is not None
@@ -138,7 +136,7 @@ class WorkerProcess:
         ]
 
     def counters(self, flow: str) -> dict[str, Any]:
-        """Of the flow's only source."""
+        """The counters of the flow's only source."""
         (counted,) = [row for row in self.client.counters() if row["flow"] == flow]
         return counted
 
@@ -152,7 +150,7 @@ class WorkerProcess:
         self.ended()
 
     def stop(self) -> None:
-        """As a node does, and wait for its end."""
+        """Stop it as a node does, and wait for its end."""
         self.send(type="stop")
         self.ended(0)
 
@@ -165,14 +163,13 @@ class WorkerProcess:
 
 
 def flow_text(name: str, *sources: str) -> str:
-    """A flow of these sources, each a line of YAML, that writes nothing."""
+    """A flow of these sources, each a line of YAML, with a sink that writes nothing."""
     listed = "".join(f"  - {source}\n" for source in sources)
     return f"flow: {name}\nsources:\n{listed}sinks:\n  - noop\n"
 
 
 class Follower:
-    """A tailer with a journal that keeps what is committed or noted, and forgets the rest in a
-    crash.
+    """A tailer with a journal that keeps committed and noted state and loses the rest in a crash.
 
     Nothing is written to disk; time passes by ``poll``.
     """
@@ -203,7 +200,7 @@ class Follower:
         self.noted = {k: v for k, v in noted.items() if v is not None and k not in self.state}
 
     def watch(self, seconds: float = 10.0) -> None:
-        """As while the flow is held."""
+        """Look for files as while the flow is held."""
         self.now += seconds
         self.tailer.watch(self.now)
 
@@ -224,7 +221,7 @@ class Follower:
                 if value is None:
                     del self.state[key]
 
-    def _count(self, found: batch.Found) -> None:
+    def _count(self, found: batch.Counts) -> None:
         self.truncated += found.truncated
 
     def settle(self, seconds: float = 0.1) -> list[str]:
@@ -235,13 +232,13 @@ class Follower:
         return self.lines
 
     def finish(self) -> list[str]:
-        """Also what is only taken or given up after a while."""
+        """Poll until lines and files are read or given up that wait for a while."""
         for _ in range(4):
             self.settle(QUIET_SECONDS)
         return self.lines
 
     def crash(self, *paths: Path) -> None:
-        """Only what is committed is left; perhaps the spec has changed meanwhile."""
+        """Lose uncommitted state and restart; ``paths`` are those of a changed spec."""
         self.submitted.clear()
         self.tailer.close()
         if paths:
@@ -263,7 +260,7 @@ def write(path: Path, text: str) -> None:
 
 
 def copy_and_truncate(log: Path, number: int = 1) -> Path:
-    """As logrotate does: the older copy is numbered on first."""
+    """Copy and truncate as logrotate does: older copies are numbered on first."""
     newest = log.with_name(f"{log.name}.{number}")
     if newest.exists():
         newest.rename(log.with_name(f"{log.name}.{number + 1}"))
@@ -273,7 +270,7 @@ def copy_and_truncate(log: Path, number: int = 1) -> Path:
 
 
 def pread_but_of(path: Path) -> Callable[[int, int, int], bytes]:
-    """``os.pread``, which cannot read that file."""
+    """``os.pread`` that fails on that file."""
     pread, bad = os.pread, path.stat().st_ino
 
     def read(fd: int, size: int, offset: int) -> bytes:

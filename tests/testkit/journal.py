@@ -1,4 +1,4 @@
-"""For tests of what uses a journal: numbered events, and a disk that fails when told to."""
+"""Helpers for tests around a journal: numbered events, and a disk that fails on request."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ ATOMIC_BYTES = 512
 
 
 class KilledError(BaseException):
-    """The process that used the disk is to be taken for dead; no code may handle this."""
+    """The process that used the disk counts as dead; product code must not catch this."""
 
 
 class FaultyDisk(Disk):
-    """Writes to a real disk and remembers, in place of syncing, what a sync would have kept there.
+    """Writes to a real disk and, instead of syncing, remembers the bytes that a sync would have
+    stored.
 
-    For small journals: it keeps that in memory.
+    For small journals: it keeps them in memory.
 
-    To crash a journal: set ``dead``, close it (nothing of that reaches the files), then revive.
-    To crash it in the middle of something: set ``lives_for``, and catch KilledError.
+    To crash a journal: set ``dead``, close it (its files do not change), then revive. To crash it
+    in the middle of an operation: set ``lives_for``, and catch KilledError.
     """
 
     def __init__(self) -> None:
         self.dead = False  # writes and syncs are lost, as those of a killed process
         self.lives_for: int | None = None  # writes and syncs, then KilledError; None: for ever
-        self.free: int | None = None  # bytes left; None: what the real disk has
+        self.free: int | None = None  # bytes left; None: the real disk's
         self.failing_sync: int | None = None  # errno of the next sync
         self.writes: list[int] = []  # offsets
         self._failing_write: tuple[int, int] | None = None
@@ -55,28 +56,28 @@ class FaultyDisk(Disk):
         self._boots = 1
 
     def fail_write(self, code: int, *, room: int = 0) -> None:
-        """Let the next ``room`` bytes be written and then nothing more, once, with that errno.
+        """Write the next ``room`` bytes and then fail once with that errno.
 
-        512 bytes and less are written whole or not at all, as into one page.
+        Up to 512 bytes are written whole or not at all, as into one page.
         """
         self._failing_write = (room, code)
 
     def synced_names(self, directory: Path) -> set[str]:
-        """What a power cut would leave in a directory."""
+        """The names in a directory that a power cut would leave."""
         return set(self._names.get(directory.stat().st_ino, ()))
 
     @property
     def fails(self) -> bool:
-        """Whether a failure that was asked for is still to come."""
+        """Whether a requested failure is still to come."""
         return self._failing_write is not None or self.failing_sync is not None
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
+        """End all faults."""
         self.failing_sync = self._failing_write = self.lives_for = None
         self.dead = False
 
     def _live(self) -> bool:
-        """Whether the next write or sync is done."""
+        """Whether the next write or sync is carried out."""
         if self.lives_for is not None and not self.dead:
             self.dead = self.lives_for == 0
             self.lives_for -= 1
@@ -129,10 +130,10 @@ class FaultyDisk(Disk):
         *,
         names_survive: bool,
     ) -> None:
-        """Bring the files of a dead journal to what a power cut may leave.
+        """Bring the files of a dead journal to a state that a power cut may leave.
 
-        ``survive(name, on the medium, written)`` says what each file holds then. Without
-        ``names_survive`` all names are back to the directory's last sync.
+        ``survive(name, on the medium, written)`` returns the content of each file. Without
+        ``names_survive`` all names are those of the directory's last sync.
         """
         self._boots += 1
         synced = self._names[directory.stat().st_ino]

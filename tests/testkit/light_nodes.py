@@ -2,7 +2,7 @@
 
 ``python -m tests.testkit.light_nodes HOSTS FOLDER FIRST COUNT [SESSION_SECONDS]`` runs COUNT of
 them in one process, named ``light-FIRST`` and so on, until it is killed. Each opens an empty
-journal for every flow that it ingests, and says that it runs whatever it collects.
+journal for every flow that it ingests, and reports each collect task as running.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 from flumeng.agent.node.children import UNLIMITED, role_of
 from flumeng.agent.node.claim import Claim
 from flumeng.agent.node.daemon import Node
-from flumeng.agent.node.events import Ended, Event, Said, Tick
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
+from flumeng.agent.node.events import Ended, Event, Reported, Tick
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
@@ -32,7 +32,8 @@ LABELS = {"kind": "light"}
 
 
 class ClaimsInMemory:
-    """The claim of a data directory that is not there; ``full`` while nothing can be written."""
+    """The claim of a data directory that exists only in memory; ``full`` while no write
+    succeeds."""
 
     def __init__(self) -> None:
         self.kept = Claim()
@@ -48,8 +49,10 @@ class ClaimsInMemory:
 
 
 class ScriptedChild:
-    """Does at once what it is told; ``hear`` gets its answers. A journal that it closes ends at
-    ``closed_end``."""
+    """Carries out each command at once; ``hear`` receives its answers.
+
+    A journal that it closes ends at ``closed_end``.
+    """
 
     closed_end = 0
 
@@ -60,10 +63,10 @@ class ScriptedChild:
         self._journals: dict[str, dict[str, Any]] = {}
         self._number: int | None = None
         self._tasks: list[Mapping[str, Any]] = []
-        hear(Said(name, {"type": "ready", "address": f"{node}:1"}))
+        hear(Reported(name, {"type": "ready", "address": f"{node}:1"}))
 
     def open_journals(self, journals: Mapping[str, dict[str, Any]]) -> None:
-        """It has these already."""
+        """Open these journals as existing ones."""
         self._journals.update(journals)
 
     def tell(self, message: Message) -> None:
@@ -104,14 +107,14 @@ class ScriptedChild:
                     journal.update(closed=True, end=self.closed_end)
             status["journals"] = {name: dict(said) for name, said in self._journals.items()}
             status["kept_flows"] = []
-        self._hear(Said(self._name, status))
+        self._hear(Reported(self._name, status))
 
 
 class LightNode(Node):
-    """Looks around less often than a real one, so that hundreds fit on a machine."""
+    """Polls less often than a real one, so that hundreds fit on a machine."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
-        super().__init__(settings, Home(settings.data), store)
+        super().__init__(settings, DataDirectory(settings.data), store)
 
     def _next_event(self) -> Event:
         try:

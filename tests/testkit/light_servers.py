@@ -1,11 +1,10 @@
 """``python -m tests.testkit.light_servers DIRECTORY [--together]``: light hosts.
 
-For tests and benches of whoever reads from many hosts: each journal has a server of its own, or all
-have one ``together``, in memory, in one process. The first line of its input names the journals,
-and it prints where each is served. Then it takes lines: ``commit RATE`` appends and syncs an event
-to one journal after the other, so many times a second in all, and ``report`` prints each commit
-since the last report, as [journal, safe, seconds of the machine's monotonic clock]. It ends with
-its input.
+For tests and benches of readers of many hosts: each journal has a server of its own, or all have
+one ``together``, in memory, in one process. The first line of its input names the journals, and it
+prints the address of each. Then it takes lines: ``commit RATE`` appends and syncs an event to one
+journal after the other, so many times a second in all, and ``report`` prints each commit since the
+last report, as [journal, safe, seconds of the machine's monotonic clock]. It ends with its input.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Commit = tuple[str, int, float]
 
 
 class LightServers:
-    """Such a process, and what is done to it."""
+    """The process of the servers, with methods that control it."""
 
     def __init__(self, directory: Path, names: Sequence[str], *, together: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -56,7 +55,7 @@ class LightServers:
         self._tell(f"commit {rate}")
 
     def report(self) -> list[Commit]:
-        """Each commit since the last report: journal, safe, when."""
+        """Each commit since the last report: journal, safe seq, time."""
         self._tell("report")
         return [(name, safe, at) for name, safe, at in json.loads(self._answer())]
 
@@ -87,7 +86,7 @@ class LightServers:
 
 
 class Committer:
-    """Appends to the journals in turn, at the pace that was told last."""
+    """Appends to the journals in turn, at the last rate that was set."""
 
     def __init__(self, journals: Sequence[MemoryJournal]) -> None:
         self._journals = journals

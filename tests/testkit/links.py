@@ -1,8 +1,8 @@
 """Links to ZooKeeper servers, as long and as bad as those between data centres, hundreds at once.
 
 A link is a TCP proxy of its own in front of one server. Its delay is one of the way, for each
-direction and for the handshake: what is sent together arrives together, however long the way. All
-links live in one thread, and what is done to one may be done from any.
+direction and for the handshake: bytes that are sent together arrive together, however long the way.
+All links live in one thread, and may be changed from any.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class Links:
     """One link for each server: name -> port. Close it in any case, or use it as a context.
 
-    ``delay_seconds`` is that of one direction. ``on_request`` is called with a link's name and a
-    request's opcode before the request goes on its way, in the thread of the links: while it takes
-    its time, nothing moves.
+    ``delay_seconds`` is the delay of one direction. ``on_request`` is called with a link's name and
+    a request's opcode before the request is forwarded, in the thread of the links: until it
+    returns, nothing is forwarded.
     """
 
     def __init__(self, ports: Mapping[str, int], delay_seconds: float = 0.0) -> None:
@@ -62,7 +62,7 @@ class Links:
         self._loop.close()
 
     def carry_out(self, act: Callable[[], T]) -> T:
-        """Do it in the thread of the links, and wait until it is done."""
+        """Run it in the thread of the links, and wait for its end."""
 
         async def done() -> T:
             return act()
@@ -71,8 +71,8 @@ class Links:
 
 
 class Link:
-    """``address`` is for clients, and stays what it is. ``counts`` are those of all connections so
-    far, ``connections`` those of each."""
+    """``address`` is for clients and never changes. ``counts`` sums all connections so far;
+    ``connections`` has the counts of each."""
 
     def __init__(self, name: str, port: int, links: Links) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class Link:
         self.open: set[Connection] = set()
         self.connections: list[Counts] = []
         self._place = _bound(0)
-        """Keeps the port, also while nobody listens."""
+        """Keeps the port while there is no listener."""
         self.address = f"{HOST}:{self._place.getsockname()[1]}"
         self._listener: asyncio.Server | None = None
         self._listen()
@@ -94,16 +94,16 @@ class Link:
         return self.links.carry_out(lambda: total(self.connections))
 
     def drop_replies(self) -> None:
-        """Requests arrive and are carried out; nobody hears of it. New connections fare alike."""
+        """Requests are carried out and their replies dropped. New connections are treated alike."""
         self.drops_replies = True
 
     def lose_replies(self, every: int) -> None:
-        """Of the requests from now on that are no pings each ``every``-th is carried out, and
-        instead of a reply to it its connection ends."""
+        """From now on each ``every``-th request other than pings is carried out, and its connection
+        ends instead of the reply."""
         self.loses_in = self.loses_every = every
 
     def freeze(self) -> None:
-        """Connections are taken, and nothing arrives on either side until ``heal``."""
+        """Connections are accepted, and no bytes arrive on either side until ``heal``."""
         self.frozen = True
 
     def cut(self) -> None:
@@ -111,11 +111,11 @@ class Link:
         self.links.carry_out(self._end_all)
 
     def refuse(self) -> None:
-        """As a host on which nothing runs: all connections end, new ones are refused."""
+        """All connections end and new ones are refused, as on a host without a server."""
         self.links.carry_out(self._refuse)
 
     def heal(self) -> None:
-        """What waits arrives, connections that have lost something end, and new ones work."""
+        """Delayed bytes arrive, connections with losses end, and new ones work."""
         self.links.carry_out(self._heal)
         if self._listener is None:
             self._listen()
@@ -184,14 +184,14 @@ class Connection:
         self.forth.take(data)
 
     def lose(self, way: Way) -> None:
-        """The sender of this way is gone: the other end hears of it after all else."""
+        """The sender of this way is gone: the other end closes after all earlier bytes."""
         way.take(None)
         self._ends_left -= 1
         if self._ends_left == 0:
             self.link.open.discard(self)
 
     def end(self) -> None:
-        """At once, for both."""
+        """Close both ends at once."""
         self.link.open.discard(self)
         self._connecting.cancel()
         for transport in (self._client, self._server):
@@ -229,7 +229,7 @@ class Connection:
 
 
 class Way:
-    """One direction: what is sent arrives in its order, each at its time; ``None`` is the end."""
+    """One direction: bytes arrive in order, each at its time; ``None`` is the end."""
 
     def __init__(self, connection: Connection, arrive: Callable[[bytes], None]) -> None:
         self.target: asyncio.Transport | None = None
@@ -247,7 +247,7 @@ class Way:
             self.go_on()
 
     def go_on(self) -> None:
-        """Whatever is due arrives; the rest when it is."""
+        """Deliver the bytes that are due, and schedule the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -265,7 +265,7 @@ class Way:
 
 
 class Client(asyncio.Protocol):
-    """What the client of a link sends."""
+    """The bytes from the client of a link."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -281,7 +281,7 @@ class Client(asyncio.Protocol):
 
 
 class Server(asyncio.Protocol):
-    """What a server sends to the client of a link."""
+    """The bytes from the server to the client of a link."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -294,7 +294,7 @@ class Server(asyncio.Protocol):
 
 
 def _bound(port: int) -> socket.socket:
-    """Several sockets may be bound to a port; who connects reaches the one that listens."""
+    """Several sockets may be bound to a port; a client reaches the listening one."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     bound.bind((HOST, port))

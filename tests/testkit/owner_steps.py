@@ -1,4 +1,4 @@
-"""What ships for tests of crashes: each step of an owner, on ZooKeeper or a target, is counted.
+"""Helpers for tests of crashes: each step of an owner, on ZooKeeper or a target, is counted.
 
 It can be cut off, or overtaken by its successor, before and after any of them.
 """
@@ -16,7 +16,7 @@ from tests.testkit.store import FakeStore, FakeTree
 
 
 class CrashError(BaseException):
-    """The process dies here. Nothing in the product may catch it."""
+    """The process dies here. Product code must not catch this."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Watched(Steps):
 
 
 class Baton:
-    """Lets one thread run at a time, and hands over by chance."""
+    """Lets one thread run at a time, and hands over at random."""
 
     def __init__(self, chance: random.Random, owners: int) -> None:
         self._chance = chance

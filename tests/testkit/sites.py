@@ -13,9 +13,10 @@ from flumeng.fleet.execution import Execution, Manner, World
 from flumeng.fleet.inventory import Inventory, Site
 from flumeng.fleet.plan import PushPlan
 from flumeng.fleet.site_copy import SiteCopy
-from flumeng.fleet.turn import Clocks
+from flumeng.fleet.site_turn import Clocks
 from flumeng.fleet.waves import Outcome, Wave
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import come_live
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 from zkschema.records import (
@@ -36,8 +37,7 @@ NODE = "n1"
 
 
 class FakeClocks:
-    """Sleeping takes no time; what it would have taken has passed afterwards, and ``meanwhile`` has
-    happened."""
+    """Sleeping takes no time: afterwards the clock has advanced and ``meanwhile`` was called."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self._meanwhile = meanwhile
@@ -56,8 +56,8 @@ class FakeClocks:
 
 @dataclass
 class Fault:
-    """After so many transactions, over all sites, whoever pushes reaches nothing any more; the
-    last of them is carried out, or not, and its reply lost."""
+    """After so many transactions over all sites the pusher loses all connections; the last
+    transaction is carried out or not, and its reply is lost."""
 
     after: int
     carried_out: bool
@@ -112,8 +112,7 @@ class FakeSites:
             tree.init(store)
             node = records.Node(uuid=f"u-{name}", roles=("ingest", "collect"))
             store.write(paths.node(NODE), node, ABSENT)
-            live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-            store.write(paths.live_node(NODE), live, ABSENT)
+            come_live(store, NODE)
             master = records.LiveMaster(host="h", pid=1, version="0", since=0.0)
             store.write(paths.live_master("m1"), master, ABSENT)
 
@@ -140,7 +139,7 @@ class FakeSites:
             self.obey(name)
 
     def obey(self, name: str) -> None:
-        """What masters and the node make of what is wanted, at once."""
+        """Masters and the node apply the wanted records at once."""
         with self._obeying:
             self._obey(name)
 
@@ -180,7 +179,7 @@ class FakeSites:
         fault: Fault | None = None,
         health: Callable[[SiteCopy], Mapping[str, str]] = lambda _copy: {},
     ) -> Outcome:
-        """By a process of its own."""
+        """Push by a process of its own."""
         with self._lock:
             self._processes += 1
             own = f"process-{self._processes}"

@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import venv
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
@@ -20,6 +19,7 @@ import pyspark
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.platform.java import find_java
+from tests.testkit.waiting import retry
 
 HOST = "127.0.0.1"
 SCALA = "2.13"
@@ -28,8 +28,10 @@ CLASSES = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """``workers`` of one core each, with work directories of their own below ``data``. Their Python
-    has what the file ``requirements`` names."""
+    """``workers`` of one core each, with work directories of their own below ``data``.
+
+    Their Python has the packages of the file ``requirements``.
+    """
 
     def __init__(self, data: Path, requirements: Path, workers: int = 2) -> None:
         self.port = free_port()
@@ -40,18 +42,17 @@ class StandaloneCluster:
         self.workers = [f"worker-{number}" for number in range(workers)]
 
     def start(self, *, wait_seconds: float = 180.0) -> None:
-        """Start, and return when the master listens; workers come by themselves."""
+        """Start, and return when the master listens; workers register by themselves."""
         self.start_one("master")
         for name in self.workers:
             self.start_one(name)
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline, (self._data / "master.log").read_text()
-                time.sleep(0.1)
+        master = retry(
+            lambda: socket.create_connection((HOST, self.port), timeout=1),
+            OSError,
+            (self._data / "master.log").read_text,
+            seconds=wait_seconds,
+        )
+        master.close()
 
     def start_one(self, name: str) -> None:
         """``master``, or one of ``workers``."""
@@ -101,7 +102,7 @@ class StandaloneCluster:
         return False
 
     def stop(self) -> None:
-        """End all of it; workers first, which end their executors when they are asked."""
+        """End all processes; workers first, which end their executors on request."""
         for name in sorted(self.processes, reverse=True):
             self.processes[name].terminate()
         for process in self.processes.values():
@@ -126,7 +127,7 @@ def data_python(place: Path, requirements: Path) -> str:
 
 
 def _installed(requirements: Iterable[str]) -> set[Path]:
-    """The top directories and files of these packages, and of those that they require."""
+    """The top directories and files of these packages and of their dependencies."""
     found: set[Path] = set()
     left, seen = [_name(line) for line in requirements], set[str]()
     while left:

@@ -1,7 +1,8 @@
-"""Fakes that ship, and a real ZooKeeper to start and kill: for tests of whatever uses a store.
+"""Fakes that ship, and a real ZooKeeper to start and kill: for tests of any user of a store.
 
 ``FakeStore`` keeps the same contract as the real one (one contract suite runs on both). Several
-sessions share one ``FakeTree``; ``cut``, ``heal`` and ``expire`` are what a network does to one.
+sessions share one ``FakeTree``; ``cut``, ``heal`` and ``expire`` act on one session as a network
+does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -42,6 +42,7 @@ from flumeng.control.zookeeper import (
 from flumeng.control.zookeeper.transaction import OPEN, Scale
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
 from flumeng.platform.security.roles import DIRECTORY
+from tests.testkit.waiting import wait_for
 from tests.testkit.zookeeper import ask_server
 from zkschema import codec, paths
 from zkschema.access import Secured
@@ -60,11 +61,11 @@ class _Znode:
     written: float = 0.0
     access: AccessList = OPEN
     read: tuple[tuple[bytes, int, Row[Any]], Found[Any]] | None = field(default=None, repr=False)
-    """What these data mean, for the next who reads them: records are immutable."""
+    """The decoded record, for the next reader: records are immutable."""
 
 
 class Znodes(MutableMapping[str, _Znode]):
-    """By their paths. Knows which are right below each, so that nobody has to look at all."""
+    """Znodes by path. It indexes children, so that listing need not scan all znodes."""
 
     def __init__(self) -> None:
         self._all: dict[str, _Znode] = {}
@@ -97,7 +98,7 @@ class Znodes(MutableMapping[str, _Znode]):
 
 @dataclass
 class FakeTree:
-    """What the servers hold: shared by all sessions of one test, also in several threads."""
+    """The servers' data: shared by all sessions of one test, also across threads."""
 
     znodes: Znodes = field(default_factory=Znodes)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,7 +107,7 @@ class FakeTree:
     creations: count[int] = field(default_factory=lambda: count(1))
     clock: Callable[[], float] = lambda: 0.0
     secured: tuple[bytes, Secured | None] | None = None
-    """The bytes of the schema record, and the access lists that they ask for."""
+    """The bytes of the schema record, and the access lists that it requires."""
 
     def changed(self, path: str) -> None:
         for store in self.stores:
@@ -175,7 +176,7 @@ class FakeStore:
 
     @property
     def scale(self) -> Scale:
-        """As a real server with the default ``jute.maxbuffer`` weighs."""
+        """The weight of transactions on a real server with the default ``jute.maxbuffer``."""
         return Scale(secured=self._secured())
 
     def commit(self, writes: Sequence[Write]) -> list[Version]:
@@ -227,7 +228,7 @@ class FakeStore:
         return [znode.access if znode else None for znode in found]
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
-        """Nobody is refused for them here."""
+        """Access lists are recorded here, but not enforced."""
         self._require_connection()
         there = wanted.keys() & self.tree.znodes.keys()
         for path in there:
@@ -236,7 +237,7 @@ class FakeStore:
 
     def _access(self, path: str) -> AccessList:
         secured = self._secured()
-        return access_lists.wanted(path, secured) if secured else OPEN
+        return access_lists.expected(path, secured) if secured else OPEN
 
     def _secured(self) -> Secured | None:
         znode = self.tree.znodes.get(str(paths.schema()))
@@ -259,13 +260,13 @@ class FakeStore:
                 notify(path)
 
     def cut(self) -> None:
-        """The connection goes; the session lives on."""
+        """Cut the connection; the session lives on."""
         self.connected = False
         for listener in self._listeners:
             listener(False)
 
     def heal(self) -> None:
-        """The connection comes back; watchers are told to look again."""
+        """Reconnect; watchers are notified to read again."""
         self.connected = True
         for path, notify in self._watches:
             notify(path)
@@ -273,7 +274,7 @@ class FakeStore:
             listener(True)
 
     def expire(self) -> None:
-        """The session ends: its ephemeral znodes go, and it is another session from now on."""
+        """End the session: its ephemeral znodes are removed, and a new session begins."""
         gone = [path for path, znode in self.tree.znodes.items() if znode.session == self.session]
         self.session = next(self.tree.sessions)
         for path in gone:
@@ -350,12 +351,7 @@ class RealZooKeeper:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=surroundings)
 
     def wait_answering(self, wait_seconds: float = 60.0) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + wait_seconds
-        while not self._answers():
-            assert self.process.poll() is None, (self.data / "server.log").read_text()
-            assert time.monotonic() < deadline, "ZooKeeper did not answer in time"
-            time.sleep(0.05)
+        wait_for(self._answers, "ZooKeeper does not answer", seconds=wait_seconds)
 
     def kill(self) -> None:
         """SIGKILL; the state on disk stays."""
@@ -364,8 +360,10 @@ class RealZooKeeper:
         self.process.wait()
 
     def _answers(self) -> bool:
-        """Whether it serves. It says that it is well a little earlier, and who then connects is
-        never answered."""
+        """Whether it serves requests. It reports itself healthy a little earlier, and clients that
+        connect then get no answer."""
+        assert self.process is not None
+        assert self.process.poll() is None, (self.data / "server.log").read_text()
         try:
             return "Mode:" in ask_server(self.port, b"srvr", self.identity)
         except OSError:

@@ -17,17 +17,20 @@ from pathlib import Path
 
 from flumeng.agent.standalone import embedded
 from flumeng.platform.security.credentials import Keystore
+from tests.testkit.daemons import start_logged
+from tests.testkit.waiting import wait_for
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
-LOOK_SECONDS = 0.05
 UNIMPLEMENTED = -6
 REPLY_HEADER = struct.Struct(">iiqi")  # length, xid, zxid, error
 
 
 def ask_server(port: int, word: bytes, identity: Path | None = None) -> str:
-    """What a server answers to a word of four letters, over TLS with the ``identity`` of one.
-    Raises OSError."""
+    """The server's answer to a four-letter word, over TLS with the certificate in ``identity``.
+
+    Raises OSError.
+    """
     with socket.create_connection((HOST, port), timeout=1) as connection:
         asked = connection
         if identity is not None:
@@ -63,8 +66,7 @@ class Server:
             ensemble=self._ensemble,
             keystore=Keystore(self._identity, "zookeeper") if self._identity else None,
         )
-        with (self._data.parent / f"server-{self.number}.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._process = start_logged(self._data.parent / f"server-{self.number}.log", *command)
 
     def kill(self) -> None:
         """SIGKILL, frozen or not; the state on disk stays."""
@@ -74,7 +76,7 @@ class Server:
             self._process = None
 
     def freeze(self) -> None:
-        """It keeps its connections, and answers nothing."""
+        """Keep connections open and answer nothing."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -86,7 +88,7 @@ class Server:
         shutil.rmtree(self._data)
 
     def mode(self) -> str:
-        """``leader`` or ``follower``; empty when it serves nobody or does not answer."""
+        """``leader`` or ``follower``; empty when it does not serve or does not answer."""
         with contextlib.suppress(OSError):
             for line in ask_server(self.port, b"srvr", self._identity).splitlines():
                 if line.startswith("Mode: "):
@@ -101,7 +103,8 @@ class Server:
 class RealEnsemble:
     """Three servers, as in production. Stop it in any case: it leaves no process behind.
 
-    With an ``identity`` their ports are secure, and so is what they say to each other."""
+    With an ``identity`` their ports and the connections between them use TLS.
+    """
 
     def __init__(self, folder: Path, identity: Path | None = None) -> None:
         self.peers = [f"{HOST}:{embedded.free_port()}:{embedded.free_port()}" for _ in range(3)]
@@ -123,13 +126,15 @@ class RealEnsemble:
 
     def wait_serving(self, count: int = 3) -> None:
         """Until that many serve, one of them as the leader."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            modes = [mode for server in self.servers if (mode := server.mode())]
-            if len(modes) >= count and "leader" in modes:
-                return
-            assert time.monotonic() < deadline, f"only {modes} serve"
-            time.sleep(LOOK_SECONDS)
+
+        def modes() -> list[str]:
+            return [mode for server in self.servers if (mode := server.mode())]
+
+        wait_for(
+            lambda: len(serving := modes()) >= count and "leader" in serving,
+            lambda: f"only {modes()} serve",
+            seconds=START_SECONDS,
+        )
 
     @property
     def leader(self) -> Server:
@@ -141,9 +146,9 @@ class RealEnsemble:
 
 
 class Proxy:
-    """A TCP proxy in front of one ZooKeeper server. Its troubles may be set from any thread.
+    """A TCP proxy in front of one ZooKeeper server. Its faults may be set from any thread.
 
-    ``refused`` are request types (opcodes) that it answers as a server does that knows them not:
+    ``refused`` are request types (opcodes) that it answers like a server that does not know them:
     with an error, and the end of the connection.
     """
 
@@ -160,7 +165,7 @@ class Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def drop_replies(self) -> None:
-        """Requests arrive and are carried out; nobody hears of it. New connections fare alike."""
+        """Requests are carried out and their replies dropped. New connections are treated alike."""
         self._replies_drop.set()
 
     def cut(self) -> None:
@@ -173,7 +178,7 @@ class Proxy:
         self._delay_seconds = seconds
 
     def heal(self) -> None:
-        """End what has lost something; new connections work."""
+        """End connections with lost replies; new connections work."""
         spoiled = self._replies_drop.is_set()
         self._replies_drop.clear()
         self._cut.clear()

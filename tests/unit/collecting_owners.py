@@ -19,8 +19,8 @@ from flumeng.agent.collector.ranges import BatchSize, Scale
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
-from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import ConflictError, UnavailableError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import FakePositions, register
 from tests.testkit.owner_steps import SteppingStore, Steps
 from tests.testkit.store import FakeStore, FakeTree
@@ -33,7 +33,7 @@ JOURNALS = {"web.n1.0.aaaaaaaa": 4, "web.n2.0.bbbbbbbb": 3}
 
 @dataclass
 class UnrunPipeline:
-    """What a task asks of a pipeline while a test writes its batches."""
+    """The attributes of a pipeline that a task reads while a test writes its batches."""
 
     spec: FlowSpec
     intent: Intent | None
@@ -57,15 +57,14 @@ class UnrunPipeline:
 
 
 class World(ABC):
-    """One cluster and one target, and as many owners after and over each other as wanted."""
+    """One cluster and one target, with any number of owners, also at the same time."""
 
     intent: Intent
 
     def __init__(self, text: str) -> None:
         self.spec = parse_flow(text)
         self.tree = FakeTree()
-        store = FakeStore(self.tree)
-        tree.init(store)
+        store = new_cluster(self.tree)
         self.tree.znodes[f"/flows/{FLOW}"] = type(self.tree.znodes["/"])(b"")
         for folder in flow_folders(FLOW):
             if not store.exists(folder):
@@ -77,14 +76,14 @@ class World(ABC):
 
     @abstractmethod
     def rows(self) -> list[str]:
-        """What is in the target."""
+        """The rows in the target."""
 
     def sink(self) -> Any:
-        """A new owner's handle of the target, if it has one."""
+        """A new owner's sink for the target, if it has one."""
         return None
 
     def collect(self, epoch: int, steps: Steps | None = None) -> Steps:
-        """An owner's life: until all is acked, or whatever ``steps`` does to it."""
+        """Run an owner until all is acked or ``steps`` ends it."""
         steps = steps or Steps()
         store = SteppingStore(self.tree, steps)
         sink = self.sink()
@@ -97,7 +96,7 @@ class World(ABC):
             size=BatchSize(4 + epoch % 2),
         )
         while not task.caught_up:
-            if task.may_start and task.look(eager=True).events:
+            if task.may_start and task.backlog(eager=True).events:
                 batch = task.start()
                 assert batch
                 events = [f"{r.partition} {n}" for r in batch.ranges for n in range(r.start, r.end)]
@@ -118,6 +117,6 @@ class World(ABC):
 
 
 def late(world: World, epoch: int, steps: Steps) -> None:
-    """An owner that may be overtaken: being fenced ends it."""
+    """Run an owner that may be overtaken: fencing ends it."""
     with suppress(ConflictError, UnavailableError):
         world.collect(epoch, steps)

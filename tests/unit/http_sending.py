@@ -17,12 +17,11 @@ from flumeng.connectors.api.received_block import ReceivedBlock
 from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.source import HttpSource
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import PATIENCE_SECONDS
 
 
 class Journal:
-    """Takes what a source submits; makes it durable at once, or when told."""
+    """Takes the blocks of a source; makes them durable at once, or on request."""
 
     def __init__(self, *, durable: bool = True) -> None:
         self.blocks: list[ReceivedBlock] = []
@@ -48,7 +47,7 @@ class Journal:
 
 
 class Client:
-    """One connection, on which raw bytes are sent."""
+    """One connection for raw bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -74,7 +73,7 @@ class Client:
         return (await self.answer())[0]
 
     async def closed(self) -> None:
-        """Wait until the other side has closed; what it said before that does not matter."""
+        """Wait until the other side has closed; earlier bytes are ignored."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(65_536):
@@ -108,6 +107,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def silent(client: Client) -> None:
-    """It is not answered now."""
+    """Require that no answer comes now."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(client.reader.readline(), 0.2)

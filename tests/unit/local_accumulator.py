@@ -12,7 +12,7 @@ _made: list[LocalAccumulator] = []
 
 
 class LocalAccumulator:
-    """Pickled and loaded again it is the same one."""
+    """The same object after pickling and unpickling."""
 
     def __init__(self, merge: Callable[[Any, Any], Any] = operator.add) -> None:
         self.value: Entries[Any] = {}

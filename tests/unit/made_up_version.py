@@ -24,7 +24,7 @@ TO_NEXT = Migration(BEFORE, "decided batches get a place", add_intents)
 
 
 def make_up_next_version(patch: pytest.MonkeyPatch) -> None:
-    """Let this flumeng be of the next version."""
+    """Make this flumeng one of the next version."""
     rows = {
         name: replace(getattr(table, name), since=NEXT)
         for name in ("all_intents", "intents", "intent")

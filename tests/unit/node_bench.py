@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from flumeng.agent.node.daemon import LOOK_SECONDS
-from flumeng.agent.node.events import Event, Said
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
+from flumeng.agent.node.events import Event, Reported
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ANY, Found, tree
+from flumeng.control.zookeeper import ANY, tree
 from tests.testkit.light_nodes import ScriptedChild
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.simulation.stepped_node import SteppedNode
-from tests.testkit.store import FakeStore, FakeTree
+from tests.testkit.store import FakeTree
 from zkschema import paths
 from zkschema.records import INGEST, AssignedTask, Assignment, NodeStatus
 
@@ -34,37 +33,17 @@ def task(flow: str, epoch: int = 1, revision: int = 1) -> AssignedTask:
     )
 
 
-class CountingStore(FakeStore):
-    """Counts the records that are asked for; each request takes what ``passes`` has pass."""
-
-    reads = 0
-    listed_journals = 0
-
-    def __init__(self, cluster: FakeTree | None) -> None:
-        super().__init__(cluster)
-        self.passes: Callable[[], None] = lambda: None
-
-    def read_each(self, wanted: Sequence[Any]) -> list[Found[Any]]:
-        self.reads += len(wanted)
-        self.passes()
-        return super().read_each(wanted)
-
-    def children(self, path: Any) -> list[str]:
-        self.listed_journals += str(path) == str(paths.journals())
-        return super().children(path)
-
-
 class Bench:
     """A node over a scripted ingest worker, and the cluster that it is in."""
 
     def __init__(self, data: Path, cluster: FakeTree | None = None) -> None:
         self.now = 100.0
-        self.store = CountingStore(cluster)
+        self.store = ScriptedStore(cluster)
         self.told: list[Message] = []
         self.data = data
         if cluster is None:
             tree.init(self.store)
-        self.home = Home(data)
+        self.home = DataDirectory(data)
         self.signers: tuple[str, ...] = ()
         self.start()
 
@@ -72,7 +51,7 @@ class Bench:
         """A new process on the same data directory."""
         settings = Settings("n1", self.data, "", roles=(INGEST,))
         self.home.close()
-        self.home = Home(self.data)
+        self.home = DataDirectory(self.data)
         self.node = SteppedNode(
             settings,
             self.home,
@@ -99,8 +78,17 @@ class Bench:
 
         return Child(name, "n1", hear)
 
+    @property
+    def records_read(self) -> int:
+        return sum(map(len, self.store.reads))
+
+    @property
+    def journals_listed(self) -> int:
+        """How often all journals were listed."""
+        return sum(paths.journals() in folders for folders in self.store.listings)
+
     def require_signed_by(self, *signers: str) -> None:
-        """As after a restart with these in the policy file."""
+        """Restart with these signers in the policy file."""
         self.signers = signers
         self.start()
 
@@ -121,23 +109,23 @@ class Bench:
         self.turns()
 
     def turns(self, seconds: float = 2 * LOOK_SECONDS) -> None:
-        """Twice a second, and each time until nothing is left to hear."""
+        """Two turns a second, each until all events are handled."""
         for _ in range(round(2 * seconds)):
             self.now += 0.5
-            self.node.hear(Said("ingest.0", {"type": "alive"}))
+            self.node.hear(Reported("ingest.0", {"type": "alive"}))
             self.node.turn()
             while self.node.has_news:
                 self.node.turn()
 
     @property
     def znodes(self) -> dict[str, tuple[bytes, int, int]]:
-        """All that is in ZooKeeper now: data, version and session of each znode."""
+        """All znodes with data, version and session."""
         znodes = self.store.tree.znodes.items()
         return {path: (znode.data, znode.version, znode.session) for path, znode in znodes}
 
     @property
     def live_uuid(self) -> str:
-        """Of the data directory that is live."""
+        """The UUID of the live data directory."""
         found = self.store.read(paths.live_node("n1"))
         assert found is not None
         return found.value.uuid

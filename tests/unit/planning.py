@@ -1,14 +1,15 @@
-"""What tests of the planner share: clusters in memory, and nodes that obey."""
+"""Helpers for tests of the planner: clusters in memory, and nodes that obey."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Action, Planner, plan
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from zkschema.records import (
@@ -57,7 +58,7 @@ def carried_out(snapshot: Snapshot, actions: list[Action] | None = None) -> Snap
 
 
 def obeyed(snapshot: Snapshot, failing: str = "") -> Snapshot:
-    """Every live node runs what it was told; the node ``failing`` fails with all it has."""
+    """Every live node runs its assignment; on the node ``failing`` all tasks fail."""
     nodes = {}
     for name, view in snapshot.nodes.items():
         version = view.assignment_version
@@ -79,7 +80,40 @@ def obeyed(snapshot: Snapshot, failing: str = "") -> Snapshot:
     return replace(snapshot, nodes=nodes)
 
 
-def at_rest(snapshot: Snapshot) -> Snapshot:
+def obey(node: NodeView) -> NodeView:
+    """A live node runs or prepares what it was told, and has let go of what is to drain."""
+    if not node.live or not isinstance(node.assignment_version, Version):
+        return node
+    tasks = {
+        f"{task.flow}/{task.task}": TaskStatus(
+            epoch=task.epoch, revision=task.revision, state=task.state
+        )
+        for task in node.assignment.tasks
+        if task.state != "draining"
+    }
+    status = NodeStatus(assignment_version=node.assignment_version.number, tasks=tasks)
+    return replace(node, status=status)
+
+
+def settle(
+    snapshot: Snapshot,
+    plan: Callable[[Snapshot], list[Action]] = plan,
+    *,
+    obedient: bool = True,
+) -> Snapshot:
+    """Plan, and let nodes obey, until nothing is left to do; also what they say at last is seen."""
+    for _ in range(20):
+        actions = plan(snapshot)
+        snapshot = carried_out(snapshot, actions)
+        if obedient:
+            nodes = {name: obey(node) for name, node in snapshot.nodes.items()}
+            snapshot = replace(snapshot, nodes=nodes)
+        if not actions:
+            return snapshot
+    raise AssertionError("the plan does not come to rest")
+
+
+def at_rest(snapshot: Snapshot, plan: Callable[[Snapshot], list[Action]] = plan) -> Snapshot:
     for _ in range(100):
         actions = plan(snapshot)
         if not actions:
@@ -94,7 +128,7 @@ def owners(snapshot: Snapshot, name: str = "f") -> Counter[str | None]:
 
 
 def found(view: FlowView, *names: str, **ends: int) -> FlowView:
-    """``view`` with these partitions; ``ends`` are of those that take no more."""
+    """``view`` with these partitions; ``ends`` are the ends of the closed ones."""
     known = {name: Partition(end=ends.get(name.partition("@")[0])) for name in names}
     return replace(view, partitions=known)
 
@@ -104,7 +138,7 @@ def reads(snapshot: Snapshot, name: str = "f") -> list[tuple[str, ...]]:
 
 
 def seen_by(planner: Planner, snapshot: Snapshot) -> Snapshot:
-    """What ``planner`` makes of it, which is what one makes that has just begun."""
+    """The snapshot after the actions of ``planner``, which equal those of a new planner."""
     actions = planner.plan(snapshot)
     assert actions == plan(snapshot)
     return carried_out(snapshot, actions)

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback for polls, that answers as a test says, and what it was asked."""
+"""A real HTTP server on loopback for polls, with scripted answers and a record of its requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Got:
 
 @dataclass
 class Said:
-    """``raw`` is written as it is instead of all else; ``slowly`` is written byte by byte."""
+    """One answer. ``raw`` replaces all else; ``slowly`` is written byte by byte."""
 
     body: bytes = b"[]"
     status: int = 200
@@ -142,7 +142,7 @@ def polling(options: HttpPollSource) -> Iterator[HttpPoll]:
 
 
 def answers(poll: HttpPoll, state: str = "", due: datetime = DUE) -> tuple[list[bytes], str, int]:
-    """All bodies of a due time, the state behind it, and how many answers that took."""
+    """All bodies of a due time, the state after it, and the number of answers."""
     bodies: list[bytes] = []
     count = 0
     while True:
@@ -163,7 +163,7 @@ def ask_once(url: str, **options: Any) -> list[bytes]:
 
 
 def error_of(url: str, **options: Any) -> FlumengError:
-    """The error of an answer that is none."""
+    """The error of a request that fails."""
     try:
         found = ask_once(url, **options)
     except FlumengError as error:

@@ -1,5 +1,5 @@
 """Replicas of a journal on several nodes, over real directories: a test delivers their messages by
-hand, and says what ZooKeeper has."""
+hand, and sets the state of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_segment(fd: int) -> bool:
 
 
 class SmallDisk(Disk):
-    """Takes frames while there is ``room`` for so many, and no byte while it is ``full``."""
+    """A disk with ``room`` for so many frames; ``full`` means not a byte."""
 
     room: int | None = None
     full = False
@@ -53,7 +53,7 @@ class SmallDisk(Disk):
 
 
 class Site:
-    """A node: its replica, and what that asks for."""
+    """A node: its replica and the requests that it makes."""
 
     def __init__(self, world: World, name: str, lineage: str) -> None:
         self.name, self.world, self.disk = name, world, SmallDisk()
@@ -71,7 +71,7 @@ class Site:
         )
 
     def again(self) -> None:
-        """A new process, after one that was killed."""
+        """A new process after a kill."""
         self.journal.close()
         self.open(ReplicaJournal.load(self.world.path / self.name / NAME, disk=self.disk))
 
@@ -90,8 +90,11 @@ class Site:
 
 
 class World:
-    """All nodes, ZooKeeper, and the messages on their way. Nothing reaches or leaves who is
-    ``away``. With a ``keyring``, which only n1 has, events are encrypted."""
+    """All nodes, ZooKeeper, and the messages on their way.
+
+    Nodes in ``away`` send and receive nothing. With a ``keyring``, which only n1 has, events are
+    encrypted.
+    """
 
     def __init__(self, path: Path, keyring: Keyring | None = None) -> None:
         self.path, self.keyring = path, keyring
@@ -113,7 +116,7 @@ class World:
         self.membership, self.version = membership, self.version + 1
 
     def lose_record(self, instead: Membership) -> None:
-        """ZooKeeper has what an export had."""
+        """Replace ZooKeeper's record by that of an export."""
         self.membership, self.version, self.created = instead, 0, self.created + 1
 
     @property
@@ -121,7 +124,7 @@ class World:
         return sorted(node_of(replica) for replica in self.membership.in_sync)
 
     def grant(self) -> bool:
-        """As the nodes do; whether somebody has wanted something."""
+        """Carry out the proposals; returns whether there were any."""
         wanted = False
         for site in self.sites.values():
             proposals, site.proposals = site.proposals, []
@@ -136,10 +139,10 @@ class World:
     def tell(self) -> None:
         for site in self.sites.values():
             if site.name not in self.away:
-                site.journal.told(self.membership, self.version, self.created)
+                site.journal.set_membership(self.membership, self.version, self.created)
 
     def deliver(self) -> bool:
-        """All that is on its way, and what comes of it; whether something was."""
+        """Deliver all messages and their consequences; returns whether there were any."""
         any_ = bool(self.mail)
         while self.mail:
             sender, journal, node, message = self.mail.popleft()
@@ -152,7 +155,7 @@ class World:
     ) -> None:
         state, frames = None, list[pa.Buffer]()
         if isinstance(message, Frames):
-            message = journal.said_with(message, message.start, message.end)
+            message = journal.part_of(message, message.start, message.end)
             found = (f for w in journal.frames(message.start, message.end) for f in w)
             frames = list(frames_of(over_a_wire(list(found)), "n1"))
         else:
@@ -168,10 +171,10 @@ class World:
         for answer in answers:
             back = replica_wire.decode(replica_wire.encode(Envelope(NAME, answer))).message
             assert not isinstance(back, Begin | Frames | Reset)
-            sender.journal.heard(to.name, back)
+            sender.journal.receive(to.name, back)
 
     def settle(self) -> None:
-        """Until nothing happens any more but the passing of time."""
+        """Deliver until only time could change anything."""
         for _ in range(100):
             self.tell()
             if not (self.grant() | self.deliver()):
@@ -179,16 +182,16 @@ class World:
         pytest.fail("the replicas do not come to rest")
 
     def cut_off(self, *names: str) -> None:
-        """From now on; the last that was heard of them is a little older."""
+        """Cut off the nodes; their last messages are a little old."""
         self.look(0.0)
         self.away = set(names)
         self.look(0.1)
 
     def look(self, seconds: float) -> None:
-        """So much later."""
+        """Advance the clock and look."""
         self.now += seconds
         for site in self.sites.values():
-            site.journal.look(self.now)
+            site.journal.tick(self.now)
         self.settle()
 
 
@@ -199,7 +202,7 @@ def over_a_wire(frames: list[pa.Buffer]) -> pa.RecordBatch:
 
 
 def take(journal: ReplicatedJournal, count: int = 10) -> int:
-    """As the thread of a group commit; the end of what was taken, on this disk."""
+    """Append as the thread of a group commit; returns the synced end on this disk."""
     start = journal.next_seq
     journal.append(numbered_events(start, count), {"cursor": start + count})
     return journal.sync()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
@@ -21,9 +19,9 @@ from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.takeover import Surroundings
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Reach
-from flumeng.control.zookeeper import ABSENT, Version, Write, tree
-from flumeng.platform.errors import UnavailableError
+from flumeng.control.zookeeper import tree
 from flumeng.platform.metrics import table
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import (
     Restless,
     ScriptedEngine,
@@ -31,15 +29,12 @@ from tests.testkit.collector import (
     StillPositions,
     register,
 )
-from tests.testkit.store import FakeStore
+from tests.testkit.scripted_store import ScriptedStore
+from tests.testkit.waiting import PATIENCE_SECONDS
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow
+from zkschema.bootstrap import CURSOR_MAIN
 
 JOURNAL = "web.n1.0.00000000"
-
-
-PATIENCE_SECONDS = 60.0
 
 
 def spec(delivery: str = "at-least-once", seconds: float = 0.0) -> FlowSpec:
@@ -56,34 +51,13 @@ def once() -> FlowSpec:
     )
 
 
-class LossyStore(FakeStore):
-    """Nobody hears the reply to transaction number ``lost``, counted from 1. ``before_acks`` is
-    called before acks are read."""
-
-    commits = 0
-    lost = 0
-    before_acks: Callable[[], object] | None = None
-
-    def read_many(self, wanted: Sequence[Any]) -> list[Any]:
-        if self.before_acks is not None and any("/acks/" in str(path) for path in wanted):
-            self.before_acks()
-        return super().read_many(wanted)
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        versions = super().commit(writes)
-        self.commits += 1
-        if self.commits == self.lost:
-            raise UnavailableError("ConnectionLoss")
-        return versions
-
-
 @dataclass
 class World(StillPositions):
     safe: dict[str, int] = field(default_factory=lambda: {JOURNAL: 0})
     closed: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
-    store: LossyStore = field(default_factory=LossyStore)
+    store: ScriptedStore = field(default_factory=ScriptedStore)
     statuses: list[Status] = field(default_factory=list)
     runners: list[Runner] = field(default_factory=list)
     scheduler: Scheduler = field(default_factory=Scheduler)
@@ -97,9 +71,7 @@ class World(StillPositions):
     def __post_init__(self) -> None:
         self.store.on_session(lambda _: self.scheduler.wake_all())
         tree.init(self.store)
-        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for folder in flow_folders("web"):
-            self.store.write(folder, None, ABSENT)
+        add_flow(self.store)
         register(self.store, "web", JOURNAL)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
@@ -167,19 +139,12 @@ def assignment(epoch: int = 1) -> Assignment:
 
 @contextmanager
 def running() -> Iterator[World]:
-    """A world whose tasks end with it."""
+    """A world whose tasks end with the test."""
     world = World()
     yield world
     for runner in world.runners:
         runner.cancel()
         assert runner.join(PATIENCE_SECONDS)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def waited(event: threading.Event) -> None:

@@ -1,4 +1,5 @@
-"""The archive that makes Spark's start fast: which one is used, and that none is no trouble."""
+"""The archive that makes Spark's start fast: which one is used, and that a missing one is no
+trouble."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from flumeng.agent.collector import class_archive
 from flumeng.platform.java import find_java
 
 
-def test_it_fits_one_java_and_one_set_of_jars(
+def test_archive_fits_one_java_and_one_set_of_jars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = class_archive.archive_in(tmp_path)
@@ -25,7 +26,7 @@ def test_it_fits_one_java_and_one_set_of_jars(
     assert class_archive.archive_in(tmp_path) != before
 
 
-def test_it_lies_with_the_data_unless_a_cache_is_named(
+def test_archive_lies_with_the_data_unless_a_cache_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLUMENG_CACHE", raising=False)
@@ -37,7 +38,7 @@ def test_it_lies_with_the_data_unless_a_cache_is_named(
 def test_only_an_archive_of_our_own_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Classes are code: whoever could put an archive there would run in the collector."""
+    """Classes are code: an archive placed there by another user would run in the collector."""
     assert class_archive.java_options(tmp_path) == ""
     archive = class_archive.archive_in(tmp_path)
     archive.write_bytes(b"")
@@ -46,7 +47,7 @@ def test_only_an_archive_of_our_own_is_used(
     assert class_archive.java_options(tmp_path) == ""
 
 
-def test_a_damaged_archive_is_ignored_without_a_word(tmp_path: Path) -> None:
+def test_damaged_archive_is_ignored_silently(tmp_path: Path) -> None:
     class_archive.archive_in(tmp_path).write_bytes(b"no archive" * 1000)
     options = class_archive.java_options(tmp_path).split()
     done = subprocess.run(
@@ -55,6 +56,6 @@ def test_a_damaged_archive_is_ignored_without_a_word(tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-def test_nothing_is_made_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_is_not_made_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_archive, "ROOM_BYTES", 1 << 60)
     assert class_archive.make_in_background(tmp_path) is None

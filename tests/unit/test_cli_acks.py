@@ -1,4 +1,4 @@
-"""Acks that lie below what their journals keep: told, and moved on by an operator."""
+"""Acks below the floor of their journals: reported, and advanced by an operator."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from flumeng.agent.collector.publisher import Publisher
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Path, transaction
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import Reached, Shell
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
@@ -28,17 +30,12 @@ def name_of(what: str) -> str:
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web with journals on n1, which is live and answers, and one on n2, which is down."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", "n1:1")
     for name in (*map(name_of, KEPT), "web.n2.0.away"):
         node = name.split(".")[1]
-        journal = records.Journal(flow="web", node=node, primary=node, term=1, in_sync=(node,))
-        store.write(paths.journal(name), journal, ABSENT)
+        add_journal(store, name, flow="web", node=node)
     for what, offset in ACKED.items():
         ack = records.Ack(epoch=3, offset=offset)
         store.write(paths.ack("web", "main", name_of(what)), ack, ABSENT)
@@ -56,7 +53,7 @@ def acks(store: FakeStore) -> dict[str, tuple[int, int]]:
     return {what: (ack.value.epoch, ack.value.offset) for what, ack in found.items() if ack}
 
 
-def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
+def test_ack_is_advanced_to_its_journals_floor_and_keeps_its_epoch(
     shell: Shell, store: FakeStore
 ) -> None:
     led = records.Ack(epoch=3, offset=ACKED["lost"], leader_epoch=5)
@@ -64,8 +61,8 @@ def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
     done = shell.run("ack", "advance", name_of("lost"), "--reason", "zk restored")
     assert done.exit_code == 0
     assert done.stdout == (
-        "journal web.n1.0.lost of flow web goes on at seq 500: 400 events below are not in it any "
-        "more (cursor main was at 100)\n"
+        "journal web.n1.0.lost of flow web goes on at seq 500: 400 events before it are gone "
+        "(cursor main was at 100)\n"
     )
     assert acks(store) == {"lost": (3, 500), "sound": (3, 40)}
     moved = store.read(paths.ack("web", "main", name_of("lost")))
@@ -73,7 +70,7 @@ def test_one_is_moved_to_what_its_journal_keeps_and_its_epoch_stays(
     assert moved.value.leader_epoch is None, "the offset is an operator's"
 
 
-def test_what_was_discovered_is_listed_beside_journals(shell: Shell, store: FakeStore) -> None:
+def test_discovered_partitions_are_listed_beside_journals(shell: Shell, store: FakeStore) -> None:
     found = {
         "p0@broker": records.Partition(start=5),
         "p1@broker": records.Partition(start=5, end=9),
@@ -93,7 +90,7 @@ def test_what_was_discovered_is_listed_beside_journals(shell: Shell, store: Fake
     }
 
 
-def test_what_a_newer_flumeng_keeps_in_an_ack_stays(shell: Shell, store: FakeStore) -> None:
+def test_unknown_fields_in_an_ack_are_kept(shell: Shell, store: FakeStore) -> None:
     path = paths.ack("web", "main", name_of("lost"))
     store.write(path, records.Ack(epoch=3, offset=100, extra={"newer": 1}), ANY)
     assert shell.run("ack", "advance", name_of("lost")).exit_code == 0
@@ -102,7 +99,7 @@ def test_what_a_newer_flumeng_keeps_in_an_ack_stays(shell: Shell, store: FakeSto
     assert found.value == records.Ack(epoch=3, offset=500, extra={"newer": 1})
 
 
-def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
+def test_all_lagging_acks_are_advanced_also_of_unclaimed_journals(
     shell: Shell, store: FakeStore
 ) -> None:
     before = store.dump()
@@ -114,7 +111,7 @@ def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
     assert len(shell.json("ack", "advance", "--all")) == 2
     assert acks(store) == {"lost": (3, 500), "anew": (0, 70), "sound": (3, 40)}
     assert shell.run("ack", "advance", "--all").stdout == (
-        "no ack lies below what its journal keeps\n"
+        "no ack is below the oldest event of its journal\n"
     )
 
 
@@ -123,7 +120,7 @@ def test_all_are_moved_that_need_it_also_those_that_nobody_has_claimed(
     [paths.journal(name_of("sound")), paths.ack("web", "main", name_of("sound"))],
     ids=["journal", "ack"],
 )
-def test_what_cannot_be_read_is_named_and_ends_nothing_else(
+def test_unreadable_ack_is_named_and_stops_no_other(
     shell: Shell, store: FakeStore, path: Path
 ) -> None:
     store.tree.znodes[str(path)].data = b"{"
@@ -146,9 +143,8 @@ def acks_but(store: FakeStore, left_out: str) -> dict[str, tuple[int, int]]:
     return {what: (ack.value.epoch, ack.value.offset) for what, ack in found.items() if ack}
 
 
-def test_a_journal_of_a_flow_that_is_gone_is_left_alone(shell: Shell, store: FakeStore) -> None:
-    orphan = records.Journal(flow="gone", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("gone.n1.0.aa"), orphan, ABSENT)
+def test_journal_of_a_removed_flow_is_left_alone(shell: Shell, store: FakeStore) -> None:
+    add_journal(store, "gone.n1.0.aa")
     shell.positions["n1:1"] = {**shell.positions["n1:1"], "gone.n1.0.aa": Reached(5, 9)}
     assert len(shell.json("ack", "advance", "--all")) == 2
 
@@ -156,14 +152,18 @@ def test_a_journal_of_a_flow_that_is_gone_is_left_alone(shell: Shell, store: Fak
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "name the journals, or take --all"),
-        (("--all", name_of("lost")), 2, "name the journals, or take --all"),
-        ((name_of("sound"),), 2, "keeps everything from its ack on: nothing to pass over"),
+        ((), 2, "name the journals, or use --all"),
+        (("--all", name_of("lost")), 2, "name the journals, or use --all"),
+        ((name_of("sound"),), 2, "has all events from its ack on: there is nothing to skip"),
         ((name_of("sond"),), 2, 'there is no journal "web.n1.0.sond"; did you mean'),
-        (("web.n2.0.away",), 4, "node n2 does not answer: only it knows what web.n2.0.away keeps"),
+        (
+            ("web.n2.0.away",),
+            4,
+            "node n2 does not answer: only it knows the events of web.n2.0.away",
+        ),
     ],
 )
-def test_what_cannot_be_done_is_said_and_changes_nothing(
+def test_impossible_advance_is_refused_and_changes_nothing(
     shell: Shell, store: FakeStore, words: tuple[str, ...], code: int, said: str
 ) -> None:
     before = store.dump()
@@ -172,20 +172,19 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(
     assert store.dump() == before
 
 
-def test_an_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> None:
+def test_ack_that_moves_meanwhile_is_not_overwritten(store: FakeStore) -> None:
     """Its owner claims it, say, between the look and the write."""
 
-    class Claimed(FakeStore):
-        def commit(self, writes):  # type: ignore[no-untyped-def]
-            Acks.claim(store, Publisher(store), "web", 3, [name_of("lost")])
-            return super().commit(writes)
+    def claim(_writes: object) -> None:
+        Acks.claim(store, Publisher(store), "web", 3, [name_of("lost")])
 
+    late = ScriptedStore(store.tree, before_commit=claim)
     with pytest.raises(ConflictError):
-        advance_acks(Operator(Claimed(store.tree), *SIGN), {name_of("lost"): 500})
+        advance_acks(Operator(late, *SIGN), {name_of("lost"): 500})
     assert acks(store)["lost"] == (3, 100)
 
 
-def test_thousands_are_moved_in_bounded_transactions(
+def test_thousands_of_acks_are_advanced_in_bounded_transactions(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "MOST_WRITES", 1)

@@ -1,11 +1,11 @@
-"""``flumeng flow apply`` of many files: one transaction while it fits, and what is told of each."""
+"""``flumeng flow apply`` of many files: one transaction while it fits, and a report on each
+file."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -16,43 +16,17 @@ from flumeng.config.flow_files import FlowFilesError, read_flows
 from flumeng.control.commands.flows import apply_flow, apply_flows, delete_flow, rollback_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import RefusedError
-from flumeng.control.zookeeper import ABSENT, Store, Version, Write, tree
-from flumeng.control.zookeeper import Path as ZPath
+from flumeng.control.zookeeper import ABSENT, Store
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_journal
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore, fail_at
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.verify import verify
 
 FLOW = "flow: {name}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
 SIGN = ("ann", "", NOON)
-
-
-class Counting(FakeStore):
-    """Counts transactions and reads; ``fails_at`` loses that transaction."""
-
-    def __init__(self, store: FakeStore, fails_at: int = 0, error: type[Exception] = ConflictError):
-        super().__init__(store.tree)
-        self.commits = self.reads = 0
-        self._fails_at = fails_at
-        self._error = error
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        self.commits += 1
-        if self.commits == self._fails_at:
-            raise self._error("somebody else was first")
-        return super().commit(writes)
-
-    def children(self, path: ZPath) -> list[str]:
-        self.reads += 1
-        return super().children(path)
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
 
 
 def text(name: str) -> str:
@@ -67,47 +41,46 @@ def write(folder: Path, *names: str) -> list[Path]:
 
 
 def failing(store: FakeStore, error: type[Exception], at: int) -> Shell:
+    losing = fail_at(at, error("somebody else was first"))
+
     class Failing(Shell):
         def connect(self, hosts: str) -> Store:  # noqa: ARG002  there is one
-            return Counting(FakeStore(store.tree), at, error)
+            return ScriptedStore(store.tree, before_commit=losing)
 
     return Failing(store.tree)
 
 
 def padded(name: str) -> str:
-    """So long that a few fill a transaction."""
+    """A flow so long that a few fill a transaction."""
     noise = Random(name).randbytes(3 * (MAX_BYTES - 1000) // 4)
     return f"{text(name)}# {base64.b64encode(noise).decode()}"
 
 
 def test_files_of_one_command_are_one_transaction_with_one_audit_entry(store: FakeStore) -> None:
     apply_flow(Operator(store, *SIGN), text("f0"))
-    counting = Counting(store)
+    counting = ScriptedStore(store.tree)
     audits = len(store.children(paths.audits()))
     texts = {f"f{number}": text(f"f{number}") for number in range(50)}
     unchanged, applied = apply_flows(Operator(counting, *SIGN), texts)
     assert [one.flow for one in unchanged] == ["f0"]
     assert [one.flow for one in applied] == [f"f{number}" for number in range(1, 50)]
-    assert counting.commits == 1
+    assert len(counting.transactions) == 1
     assert len(store.children(paths.audits())) == audits + 1
     assert verify(store.dump()) == []
 
 
-def test_a_thousand_flows_cost_few_transactions_and_few_looks(store: FakeStore) -> None:
-    counting = Counting(store)
+def test_a_thousand_flows_take_few_transactions_and_reads(store: FakeStore) -> None:
+    counting = ScriptedStore(store.tree)
     texts = {f"f{number}": text(f"f{number}") for number in range(1000)}
     assert sum(map(len, apply_flows(Operator(counting, *SIGN), texts))) == 1000
-    assert counting.commits <= 10
-    assert counting.reads <= 20
+    assert len(counting.transactions) <= 10
+    assert sum(map(len, counting.listings)) <= 20
 
 
-def test_what_may_not_be_applied_keeps_all_from_being_written(
-    store: FakeStore, tmp_path: Path
-) -> None:
+def test_one_refused_file_keeps_all_from_being_written(store: FakeStore, tmp_path: Path) -> None:
     apply_flow(Operator(store, *SIGN), text("b"))
     delete_flow(Operator(store, *SIGN), "b")
-    journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("c.n1.0.aa"), journal, ABSENT)
+    add_journal(store, "c.n1.0.aa")
     with pytest.raises(RefusedError) as refused:
         list(apply_flows(Operator(store, *SIGN), {name: text(name) for name in "abcd"}))
     assert set(refused.value.refused) == {"b", "c"}
@@ -123,7 +96,9 @@ def test_what_may_not_be_applied_keeps_all_from_being_written(
     assert "is being deleted" in rows[1]["error"]
 
 
-def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_path: Path) -> None:
+def test_failing_part_is_reported_with_the_files_applied_before(
+    store: FakeStore, tmp_path: Path
+) -> None:
     files = write(tmp_path, *(f"f{number}" for number in range(10, 34)))
     for file in files:
         file.write_text(padded(file.stem))
@@ -137,7 +112,7 @@ def test_a_part_that_fails_is_told_with_what_was_applied(store: FakeStore, tmp_p
     assert {row["error"] for row in rows[len(done) :]} == {"somebody else was first"}
 
 
-def test_without_json_it_is_said_how_many_were_applied(store: FakeStore, tmp_path: Path) -> None:
+def test_text_output_counts_applied_and_failed_files(store: FakeStore, tmp_path: Path) -> None:
     files = write(tmp_path, *(f"f{number}" for number in range(10, 34)))
     for file in files:
         file.write_text(padded(file.stem))
@@ -159,7 +134,9 @@ def test_json_lists_the_files_when_one_has_a_problem(store: FakeStore, tmp_path:
     assert store.children(paths.flows()) == []
 
 
-def test_json_lists_the_files_whatever_ended_the_command(store: FakeStore, tmp_path: Path) -> None:
+def test_json_lists_the_files_for_any_error_of_the_command(
+    store: FakeStore, tmp_path: Path
+) -> None:
     files = write(tmp_path, "a", "b")
     shell = Shell(store.tree)
     refused = shell.run("flow", "apply", *files, "--if-revision", 1, "--json")
@@ -175,7 +152,7 @@ def test_json_lists_the_files_whatever_ended_the_command(store: FakeStore, tmp_p
     assert all("did not answer" in row["error"] for row in rows)
 
 
-def test_a_flow_with_a_damaged_text_gets_the_new_one_and_a_damaged_flow_is_refused(
+def test_damaged_text_is_replaced_by_apply_and_a_damaged_flow_is_refused(
     store: FakeStore,
 ) -> None:
     apply_flow(Operator(store, *SIGN), text("a"))
@@ -191,7 +168,7 @@ def spoil(store: FakeStore, path: str) -> None:
     store.tree.znodes[path].data = b"damaged"
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_file_that_is_not_regular_is_refused_at_once(tmp_path: Path) -> None:
     """A FIFO has no end until somebody writes, and /dev/zero has none at all."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -202,7 +179,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         assert ("regular file" in problem.message) or ("directory" in problem.message)
 
 
-def test_no_more_is_read_of_a_file_than_a_flow_may_have(tmp_path: Path) -> None:
+def test_oversized_flow_file_is_not_read(tmp_path: Path) -> None:
     huge = tmp_path / "huge.yaml"
     with huge.open("wb") as file:
         file.truncate(1 << 40)
@@ -229,13 +206,13 @@ def add_node(store: FakeStore, name: str, roles: tuple[str, ...] = ("collect",))
     store.write(paths.node(name), node, ABSENT)
 
 
-def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStore) -> None:
+def test_local_path_is_refused_where_several_hosts_may_collect(store: FakeStore) -> None:
     add_node(store, "n1")
     add_node(store, "n2", roles=("ingest",))
     apply_flow(Operator(store, *SIGN), lake())
     add_node(store, "n3")
     assert not apply_flow(Operator(store, *SIGN), lake()).changed
-    with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\).*shared"):
+    with pytest.raises(RefusedError, match=r"/l on the local .* 2 hosts may \(n1, n3\).*shared"):
         apply_flow(Operator(store, *SIGN), f"{lake()}# changed\n")
     for allowed in (
         lake(more=", shared: true"),
@@ -244,7 +221,7 @@ def test_a_local_path_is_refused_where_several_hosts_may_collect(store: FakeStor
         lake(labels="{host: n3}"),
     ):
         assert apply_flow(Operator(store, *SIGN), allowed).changed
-    with pytest.raises(RefusedError, match=r"/l on the disk .* 2 hosts may \(n1, n3\)"):
+    with pytest.raises(RefusedError, match=r"/l on the local .* 2 hosts may \(n1, n3\)"):
         rollback_flow(Operator(store, *SIGN), "web", 1)
     assert rollback_flow(Operator(store, *SIGN), "web", 2).changed
 
@@ -264,15 +241,14 @@ def test_rollback_is_refused_when_the_tree_is_upgraded_meanwhile(store: FakeStor
     apply_flow(Operator(store, *SIGN), lake())
     apply_flow(Operator(store, *SIGN), f"{lake()}# changed\n")
 
-    class Upgraded(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            schema = store.read(paths.schema())
-            assert schema is not None
-            store.write(paths.schema(), schema.value, schema.version)
-            return super().commit(writes)
+    def upgrade(_writes: object) -> None:
+        schema = store.read(paths.schema())
+        assert schema is not None
+        store.write(paths.schema(), schema.value, schema.version)
 
+    late = ScriptedStore(store.tree, before_commit=upgrade)
     with pytest.raises(ConflictError, match="/schema"):
-        rollback_flow(Operator(Upgraded(store.tree), *SIGN), "web", 1)
+        rollback_flow(Operator(late, *SIGN), "web", 1)
     found = store.read(paths.flow("web"))
     assert found is not None
     assert found.value.revision == 2
@@ -295,11 +271,11 @@ def test_status_names_a_local_path_that_several_hosts_write_to(store: FakeStore)
     assert not any("into /l" in one for one in said)
 
 
-def test_objects_on_a_hosts_own_disk_are_read_by_one_host(store: FakeStore) -> None:
+def test_objects_on_a_local_disk_are_read_by_one_host_only(store: FakeStore) -> None:
     text = "flow: web\nsources: [objects: {{paths: [/in/*]{more}}}]\nsinks: [noop]\n"
     add_node(store, "n1")
     apply_flow(Operator(store, *SIGN), text.format(more=""))
     add_node(store, "n2")
-    with pytest.raises(RefusedError, match=r"reads /in/\* on the disk .* 2 hosts may \(n1, n2\)"):
+    with pytest.raises(RefusedError, match=r"reads /in/\* on the local .* 2 hosts may \(n1, n2\)"):
         apply_flow(Operator(store, *SIGN), text.format(more=", lanes: 2"))
     apply_flow(Operator(store, *SIGN), text.format(more=", shared: true"))

@@ -17,9 +17,10 @@ from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.rollouts import change_rollout
 from flumeng.control.commands.settings import begin_maintenance
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import Certificates
+from tests.testkit.cluster import add_journal, add_node, come_live, new_cluster
 from tests.testkit.command_line import Reached, Shell, leaves
 from tests.testkit.store import FakeStore
 from tests.unit.made_up_version import make_up_next_version
@@ -48,19 +49,19 @@ LOCAL = {
     "cluster:secure:init", "cluster:secure:issue", "cluster:secure:show",
     "cluster:secure:signing-key", "node:enroll",
 }  # fmt: skip
-"""These have to do with files on this host and with no cluster."""
+"""Commands on files of this host, without a cluster."""
 PUSH_READS = {
     "push:plan", "push:render", "push:status", "push:drift", "push:history", "push:export",
 }  # fmt: skip
-"""That these change nothing, and what pushes leave, ``test_cli_push`` shows."""
+"""``test_cli_push`` shows that these change nothing, and which records pushes write."""
 PUSHES = {"push:apply", "push:rollback"}
 TAPS = {"flow:tap"}
-"""It changes nothing, and the audit keeps who looked, as the tests of real taps show."""
+"""Tapping changes nothing; tests of real taps show that the audit records the user."""
 SITES = 'inventory: test\nsites: {here: {zookeeper: "zk:1/c"}}\n'
 
 
 def nothing(_store: FakeStore) -> None:
-    """The cluster is as the fixture made it."""
+    """Leave the fixture's cluster unchanged."""
 
 
 def die(store: FakeStore) -> None:
@@ -78,7 +79,7 @@ def text_of(store: FakeStore) -> None:
 
 
 def rolling(store: FakeStore) -> None:
-    """Revision 2 is being rolled out; all tasks have run revision 1."""
+    """Revision 2 is rolled out; all tasks have run revision 1."""
     apply_flow(Operator(store, *SIGN), FLOW + "rollout: {canary: 1}\n")
     plan = store.read(paths.plan("web"))
     assert plan is not None
@@ -91,7 +92,7 @@ def paused(store: FakeStore) -> None:
 
 
 def resting(store: FakeStore) -> None:
-    """It has been paused, and its tasks have let go."""
+    """The flow is paused, and its tasks are released."""
     set_flow_state(Operator(store, *SIGN), "web", "suspended")
     store.write(paths.plan("web"), records.Plan(epoch=1), ANY)
 
@@ -117,8 +118,7 @@ def replicated(store: FakeStore) -> None:
             paths.node(name), records.Node(uuid=name, roles=roles), ANY if there else ABSENT
         )
         if not store.exists(paths.live_node(name)):
-            live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-            store.write(paths.live_node(name), live, ABSENT)
+            come_live(store, name)
     path = paths.journal("web.n1.0.aa")
     found = store.read(path)
     assert found is not None
@@ -129,7 +129,7 @@ def replicated(store: FakeStore) -> None:
 
 
 def apply_dying(store: FakeStore, folder: Path) -> None:
-    """A flow dying, of which one event has died."""
+    """Apply a flow ``dying`` with one dead letter."""
     letter = {"body": "x", "dead_reason": "why", "dead_place": "sinks[0].http",
               "dead_revision": 1, "dead_time": "2026-11-22T12:00:00Z"}  # fmt: skip
     folder.mkdir()
@@ -177,7 +177,8 @@ def of_the_version_before(store: FakeStore) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """``words`` follow the command's name; ``{dir}`` in them is a directory with its files."""
+    """``words`` are the arguments of the command; ``{dir}`` in them is a directory with its
+    files."""
 
     words: str
     prepare: Callable[[FakeStore], object] = field(default=nothing)
@@ -227,31 +228,25 @@ CHANGES = {
     "push:adopt": Change("here --inventory {dir}/inventory"),
     "schema:import": Change("{dir}/all.json", lambda s: [s.tree.znodes.pop(p) for p in s.dump()]),
 }
-"""Command, with the words that make it another change -> one that has something to do."""
+"""Command, with a further word for a variant -> a change that has an effect."""
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FakeStore:
     """Flow web with its collect task on n1, and flow dying; n2 is free."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
     apply_dying(store, tmp_path / "dead")
     for name in ("n1", "n2"):
-        store.write(paths.node(name), records.Node(uuid=name, roles=("collect",)), ABSENT)
-        live = records.LiveNode(
-            uuid=name, incarnation="i", pid=1, version="0", since=0.0, addresses=(f"{name}:1",)
-        )
-        store.write(paths.live_node(name), live, ABSENT)
+        add_node(store, name, ("collect",), addresses=(f"{name}:1",))
     task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    add_journal(store, "web.n1.0.aa")
     return store
 
 
-def test_every_command_is_known_as_what_it_is() -> None:
-    """What else ``journal`` does looks at nodes and at files on this host."""
+def test_every_command_is_classified() -> None:
+    """The other commands of ``journal`` look at nodes and at files on this host."""
     known = (
         PROCESSES
         | READS
@@ -275,7 +270,7 @@ def test_every_change_takes_a_reason() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_change_leaves_one_entry_in_the_audit(
+def test_every_change_leaves_one_audit_entry(
     store: FakeStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "schema:secure":
@@ -303,7 +298,7 @@ def test_every_change_leaves_one_entry_in_the_audit(
 
 
 def imported(folder: Path, name: str) -> set[str]:
-    """The entries that an import brings along."""
+    """The entries that an import adds."""
     if name != "schema:import":
         return set()
     znodes = json.loads((folder / "all.json").read_text())["znodes"]
@@ -311,7 +306,7 @@ def imported(folder: Path, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["flow:apply", "node:drain", "task:restart", "task:move"])
-def test_a_dry_run_leaves_none(store: FakeStore, name: str, tmp_path: Path) -> None:
+def test_dry_run_leaves_no_audit_entry(store: FakeStore, name: str, tmp_path: Path) -> None:
     (tmp_path / "web.yaml").write_text(FLOW + "# new\n")
     before = store.dump()
     words = [*name.replace(":", " ").split(), *CHANGES[name].words.format(dir=tmp_path).split()]
@@ -320,7 +315,7 @@ def test_a_dry_run_leaves_none(store: FakeStore, name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", sorted(READS - {"top", "flow:wait", "task:wait"}))
-def test_a_look_changes_nothing(store: FakeStore, name: str) -> None:
+def test_reading_command_changes_nothing(store: FakeStore, name: str) -> None:
     with_a_bad_object(store)
     before = store.dump()
     names = {"flow": "web", "queue": "web", "node": "n1", "task": "web/collect.0"}

@@ -1,4 +1,4 @@
-"""What commands change, and how they fail: on a fake store."""
+"""Commands that change a cluster, and their failures: on a fake store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,14 @@ from typing import Any
 import pytest
 
 from flumeng.control.commands.revisions import KEEP_REVISIONS
-from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper import ANY, Store
+from tests.testkit.cluster import add_journal
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 from zkschema.verify import verify
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 @pytest.fixture
@@ -61,7 +50,7 @@ def test_each_kind_of_error_has_its_exit_code_and_one_sentence(
     assert away.stderr == "flumeng: ZooKeeper at zk:1/c did not answer\n"
 
 
-def test_a_command_that_needs_a_cluster_says_how_to_name_one(shell: Shell) -> None:
+def test_command_without_a_cluster_explains_how_to_name_one(shell: Shell) -> None:
     result = shell.run("flow", "list", zk=None)
     assert result.exit_code == 2
     assert "--zk" in result.stderr
@@ -85,22 +74,23 @@ def test_sessions_are_closed(shell: Shell, store: FakeStore) -> None:
 # -- flow validate
 
 
-def test_validate_says_what_is_valid(shell: Shell, write_flow: Callable[..., Path]) -> None:
+def test_validate_prints_the_guarantees_of_a_valid_flow(
+    shell: Shell, write_flow: Callable[..., Path]
+) -> None:
     file = write_flow()
     result = shell.run("flow", "validate", file, zk=None)
     first, *promised = result.stdout.splitlines()
     assert (result.exit_code, first) == (0, f"{file}: flow web is valid")
     assert promised == [
-        "  tail: each line of a file is taken once, but for what is cut off or deleted unread.",
-        "  An accepted event survives that a process is killed and that power is lost "
-        "(durability disk).",
+        "  tail: each line of a file is taken once, except lines truncated or deleted unread.",
+        "  An accepted event survives a killed process and a power cut (durability disk).",
         "  An event that survives reaches the sinks once or, after a failure, more than once "
         "(delivery at-least-once).",
     ]
     assert shell.json("flow", "validate", file) == []
 
 
-def test_validate_tells_all_problems_of_all_files(
+def test_validate_reports_all_problems_of_all_files(
     shell: Shell, write_flow: Callable[..., Path], tmp_path: Path
 ) -> None:
     one = write_flow("flow: A\nsources: [tail: {paths: [/a]}]\nsinks: [nop]\n", "one.yaml")
@@ -138,7 +128,7 @@ def test_validate_of_a_directory_without_flow_files_is_wrong_input(
 ) -> None:
     result = shell.run("flow", "validate", tmp_path, zk=None)
     assert result.exit_code == 2
-    assert f"{tmp_path}: there is no flow file in it: none ends in .yaml or .yml" in result.stderr
+    assert f"{tmp_path}: no file in this directory ends in .yaml or .yml" in result.stderr
 
 
 def test_apply_takes_a_directory_and_standard_input(
@@ -233,10 +223,10 @@ def test_one_flow_in_two_files_is_a_problem(shell: Shell, write_flow: Callable[.
     )
 
 
-def test_a_change_by_someone_else_in_between_is_a_conflict(
+def test_concurrent_change_by_someone_else_is_a_conflict(
     store: FakeStore, write_flow: Callable[..., Path]
 ) -> None:
-    """The compare-and-set, not the check before it, decides who wins."""
+    """The compare-and-set, not the check before it, decides which change is refused."""
 
     class Meddler(Shell):
         def connect(self, hosts: str) -> Store:
@@ -259,13 +249,15 @@ def test_a_change_by_someone_else_in_between_is_a_conflict(
     assert store.children(paths.revisions("web")) == ["1"]
 
 
-def test_if_revision_goes_with_one_file(shell: Shell, write_flow: Callable[..., Path]) -> None:
+def test_if_revision_is_accepted_for_one_file_only(
+    shell: Shell, write_flow: Callable[..., Path]
+) -> None:
     two = write_flow("flow: b\n", "b.yaml")
     assert shell.run("flow", "apply", write_flow(), two, "--if-revision", 0).exit_code == 2
     assert shell.run("flow", "apply", write_flow(), "--if-revision", 0).exit_code == 0
 
 
-def test_every_change_leaves_an_audit_entry(
+def test_every_applied_change_is_in_the_audit(
     shell: Shell, store: FakeStore, write_flow: Callable[..., Path]
 ) -> None:
     shell.run("flow", "apply", write_flow(), "--reason", "why not")
@@ -287,7 +279,7 @@ def test_delete_asks_masters_to_drain(
     shell.run("flow", "apply", write_flow())
     result = shell.run("flow", "delete", "web", "--if-revision", 1)
     assert result.exit_code == 0
-    assert "collected to their end" in result.stdout
+    assert "fully collected" in result.stdout
     flow = store.read(paths.flow("web"))
     assert flow is not None
     assert (flow.value.state, flow.value.discard) == ("deleted", False)
@@ -300,15 +292,14 @@ def test_delete_asks_masters_to_drain(
     )
 
 
-def test_a_name_is_free_again_when_no_journal_of_the_old_flow_is_left(
+def test_name_is_free_again_when_no_journal_of_the_old_flow_is_left(
     shell: Shell, store: FakeStore, write_flow: Callable[..., Path]
 ) -> None:
-    """A node that was away has one: the new flow would deliver what was to be discarded."""
-    journal = records.Journal(flow="web", node="n7", primary="n7", term=1, in_sync=("n7",))
-    store.write(paths.journal("web.n7.0.a"), journal, ABSENT)
+    """A node that was away has one: the new flow would deliver events that were to be discarded."""
+    add_journal(store, "web.n7.0.a")
     refused = shell.run("flow", "apply", write_flow())
     assert refused.exit_code == 3
-    assert "n7 still has journals of a flow web that was deleted" in refused.stderr
+    assert "n7 still has journals of a deleted flow web" in refused.stderr
     store.remove(paths.journal("web.n7.0.a"), ANY)
     assert shell.run("flow", "apply", write_flow()).exit_code == 0
 

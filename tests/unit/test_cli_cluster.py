@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,12 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tombstones import tombstone_writes
 from flumeng.control.snapshot.task_map import INLINE_TASKS, Tasks, plan_writes, read_plan
-from flumeng.control.zookeeper import ABSENT, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import add_journal, new_cluster
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore, fail_at
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import bootstrap, paths, records
 from zkschema.verify import verify
@@ -30,9 +31,8 @@ SIGN = ("ann", "", NOON)
 
 @pytest.fixture
 def store() -> FakeStore:
-    """A cluster with everything in it: flow, plan, ack, node, journal, and live processes."""
-    store = FakeStore()
-    tree.init(store)
+    """A cluster with every kind of record: flow, plan, ack, node, journal, and live processes."""
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
     task = records.PlannedTask(kind="collect", node="n1", epoch=3, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
@@ -48,18 +48,8 @@ def store() -> FakeStore:
     return store
 
 
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
-
-
-def add_journal(store: FakeStore, name: str, flow: str, node: str = "n1") -> None:
-    journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
-    store.write(paths.journal(name), journal, ABSENT)
-
-
 def clear(store: FakeStore, flow: str) -> None:
-    """The znodes of a flow."""
+    """Remove the znodes of a flow."""
     for path in [path for path in store.tree.znodes if f"/{flow}/" in f"{path}/"]:
         if not path.startswith(("/tombstones/", "/journals/")):
             del store.tree.znodes[path]
@@ -77,7 +67,7 @@ def commands(store: FakeStore) -> list[str]:
 # -- export and import
 
 
-def test_what_is_exported_comes_back_byte_for_byte(
+def test_exported_cluster_is_imported_byte_for_byte(
     shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     exported = shell.run("schema", "export").stdout
@@ -97,7 +87,7 @@ def test_what_is_exported_comes_back_byte_for_byte(
     }  # fmt: skip
 
 
-def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeStore) -> None:
+def test_plan_in_buckets_and_large_values_are_imported_byte_for_byte(store: FakeStore) -> None:
     before = read_plan(store, "web")
     assert before is not None
     few = Tasks.of(before.value.tasks)
@@ -123,9 +113,9 @@ def test_a_plan_in_buckets_and_large_values_come_back_byte_for_byte(store: FakeS
     assert dict(back.value.tasks) == dict(many)
 
 
-def test_after_an_import_no_copy_is_in_sync_but_the_one_that_leads(store: FakeStore) -> None:
-    """It may lack events that were answered after the export, and masters promote who is in
-    sync."""
+def test_after_an_import_only_the_primary_is_in_sync(store: FakeStore) -> None:
+    """Another replica may lack events that were answered after the export, and masters promote one
+    that is in sync."""
     name, in_sync = "web.n1.0.cc", ("n2/a", "n1/b", "n3/c")
     led = records.Journal(
         flow="web", node="n1", primary="n1", term=3, in_sync=in_sync, replicas=("n1",), lineage="l"
@@ -174,16 +164,7 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
         add_journal(store, f"web.n1.0.{number}", "web")
     exported = export_cluster(store)
 
-    class Failing(FakeStore):
-        commits = 0
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            self.commits += 1
-            if self.commits == 3:
-                raise UnavailableError("gone")
-            return super().commit(writes)
-
-    failing = Failing()
+    failing = ScriptedStore(before_commit=fail_at(3, UnavailableError("gone")))
     with pytest.raises(UnavailableError):
         import_cluster(Operator(failing, *SIGN), exported)
     half = len(failing.dump())
@@ -198,8 +179,8 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: d.pop("znodes"), "no document of"),
-        (lambda d: d["znodes"].update({"/flows/x": {"a": 1}}), "no document of"),
+        (lambda d: d.pop("znodes"), "not a document of"),
+        (lambda d: d["znodes"].update({"/flows/x": {"a": 1}}), "not a document of"),
         (lambda d: d["znodes"].update({"/nodes/x": {"v": 1}}), "/nodes/x: Node.uuid: missing"),
         (lambda d: d["znodes"].update({"/what": None}), "/what: no such znode in the schema"),
         (lambda d: d["znodes"].pop("/cluster"), "/cluster: missing"),
@@ -207,7 +188,7 @@ def test_half_an_import_is_no_cluster_and_can_be_repeated(store: FakeStore) -> N
         (lambda d: d["znodes"].update({"/live/nodes/n1": {"v": 1}}), "only a live process"),
     ],
 )
-def test_a_document_that_is_no_cluster_is_refused(store: FakeStore, change: Any, said: str) -> None:
+def test_document_that_is_no_cluster_is_refused(store: FakeStore, change: Any, said: str) -> None:
     document = json.loads(json.dumps(export_cluster(store)))
     change(document)
     empty = FakeStore()
@@ -235,7 +216,7 @@ def test_an_empty_cluster_survives_export_and_import() -> None:
     assert len(other.dump()) == len(bootstrap.initial()) + 1
 
 
-def test_flow_that_an_import_lacks_is_applied_again(store: FakeStore) -> None:
+def test_flow_missing_in_an_import_can_be_applied_again(store: FakeStore) -> None:
     """Its nodes kept its journals, and deliver them once it is there."""
     older = export_cluster(store)
     other = FakeStore()
@@ -244,7 +225,7 @@ def test_flow_that_an_import_lacks_is_applied_again(store: FakeStore) -> None:
     assert apply_flow(Operator(other, *SIGN), FLOW.replace("web", "new")).changed
 
 
-def test_name_of_a_flow_that_was_deleted_after_an_import_is_free_once_its_journals_are_gone(
+def test_flow_name_deleted_after_an_import_is_free_once_its_journals_are_gone(
     store: FakeStore,
 ) -> None:
     """Also where an earlier flow of that name was deleted before the export."""
@@ -259,5 +240,5 @@ def test_name_of_a_flow_that_was_deleted_after_an_import_is_free_once_its_journa
     assert apply_flow(Operator(other, *SIGN), text).changed
     other.commit(tombstone_writes(Operator(other, *SIGN), "new"))
     clear(other, "new")
-    with pytest.raises(ConflictError, match="still has journals of a flow new that was deleted"):
+    with pytest.raises(ConflictError, match="still has journals of a deleted flow new"):
         apply_flow(Operator(other, *SIGN), text)

@@ -10,8 +10,9 @@ import pytest
 from flumeng.agent.collector.commit import Commits
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import CorruptError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -23,15 +24,9 @@ NAME = "collect.0@u1"
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def staged(store: FakeStore, tmp_path: Path) -> Path:
     return staging
 
 
-def test_a_commit_with_missing_files_is_given_up_as_the_error_says(
+def test_commit_with_missing_files_is_given_up_by_the_advised_command(
     shell: Shell, store: FakeStore, staged: Path, tmp_path: Path
 ) -> None:
     (staged / "part-0").rename(tmp_path / "0.parquet")
@@ -74,7 +69,7 @@ def test_a_commit_with_missing_files_is_given_up_as_the_error_says(
     assert (f"{advice}: gave up 1 files", "disk was replaced") in told
 
 
-def test_what_a_collector_can_finish_is_not_dropped(
+def test_commit_that_a_collector_can_finish_is_not_dropped(
     shell: Shell, store: FakeStore, staged: Path
 ) -> None:
     """Staged files are removed once no record names them: they would be lost."""
@@ -86,17 +81,20 @@ def test_what_a_collector_can_finish_is_not_dropped(
     assert store.children(paths.commits("web")) == [NAME]
 
 
-def test_a_commit_that_is_in_place_is_left_to_a_collector(
+def test_commit_whose_files_are_in_place_is_left_to_a_collector(
     shell: Shell, store: FakeStore, staged: Path, tmp_path: Path
 ) -> None:
     for number in range(2):
         (staged / f"part-{number}").rename(tmp_path / f"{number}.parquet")
     refused = shell.run("ack", "drop", "web", NAME, "--yes")
-    assert (refused.exit_code, "finishes it by itself" in refused.stderr) == (3, True)
+    assert (refused.exit_code, "a collector finishes it automatically" in refused.stderr) == (
+        3,
+        True,
+    )
     assert store.children(paths.commits("web")) == [NAME]
 
 
-def test_a_record_that_cannot_be_read_is_shown_and_can_be_dropped(
+def test_unreadable_commit_is_shown_and_can_be_dropped(
     shell: Shell, store: FakeStore, staged: Path
 ) -> None:
     store.tree.znodes[f"/commits/web/{NAME}"].data = b"damaged"
@@ -107,14 +105,14 @@ def test_a_record_that_cannot_be_read_is_shown_and_can_be_dropped(
 
 
 @pytest.mark.usefixtures("staged")
-def test_a_record_of_a_newer_flumeng_is_not_dropped(shell: Shell, store: FakeStore) -> None:
+def test_commit_of_a_newer_version_is_not_dropped(shell: Shell, store: FakeStore) -> None:
     store.tree.znodes[f"/commits/web/{NAME}"].data = b'{"v":2,"epoch":3,"staging":[],"files":[]}'
     refused = shell.run("ack", "drop", "web", NAME, "--yes")
     assert (refused.exit_code, "can finish it" in refused.stderr) == (3, True)
     assert store.children(paths.commits("web")) == [NAME]
 
 
-def test_where_the_storage_is_not_seen_nothing_is_dropped(
+def test_nothing_is_dropped_where_the_storage_is_not_mounted(
     shell: Shell, store: FakeStore, staged: Path
 ) -> None:
     """All files seem to be missing on a host on which the sink's storage is not mounted."""
@@ -124,7 +122,7 @@ def test_where_the_storage_is_not_seen_nothing_is_dropped(
     assert store.children(paths.commits("web")) == [NAME]
 
 
-def test_a_commit_that_is_not_there_is_wrong_input(shell: Shell) -> None:
+def test_unknown_commit_is_wrong_input(shell: Shell) -> None:
     assert shell.run("ack", "drop", "web", "x@y", "--yes").exit_code == 2
     assert shell.run("ack", "commits", "wbe").exit_code == 2
     assert shell.json("ack", "commits") == []

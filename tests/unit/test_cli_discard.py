@@ -1,8 +1,8 @@
-"""A node whose host is gone for good: what is given up is said, and the rest goes on."""
+"""A node whose host is gone for good: the events that are given up are counted, and the rest goes
+on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,10 +13,12 @@ from flumeng.control.commands.nodes import discard_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import Shell
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
@@ -30,15 +32,14 @@ ROLES = ("ingest", "collect")
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web over n1, which is dead and has three journals, and n2, which is live."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
     for name in ("n1", "n2"):
         store.write(paths.node(name), records.Node(uuid=name, roles=ROLES), ABSENT)
         come_live(store, name)
     for name, acked, end in (("closed", 40, 100), ("open", 7, None), ("new", None, None)):
-        add_journal(store, f"web.n1.0.{name}", "n1", acked, end)
-    add_journal(store, "web.n2.0.aa", "n2", 5, None)
+        add_acked_journal(store, f"web.n1.0.{name}", "n1", acked, end)
+    add_acked_journal(store, "web.n2.0.aa", "n2", 5, None)
     Master(FakeStore(store.tree), "m").tick()
     store.write(paths.story("n1"), records.Story(), ABSENT)
     store.write(paths.status("n1"), records.NodeStatus(assignment_version=0), ABSENT)
@@ -46,22 +47,10 @@ def store() -> FakeStore:
     return store
 
 
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
-
-
-def come_live(store: FakeStore, name: str) -> None:
-    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node(name), live, ABSENT)
-
-
-def add_journal(store: FakeStore, name: str, node: str, acked: int | None, end: int | None) -> None:
-    journal = records.Journal(
-        flow="web", node=node, primary=node, term=1, in_sync=(node,), closed=end is not None,
-        end=end,
-    )  # fmt: skip
-    store.write(paths.journal(name), journal, ABSENT)
+def add_acked_journal(
+    store: FakeStore, name: str, node: str, acked: int | None, end: int | None
+) -> None:
+    add_journal(store, name, flow="web", node=node, closed=end is not None, end=end)
     if acked is not None:
         ack = records.Ack(epoch=1, offset=acked)
         store.write(paths.ack("web", "main", name), ack, ABSENT)
@@ -69,15 +58,15 @@ def add_journal(store: FakeStore, name: str, node: str, acked: int | None, end: 
 
 SAID = [
     "journal web.n1.0.closed of flow web: 60 events are given up "
-    "(acked up to 40 by cursor main, it reached 100)",
+    "(acked up to 40 by cursor main, its end is 100)",
     "journal web.n1.0.new of flow web: an unknown number of events are given up "
-    "(acked up to 0 by cursor main, nobody knows how far it reached)",
+    "(acked up to 0 by cursor main, its end is unknown)",
     "journal web.n1.0.open of flow web: an unknown number of events are given up "
-    "(acked up to 7 by cursor main, nobody knows how far it reached)",
+    "(acked up to 7 by cursor main, its end is unknown)",
 ]
 
 
-def test_what_is_given_up_is_said_and_asked_before_anything_goes(
+def test_discard_lists_the_losses_and_asks_before_it_changes_anything(
     shell: Shell, store: FakeStore
 ) -> None:
     before = store.dump()
@@ -87,7 +76,7 @@ def test_what_is_given_up_is_said_and_asked_before_anything_goes(
     assert store.dump() == before
 
 
-def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
+def test_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
     shell: Shell, store: FakeStore
 ) -> None:
     plain = shell.run("node", "decommission", "n1")
@@ -114,7 +103,7 @@ def test_a_discarded_node_is_gone_with_its_journals_and_the_plan_heals(
     assert plan.value.tasks["collect.0"].partitions == ("web.n2.0.aa",)
 
 
-def test_an_ack_that_cannot_be_read_does_not_keep_a_node(shell: Shell, store: FakeStore) -> None:
+def test_unreadable_ack_does_not_keep_a_node(shell: Shell, store: FakeStore) -> None:
     store.tree.znodes[str(paths.ack("web", "main", "web.n1.0.closed"))].data = b"{"
     said = shell.run("node", "decommission", "n1", "--discard", "--yes", "--reason", "gone")
     assert said.exit_code == 0, said.stderr
@@ -127,7 +116,7 @@ def audited(store: FakeStore) -> list[ZPath[records.Audit]]:
     return [paths.audit(name) for name in store.children(paths.audits())]
 
 
-def test_every_cursor_of_a_journal_is_told(shell: Shell, store: FakeStore) -> None:
+def test_losses_are_listed_for_every_cursor_of_a_journal(shell: Shell, store: FakeStore) -> None:
     store.write(paths.cursor("web", "slow"), None, ABSENT)
     ack = records.Ack(epoch=1, offset=10)
     store.write(paths.ack("web", "slow", "web.n1.0.closed"), ack, ABSENT)
@@ -155,27 +144,25 @@ def test_a_live_node_is_not_discarded(shell: Shell, store: FakeStore) -> None:
 
 
 def test_a_node_that_comes_back_meanwhile_keeps_everything(store: FakeStore) -> None:
-    class Late(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            come_live(store, "n1")
-            return super().commit(writes)
-
+    late = ScriptedStore(store.tree, before_commit=lambda _: come_live(store, "n1"))
     before = set(store.dump())
     with pytest.raises(ConflictError, match="/live/nodes/n1 exists already"):
-        discard_node(Operator(Late(store.tree), *SIGN), "n1")
+        discard_node(Operator(late, *SIGN), "n1")
     assert before <= set(store.dump())
 
 
 def test_a_node_with_very_many_journals_goes_in_several_transactions(store: FakeStore) -> None:
     count = MOST_WRITES
     for number in range(count):
-        add_journal(store, f"web.n1.1.{number}", "n1", number, None)
+        add_acked_journal(store, f"web.n1.1.{number}", "n1", number, None)
     lost = discard_node(Operator(store, *SIGN), "n1")
     assert len(lost) == count + 3
     assert not [path for path in store.dump() if "n1" in path]
 
 
-def test_a_flow_that_is_gone_already_is_no_obstacle(shell: Shell, store: FakeStore) -> None:
+def test_journal_of_a_removed_flow_does_not_prevent_a_discard(
+    shell: Shell, store: FakeStore
+) -> None:
     journal = store.read(paths.journal("web.n1.0.open"))
     assert journal is not None
     gone = replace(journal.value, flow="gone")

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from flumeng.config import FlowSpec, check_flow
-from flumeng.config.derived import offsets_text
+from flumeng.config.derived_texts import offsets_text
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.derived_flows import free_name
 from flumeng.control.commands.flows import apply_flow, apply_flows, set_flow_state
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
+from tests.testkit.cluster import come_live, new_cluster
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -43,13 +44,9 @@ KEPT = {
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply(store, TEXT.replace('      password: "no"\n      user: "${secret:kafka}"\n', ""))
-    node = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, discovery="n1:2"
-    )
-    store.write(paths.live_node("n1"), node, ABSENT)
+    come_live(store, "n1", discovery="n1:2")
     task = records.PlannedTask(kind="discover", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("orders"), records.Plan(epoch=1, tasks={"discover.0": task}), ABSENT)
     found = records.Partitions(partitions=dict.fromkeys(KEPT, records.Partition()))
@@ -78,7 +75,7 @@ def start(shell: Shell, *words: str) -> Any:
     return shell.run("flow", "backfill", "orders", *words)
 
 
-def test_it_is_a_flow_of_its_own_with_the_same_text_and_ends(
+def test_backfill_is_a_flow_of_its_own_with_the_same_text_and_ends(
     shell: Shell, store: FakeStore
 ) -> None:
     before = store.read(paths.flow("orders"))
@@ -112,7 +109,7 @@ def test_it_is_a_flow_of_its_own_with_the_same_text_and_ends(
     ]
 
 
-def test_a_whole_flow_is_read_from_its_beginning_to_now(shell: Shell, store: FakeStore) -> None:
+def test_whole_flow_is_backfilled_from_its_beginning_to_now(shell: Shell, store: FakeStore) -> None:
     found = shell.json("flow", "backfill", "orders", "--from", "earliest", "--to", "latest",
                        "--as", "again")  # fmt: skip
     assert found == {
@@ -126,7 +123,7 @@ def test_a_whole_flow_is_read_from_its_beginning_to_now(shell: Shell, store: Fak
     assert options(store, "again").end_offsets == {"orders.0": 900, "orders.1": 80}
 
 
-def test_offsets_name_what_is_read(shell: Shell, store: FakeStore) -> None:
+def test_offsets_select_the_backfilled_partition(shell: Shell, store: FakeStore) -> None:
     assert start(shell, "--from", "orders.0=200", "--to", "orders.0=300").exit_code == 0
     assert options(store, "orders-backfill-1").start_offsets == {"orders.0": 200}
     assert start(shell, "--from", "orders.1=10", "--to", "latest").exit_code == 0
@@ -135,7 +132,7 @@ def test_offsets_name_what_is_read(shell: Shell, store: FakeStore) -> None:
     assert options(store, "orders-backfill-3").start_offsets == {"orders.1": 0}
 
 
-def test_the_name_of_a_backfill_of_a_long_name_fits(store: FakeStore) -> None:
+def test_generated_name_of_a_backfill_is_not_too_long(store: FakeStore) -> None:
     assert len(free_name(store, "o" * 63, "backfill")) <= 63
 
 
@@ -151,14 +148,14 @@ def test_a_dry_run_changes_nothing(shell: Shell, store: FakeStore) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("latest", "latest"), "there is nothing between --from and --to"),
-        (("orders.0=200", "orders.1=20"), "is in one of --from and --to, and not in the other"),
-        (("orders.0=5", "latest"), "has offsets from 100 up to 900, and not 5"),
+        (("latest", "latest"), "no partition has anything between --from and --to"),
+        (("orders.0=200", "orders.1=20"), "is only in one of --from and --to: name it in both"),
+        (("orders.0=5", "latest"), "has no offset 5: expected 100 to 900"),
         (("orders.9=5", "latest"), 'there is no partition "orders.9"'),
         (("monday", "latest"), "expected earliest, latest, or a time"),
     ],
 )
-def test_what_makes_no_sense_is_wrong_input(
+def test_invalid_bounds_are_wrong_input(
     shell: Shell, store: FakeStore, words: tuple[str, str], complaint: str
 ) -> None:
     before = store.dump()
@@ -166,7 +163,7 @@ def test_what_makes_no_sense_is_wrong_input(
     assert (done.exit_code, complaint in done.stderr, store.dump()) == (2, True, before)
 
 
-def test_a_name_that_is_taken_or_impossible_is_refused(shell: Shell, store: FakeStore) -> None:
+def test_existing_or_invalid_backfill_name_is_refused(shell: Shell, store: FakeStore) -> None:
     range_ = ("--from", "earliest", "--to", "latest")
     assert start(shell, *range_, "--as", "orders").exit_code == 3
     assert start(shell, *range_, "--as", "Orders").exit_code == 2
@@ -178,14 +175,16 @@ def test_a_name_that_is_taken_or_impossible_is_refused(shell: Shell, store: Fake
     assert "orders-backfill-2 reads" in start(shell, *range_).stdout, "its history can be read"
 
 
-def test_a_flow_of_journals_has_nothing_to_read_again(shell: Shell, store: FakeStore) -> None:
+def test_flow_with_journals_only_cannot_be_backfilled(shell: Shell, store: FakeStore) -> None:
     apply(store, "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n")
     done = shell.run("flow", "backfill", "web", "--from", "earliest", "--to", "latest")
     assert (done.exit_code, "`flumeng flow reset web`" in done.stderr) == (2, True)
     assert "retain_seconds" in done.stderr
 
 
-def test_list_and_show_tell_what_it_is_and_when_it_is_done(shell: Shell, store: FakeStore) -> None:
+def test_list_and_show_name_the_origin_and_completion_of_a_backfill(
+    shell: Shell, store: FakeStore
+) -> None:
     start(shell, "--from", "earliest", "--to", "latest")
     name = "orders-backfill-1"
     assert [row["backfill_of"] for row in shell.json("flow", "list")] == ["", "orders"]
@@ -200,7 +199,7 @@ def test_list_and_show_tell_what_it_is_and_when_it_is_done(shell: Shell, store: 
     store.write(paths.partitions(name), records.Partitions(partitions=own), ABSENT)
     ack = paths.ack(name, "main", "orders.0.MkTRfQ2n@kafka")
     store.write(ack, records.Ack(epoch=1, offset=890), ABSENT)
-    assert "it is a backfill of flow orders: 90 events are left" in (
+    assert "it is a backfill of flow orders: 90 events left" in (
         shell.run("flow", "show", name).stdout
     )
     store.write(ack, records.Ack(epoch=1, offset=900), ANY)
@@ -211,11 +210,11 @@ def test_list_and_show_tell_what_it_is_and_when_it_is_done(shell: Shell, store: 
     set_flow_state(Operator(store, "discovery", "all is read", 0.0), name, "stopped")
     shown = shell.run("flow", "show", name).stdout
     assert f"flow {name} is stopped\n" in shown
-    assert "it is a backfill of flow orders: it is done" in shown
+    assert "it is a backfill of flow orders: done" in shown
     assert shell.json("flow", "show", "orders")["backfill"] is None
 
 
-def test_texts_survive_as_their_authors_wrote_them() -> None:
+def test_text_of_a_flow_is_kept_as_written_in_its_backfill() -> None:
     text = """
 flow: both
 sources:
@@ -240,7 +239,7 @@ labels: {team: no, number: 012}
     assert (made.filters, made.sinks) == (check_flow(text).filters, check_flow(text).sinks)
 
 
-def test_exit_codes_and_many_flows(shell: Shell, store: FakeStore) -> None:
+def test_exit_codes_and_backfills_of_many_flows(shell: Shell, store: FakeStore) -> None:
     range_ = ("--from", "earliest", "--to", "latest")
     texts = {f"f{n}": f"flow: f{n}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
              for n in range(1000)}  # fmt: skip
@@ -250,7 +249,7 @@ def test_exit_codes_and_many_flows(shell: Shell, store: FakeStore) -> None:
     assert shell.run("flow", "backfill", "order", *range_).exit_code == 2
     store.remove(paths.live_node("n1"), ANY)
     away = start(shell, *range_)
-    assert (away.exit_code, "does not run" in away.stderr) == (4, True)
+    assert (away.exit_code, "is not running" in away.stderr) == (4, True)
 
 
 OBJECTS = """\
@@ -262,7 +261,7 @@ sources:
 """
 
 
-def test_objects_are_read_again_by_when_they_were_written_and_stay(
+def test_objects_are_backfilled_by_their_modification_time_and_stay(
     shell: Shell, store: FakeStore
 ) -> None:
     apply(store, OBJECTS.replace("{more}", ""))
@@ -278,7 +277,7 @@ def test_objects_are_read_again_by_when_they_were_written_and_stay(
     assert (options.after, options.move_to, options.paths) == ("keep", None, ("/in/*.log",))
 
 
-def test_paths_narrow_a_backfill_of_objects(shell: Shell, store: FakeStore) -> None:
+def test_paths_option_limits_a_backfill_of_objects(shell: Shell, store: FakeStore) -> None:
     kafka = "  - kafka: {brokers: ['h:1'], topics: [t]}\n"
     apply(store, OBJECTS.replace("{more}", kafka))
     every = ("flow", "backfill", "files", "--from", "earliest", "--to", NINE, "--path", "/in/a*")
@@ -300,7 +299,7 @@ def test_paths_narrow_a_backfill_of_objects(shell: Shell, store: FakeStore) -> N
         ("orders", ("--from", "earliest", "--to", "latest", "--path", "/x"), "reads no objects"),
     ],
 )
-def test_what_no_backfill_of_objects_can_be_is_refused(
+def test_impossible_backfill_of_objects_is_refused(
     shell: Shell, store: FakeStore, flow: str, options: tuple[str, ...], why: str
 ) -> None:
     apply(store, OBJECTS.replace("{more}", ""))

@@ -18,21 +18,20 @@ from flumeng.config import check_flow
 from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import purging
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import DeadLetterDirectory
 from flumeng.connectors.dead_letters.finder import DeadLettersFinder
 from flumeng.connectors.dead_letters.options import DeadLettersSource
 from flumeng.connectors.dead_letters.reader import DeadLettersReader
+from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.files import formats
 from flumeng.control.commands import derived_flows
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import tree
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import ConflictError
 from flumeng.platform.file_store import LocalFileStore
+from tests.testkit.cluster import new_cluster
 from tests.testkit.command_line import Shell
-from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -64,8 +63,7 @@ class Flow:
 
     def __init__(self, folder: Path, form: str) -> None:
         self.root, self.form = folder / "dead", form
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         self.text = f"""
 flow: web
 sources: [tail: {{paths: [/a]}}]
@@ -81,7 +79,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
     def bury(
         self, *letters: Any, day: str = "2026-11-22", schema: pa.Schema = DEAD_LETTERS
     ) -> Path:
-        """One file."""
+        """Write one file of dead letters."""
         directory = self.root / f"dt={day}"
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"part-{uuid.uuid4().hex}{formats.ending(self.form, 'zstd')}"
@@ -99,7 +97,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         return self.shell.json("flow", "dead", words[0], "web", *words[1:])
 
     def left(self) -> list[int]:
-        """The numbers of all dead letters that are there."""
+        """The numbers of all remaining dead letters."""
         shown = self.run("show", "--json", "--limit", "1000")
         assert shown.exit_code == 0, shown.stderr
         return sorted(json.loads(line)["seq"] for line in shown.stdout.splitlines())
@@ -112,7 +110,7 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         return source.options
 
     def events(self, flow: str, pieces: int = 1) -> list[dict[str, Any]]:
-        """What the replay reads, in so many ranges."""
+        """The events that the replay reads, in ``pieces`` ranges."""
         source = self.source(flow)
         reader = DeadLettersReader.of(source)
         found = []
@@ -126,13 +124,13 @@ dead_letters: {{files: {{path: "{self.root}/dt=%Y-%m-%d", format: {form}}}}}
         return found
 
     def vanish(self, flow: str) -> None:
-        """As if it was never there."""
+        """Remove all traces of the flow."""
         for path in list(self.store.tree.znodes):
             if path.startswith(f"/flows/{flow}"):
                 del self.store.tree.znodes[path]
 
     def finish(self, flow: str) -> None:
-        """As the discovery task does when all is read."""
+        """Mark it as read, as the discovery task does."""
         DeadLettersFinder(self.source(flow)).finished()
         record = self.store.read(paths.flow(flow))
         assert record is not None
@@ -149,7 +147,7 @@ def seqs(events: Sequence[dict[str, Any]]) -> list[int]:
     return sorted(event["seq"] for event in events)
 
 
-def test_list_counts_by_place_revision_and_what_reasons_share(flow: Flow) -> None:
+def test_list_counts_letters_by_place_revision_and_common_reason(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(5)))
     refused = [f"[1:{n}] failed to parse field [status] in document with id 'web-{n}'"
                for n in range(5, 8)]  # fmt: skip
@@ -192,7 +190,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("words", "expected"), CHOICES)
-def test_every_command_means_the_same_letters(
+def test_every_command_selects_the_same_letters(
     flow: Flow, words: tuple[str, ...], expected: Sequence[int]
 ) -> None:
     expected = list(expected)
@@ -213,7 +211,7 @@ def test_every_command_means_the_same_letters(
     assert flow.left() == [n for n in range(9) if n not in expected]
 
 
-def test_a_replayed_event_is_the_one_that_died(flow: Flow) -> None:
+def test_replayed_event_equals_the_dead_one(flow: Flow) -> None:
     flow.bury(letter(3), letter(4))
     assert flow.run("replay").exit_code == 0
     assert flow.events("web-replay-1") == [
@@ -230,14 +228,14 @@ def test_a_replayed_event_is_the_one_that_died(flow: Flow) -> None:
     ]
 
 
-def test_a_letter_is_replayed_once_unless_again(flow: Flow) -> None:
+def test_letter_is_replayed_once_without_the_option_again(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(4)))
     assert flow.run("replay", "--until", "2026-11-22T12:02:00Z").exit_code == 0
     rest = flow.run("replay")
-    assert "2 dead letters left out that were replayed before" in rest.stderr
+    assert "2 dead letters left out, replayed before" in rest.stderr
     assert seqs(flow.events("web-replay-2")) == [2, 3]
     nothing = flow.run("replay")
-    assert (nothing.exit_code, "--again takes them once more" in nothing.stderr) == (2, True)
+    assert (nothing.exit_code, "--again replays them again" in nothing.stderr) == (2, True)
     flow.bury(letter(9))
     assert flow.run("replay").exit_code == 0
     assert seqs(flow.events("web-replay-3")) == [9]
@@ -245,8 +243,9 @@ def test_a_letter_is_replayed_once_unless_again(flow: Flow) -> None:
     assert seqs(flow.events("once-more")) == [0, 1, 2, 3, 9]
 
 
-def test_a_list_without_a_flow_takes_nothing(flow: Flow) -> None:
-    """As of one who was killed before the flow was made; one that was read counts for ever."""
+def test_replay_list_without_a_flow_takes_nothing(flow: Flow) -> None:
+    """As of a command that was killed before the flow was made; a list that was read counts for
+    ever."""
     flow.bury(letter(1))
     assert flow.run("replay").exit_code == 0
     flow.vanish("web-replay-1")
@@ -258,7 +257,7 @@ def test_a_list_without_a_flow_takes_nothing(flow: Flow) -> None:
     assert flow.run("replay").exit_code == 2
 
 
-def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
+def test_two_concurrent_replays_do_not_take_the_same_letters(flow: Flow) -> None:
     flow.bury(letter(1))
     stale = derived_flows.dead_letters_of(flow.store, "web")
     assert flow.run("replay").exit_code == 0
@@ -270,7 +269,7 @@ def test_two_replays_at_once_do_not_take_the_same_letters(flow: Flow) -> None:
         derived_flows.note_purge(Operator(flow.store, "", "", 0.0), stale, "")
 
 
-def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:
+def test_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> None:
     flow.bury(letter(1))
     mended = flow.text.replace("BIGINT", "STRING")
     apply_flow(Operator(flow.store, "ann", "", 0.0), mended)
@@ -296,13 +295,13 @@ def test_the_replay_is_a_flow_of_its_own_with_the_current_text(flow: Flow) -> No
     assert (refused.exit_code, "name that one" in refused.stderr) == (2, True)
 
 
-def test_it_is_said_when_other_sinks_have_the_events(flow: Flow) -> None:
+def test_warning_when_other_sinks_have_the_events_already(flow: Flow) -> None:
     flow.bury(letter(1), letter(2, place=SINK))
-    assert "once more" not in flow.run("replay", "--dry-run").stderr
+    assert "other sinks" not in flow.run("replay", "--dry-run").stderr
     several = flow.text.replace("sinks: [noop]", "sinks: [noop, console]")
     apply_flow(Operator(flow.store, "ann", "", 0.0), several)
-    assert "1 dead letter of sinks: the other sinks" in flow.run("replay", "--dry-run").stderr
-    assert "once more" not in flow.run("replay", "--dry-run", "--place", FILTER).stderr
+    assert "1 dead letter of sinks: other sinks" in flow.run("replay", "--dry-run").stderr
+    assert "other sinks" not in flow.run("replay", "--dry-run", "--place", FILTER).stderr
 
 
 def test_a_dry_run_changes_nothing(flow: Flow) -> None:
@@ -321,11 +320,11 @@ def test_letters_without_a_body_are_left_out_of_a_replay(flow: Flow) -> None:
     assert (refused.exit_code, "has a body to replay" in refused.stderr) == (2, True)
     flow.bury(letter(3))
     done = flow.run("replay")
-    assert "2 dead letters left out that have no column body" in done.stderr
+    assert "2 dead letters left out, without the column body" in done.stderr
     assert seqs(flow.events("web-replay-1")) == [3]
 
 
-def test_a_letter_that_lost_who_it_was_gets_an_identity_of_the_replay(flow: Flow) -> None:
+def test_letter_without_an_identity_gets_one_of_the_replay(flow: Flow) -> None:
     schema = pa.schema([DEAD_LETTERS.field("body"), *ADDED])
     flow.bury(*({name: letter(n)[name] for name in schema.names} for n in (1, 2)), schema=schema)
     assert flow.run("replay").exit_code == 0
@@ -336,7 +335,7 @@ def test_a_letter_that_lost_who_it_was_gets_an_identity_of_the_replay(flow: Flow
     assert events[0]["ts"] == NOON + timedelta(minutes=1), "when it died"
 
 
-def test_a_damaged_file_is_named_and_the_others_go_on(flow: Flow) -> None:
+def test_damaged_file_is_named_and_the_others_are_read(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(3)))
     torn = flow.bury(*(letter(n) for n in range(3, 9)))
     torn.write_bytes(torn.read_bytes()[:-40])
@@ -353,7 +352,7 @@ def test_a_damaged_file_is_named_and_the_others_go_on(flow: Flow) -> None:
 
 
 def damage_bodies(path: Path) -> None:
-    """Of a Parquet file, whose other columns can still be read."""
+    """Damage the bodies of a Parquet file whose other columns can still be read."""
     content = bytearray(path.read_bytes())
     metadata = pq.ParquetFile(path).metadata
     for group in range(metadata.num_row_groups):
@@ -364,7 +363,7 @@ def damage_bodies(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_damage_that_shows_only_when_whole_letters_are_read_stops_no_other_file(
+def test_damage_that_shows_only_in_whole_letters_stops_no_other_file(
     tmp_path: Path,
 ) -> None:
     flow = Flow(tmp_path, "parquet")
@@ -383,7 +382,7 @@ def test_damage_that_shows_only_when_whole_letters_are_read_stops_no_other_file(
     assert torn.exists()
 
 
-def test_what_has_the_name_of_letters_and_holds_something_else_is_left_out(flow: Flow) -> None:
+def test_file_with_other_rows_than_dead_letters_is_left_out(flow: Flow) -> None:
     flow.bury(letter(1))
     others = pa.schema([pa.field("amount", pa.int64()), pa.field("user", pa.string())])
     foreign = flow.bury({"amount": 1, "user": "ann"}, schema=others)
@@ -392,13 +391,13 @@ def test_what_has_the_name_of_letters_and_holds_something_else_is_left_out(flow:
     for words in (("list",), ("show",), ("purge", "--dry-run"), ("replay",)):
         done = flow.run(*words)
         assert done.exit_code == 0, done.stderr
-        assert done.stderr.count(f"{foreign}: its rows are no dead letters") == 1, words
+        assert done.stderr.count(f"{foreign}: its rows are not dead letters") == 1, words
     assert flow.json("list")["letters"] == 2
     assert flow.left() == [1, 2]
     assert seqs(flow.events("web-replay-1")) == [1, 2]
 
 
-def test_letters_of_many_files_are_counted_together(flow: Flow) -> None:
+def test_letters_of_many_files_are_summed_by_place_and_reason(flow: Flow) -> None:
     for number in range(30):
         reason = f"json: malformed at {number}"
         flow.bury(*(letter(n, reason, (FILTER, SINK)[n % 2]) for n in range(number, number + 101)))
@@ -411,7 +410,7 @@ def test_letters_of_many_files_are_counted_together(flow: Flow) -> None:
     }
 
 
-def test_a_file_that_is_damaged_later_stops_its_part_there(flow: Flow) -> None:
+def test_file_damaged_after_the_listing_stops_its_part_of_the_replay(flow: Flow) -> None:
     first, second = flow.bury(letter(1), letter(2)), flow.bury(*map(letter, range(3, 9)))
     assert flow.run("replay").exit_code == 0
     last = max(first, second, key=lambda path: path.name)
@@ -422,7 +421,7 @@ def test_a_file_that_is_damaged_later_stops_its_part_there(flow: Flow) -> None:
     assert str(last) in raised.value.why
 
 
-def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) -> None:
+def test_purge_waits_for_replays_and_knows_the_delivered_letters(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(4)))
     size = flow.bury(*(letter(n) for n in range(4, 6))).stat().st_size
     assert flow.run("replay", "--since", "2026-11-22T12:03:00Z").exit_code == 0
@@ -441,11 +440,11 @@ def test_purge_waits_for_replays_and_knows_what_they_have_delivered(flow: Flow) 
     assert seqs(flow.events("web-replay-2")) == [0, 1, 2, 7]
 
 
-def test_a_file_that_was_purged_in_part_is_not_read_by_its_old_rows(flow: Flow) -> None:
+def test_partly_purged_file_is_not_read_by_its_old_rows(flow: Flow) -> None:
     flow.bury(*(letter(n) for n in range(6)))
     assert flow.run("replay").exit_code == 0
     directory = DeadLetterDirectory(flow.location)
-    some = purging.Purge(Choice(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
+    some = purging.Purge(Selection(until=round((NOON + timedelta(minutes=2)).timestamp() * 1e6)))
     purging.delete(directory, purging.count(directory, directory.files(), some), some)
     with pytest.raises(UnreadableError, match="was purged in part"):
         flow.events("web-replay-1")
@@ -466,7 +465,9 @@ def test_purge_asks_first(flow: Flow) -> None:
         ("", "has no dead letters: give it"),
     ],
 )
-def test_letters_elsewhere_are_to_be_read_there(flow: Flow, sink: str, complaint: str) -> None:
+def test_letters_in_another_kind_of_sink_are_refused_with_advice(
+    flow: Flow, sink: str, complaint: str
+) -> None:
     text = flow.text[: flow.text.index("dead_letters")] + (
         f"dead_letters: {{{sink}}}\n" if sink else ""
     )
@@ -476,18 +477,18 @@ def test_letters_elsewhere_are_to_be_read_there(flow: Flow, sink: str, complaint
         assert (done.exit_code, complaint in done.stderr) == (2, True), done.stderr
 
 
-def test_what_makes_no_sense_is_wrong_input(flow: Flow) -> None:
+def test_invalid_arguments_are_wrong_input(flow: Flow) -> None:
     flow.bury(letter(1))
     assert "a time with its zone" in flow.run("list", "--since", "monday").stderr
     assert flow.run("replay", "--as", "web").exit_code == 3
     assert flow.run("replay", "--as", "Web").exit_code == 2
     apply_flow(Operator(flow.store, "", "", 0), flow.text.replace("flow: web", "flow: other"))
-    assert "flow other are in" in flow.run("replay").stderr
+    assert "flow other has its dead letters in" in flow.run("replay").stderr
     assert flow.run("purge", "--yes").exit_code == 2
     assert flow.left() == [1]
 
 
-def test_what_others_have_there_is_no_letter(flow: Flow) -> None:
+def test_foreign_files_are_not_counted_as_letters(flow: Flow) -> None:
     path = flow.bury(letter(1))
     for other in (
         flow.root / "_flumeng" / "0.1.x" / path.name,
@@ -501,7 +502,7 @@ def test_what_others_have_there_is_no_letter(flow: Flow) -> None:
     assert flow.json("list")["files"] == 1
 
 
-def test_a_directory_that_is_not_here_is_said_so(flow: Flow) -> None:
+def test_directory_of_another_host_is_reported(flow: Flow) -> None:
     text = flow.text.replace(str(flow.root), "/nowhere/dead")
     apply_flow(Operator(flow.store, "", "", 0), text)
     done = flow.run("list")
@@ -513,7 +514,7 @@ class KilledError(Exception):
 
 
 class MortalStore(LocalFileStore):
-    """Is killed before the step of that number."""
+    """A store that is killed before the step of that number."""
 
     def __init__(self, last: int) -> None:
         super().__init__()
@@ -541,9 +542,9 @@ class MortalStore(LocalFileStore):
         return super().rename(moves)
 
 
-def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path) -> None:
-    """At each of its steps; and whoever begins again ends it."""
-    odd = purging.Purge(Choice(place=SINK))
+def test_killed_purge_loses_no_letter_that_was_to_stay(tmp_path: Path) -> None:
+    """At each of its steps; and the next purge ends it."""
+    odd = purging.Purge(Selection(place=SINK))
     last = 0
     while True:
         flow = Flow(tmp_path / str(last), FORMS[last % 2])
@@ -570,8 +571,8 @@ def test_a_purge_that_is_killed_loses_no_letter_that_was_to_stay(tmp_path: Path)
     assert last > 8
 
 
-def test_a_list_that_is_damaged_stops_what_would_take_letters_twice(flow: Flow) -> None:
-    """Nobody knows then what was replayed."""
+def test_damaged_replay_list_stops_commands_that_would_take_letters_twice(flow: Flow) -> None:
+    """It is then unknown which letters were replayed."""
     flow.bury(letter(1))
     assert flow.run("replay").exit_code == 0
     (listed,) = (flow.root / "_replays" / "web").glob("*.parquet")

@@ -1,4 +1,4 @@
-"""``flow handoff``: what has come is delivered now, and ``--wait`` ends when it is."""
+"""``flow handoff``: received events are delivered now, and ``--wait`` ends when they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow, delete_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -18,16 +19,11 @@ JOURNALS = ("web.n1.0.aa", "web.n1.0.bb")
 @pytest.fixture
 def store() -> FakeStore:
     """Two journals, acked up to 10 of 50."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, "ann", "", 0.0), TEXT)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", "n1:1")
     for name in JOURNALS:
-        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-        store.write(paths.journal(name), journal, ABSENT)
+        add_journal(store, name, flow="web", node="n1")
         ack(store, name, 10)
     return store
 
@@ -47,18 +43,19 @@ def handoffs(store: FakeStore) -> int:
     return found.value.handoff
 
 
-def test_each_one_has_a_number_of_its_own(shell: Shell, store: FakeStore) -> None:
+def test_each_handoff_has_a_number_of_its_own(shell: Shell, store: FakeStore) -> None:
     done = shell.run("flow", "handoff", "web")
-    assert (done.exit_code, done.stdout) == (0, "flow web: its tasks deliver now what has come\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "flow web: its tasks deliver all events read so far\n",
+    )
     assert shell.json("flow", "handoff", "web") == {"flow": "web", "handoff": 2, "partitions": 0}
     assert handoffs(store) == 2
     apply_flow(Operator(store, "ann", "", 0.0), TEXT + "# 2\n")
     assert handoffs(store) == 2, "a new revision asks for nothing"
 
 
-def test_wait_ends_when_the_acks_have_reached_what_was_there_when_it_was_asked(
-    shell: Shell, store: FakeStore
-) -> None:
+def test_wait_ends_when_acks_reach_the_ends_of_the_request(shell: Shell, store: FakeStore) -> None:
     steps = iter([("web.n1.0.aa", 50), ("web.n1.0.bb", 30), ("web.n1.0.bb", 50)])
 
     def work() -> None:
@@ -72,7 +69,7 @@ def test_wait_ends_when_the_acks_have_reached_what_was_there_when_it_was_asked(
     assert list(steps) == []
 
 
-def test_wait_ends_in_vain_with_what_is_missing(shell: Shell, store: FakeStore) -> None:
+def test_wait_that_times_out_lists_the_missing_partitions(shell: Shell, store: FakeStore) -> None:
     ack(store, "web.n1.0.aa", 50)
     done = shell.run("flow", "handoff", "web", "--wait", "--timeout", "5")
     assert done.exit_code == 1
@@ -82,7 +79,7 @@ def test_wait_ends_in_vain_with_what_is_missing(shell: Shell, store: FakeStore) 
     ]
 
 
-def test_what_nobody_knows_the_end_of_is_named_and_not_waited_for(
+def test_partition_with_an_unknown_end_is_named_and_not_waited_for(
     shell: Shell, store: FakeStore
 ) -> None:
     found = {"p0@broker": records.Partition()}
@@ -91,10 +88,12 @@ def test_what_nobody_knows_the_end_of_is_named_and_not_waited_for(
         ack(store, name, 50)
     done = shell.run("flow", "handoff", "web", "--wait")
     assert done.exit_code == 0
-    assert done.stderr == ("flumeng: nobody says how far p0@broker reaches: it is not waited for\n")
+    assert done.stderr == (
+        "flumeng: no process reports the end of p0@broker: it is not waited for\n"
+    )
 
 
-def test_what_goes_meanwhile_was_delivered(shell: Shell, store: FakeStore) -> None:
+def test_partition_that_goes_meanwhile_counts_as_delivered(shell: Shell, store: FakeStore) -> None:
     ack(store, "web.n1.0.aa", 50)
 
     def drained() -> None:
@@ -105,7 +104,7 @@ def test_what_goes_meanwhile_was_delivered(shell: Shell, store: FakeStore) -> No
     assert shell.run("flow", "handoff", "web", "--wait").exit_code == 0
 
 
-def test_a_flow_that_nobody_collects_is_refused(shell: Shell, store: FakeStore) -> None:
+def test_suspended_or_deleted_flow_is_refused(shell: Shell, store: FakeStore) -> None:
     set_flow_state(Operator(store, "ann", "", 0.0), "web", "suspended")
     paused = shell.run("flow", "handoff", "web")
     assert (paused.exit_code, "flumeng flow resume web" in paused.stderr) == (3, True)
@@ -115,7 +114,7 @@ def test_a_flow_that_nobody_collects_is_refused(shell: Shell, store: FakeStore) 
     assert shell.run("flow", "handoff", "web").exit_code == 3
 
 
-def test_a_pause_meanwhile_ends_the_wait(shell: Shell, store: FakeStore) -> None:
+def test_pause_of_the_flow_ends_the_wait(shell: Shell, store: FakeStore) -> None:
     shell.meanwhile = lambda: set_flow_state(Operator(store, "ann", "", 0.0), "web", "suspended")
     done = shell.run("flow", "handoff", "web", "--wait")
     assert (done.exit_code, "was paused meanwhile" in done.stderr) == (1, True)

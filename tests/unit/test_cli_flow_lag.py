@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flows
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.journal.serving.account import Account
-from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -22,38 +21,25 @@ ADDRESS = "n1:7000"
 
 
 def account(acked: int, safe: int, *, oldest: float, **more: Any) -> Account:
-    """The oldest event that is not acked came so many seconds before noon."""
+    """An account whose oldest unacked event came so many seconds before noon."""
     return Account(
         term=1, durability="disk", floor=0, acked=acked, safe=safe, bytes=1, max_bytes=1 << 30,
         lost=0, waits_at=None, closed=False, oldest_unacked_us=int((NOON - oldest) * 1e6), **more,
     )  # fmt: skip
 
 
-class Cluster(Shell):
-    told: Mapping[str, Account]
-
-    def accounts(self, address: str) -> Mapping[str, Account]:
-        if address != ADDRESS:
-            raise UnavailableError(f"{address} does not answer")
-        return self.told
-
-
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply(store, "web")
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", addresses=(ADDRESS,), pid=1, version="0", since=0.0
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", ADDRESS)
     return store
 
 
 @pytest.fixture
-def shell(store: FakeStore) -> Cluster:
-    shell = Cluster(store.tree)
-    shell.told = {}
+def shell(store: FakeStore) -> Shell:
+    shell = Shell(store.tree)
+    shell.node_accounts[ADDRESS] = {}
     return shell
 
 
@@ -64,8 +50,7 @@ def apply(store: FakeStore, *flows: str) -> None:
 
 def add(store: FakeStore, journal: str, acked: int | None, node: str = "n1") -> None:
     flow = journal.split(".", maxsplit=1)[0]
-    record = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=())
-    store.write(paths.journal(journal), record, ABSENT)
+    add_journal(store, journal, flow=flow, node=node, in_sync=())
     if acked is not None:
         ack = records.Ack(epoch=1, offset=acked)
         store.write(paths.ack(flow, "main", journal), ack, ABSENT)
@@ -76,13 +61,11 @@ def discover(store: FakeStore, **partitions: records.Partition) -> None:
     store.write(paths.partitions("web"), found, ABSENT)
 
 
-def test_each_partition_is_told_the_latest_first_and_all_together(
-    shell: Cluster, store: FakeStore
-) -> None:
+def test_lag_lists_each_partition_latest_first_and_a_total(shell: Shell, store: FakeStore) -> None:
     add(store, "web.n1.0.aa", 100)
     add(store, "web.n1.0.bb", 300)
     add(store, "web.n1.0.cc", None)
-    shell.told = {
+    shell.node_accounts[ADDRESS] = {
         "web.n1.0.aa": account(100, 200, oldest=20, acked_minute_ago=40, safe_minute_ago=170),
         "web.n1.0.bb": account(300, 300, oldest=90, acked_minute_ago=300, safe_minute_ago=300),
         "web.n1.0.cc": account(0, 900, oldest=5, acked_minute_ago=0, safe_minute_ago=600),
@@ -121,25 +104,25 @@ def test_each_partition_is_told_the_latest_first_and_all_together(
     ]
 
 
-def test_the_clock_is_that_of_the_records_where_the_newest_is_known(
-    shell: Cluster, store: FakeStore
+def test_clock_is_that_of_the_records_where_the_newest_is_known(
+    shell: Shell, store: FakeStore
 ) -> None:
-    """The host of whoever asks may be wrong by hours, and a replay may be of last year."""
+    """The clock of the asking host may be wrong by hours, and a replay may be of last year."""
     discover(store, p0=records.Partition())
     year_ago = 365 * 86_400.0
     told = account(0, 50, oldest=year_ago)
-    shell.told = {"web/p0@broker": told}
+    shell.node_accounts[ADDRESS] = {"web/p0@broker": told}
     assert shell.json("flow", "lag", "web")["seconds"] == year_ago
     newest = int((NOON - year_ago + 7) * 1e6)
-    shell.told = {"web/p0@broker": replace(told, newest_us=newest)}
+    shell.node_accounts[ADDRESS] = {"web/p0@broker": replace(told, newest_us=newest)}
     assert shell.json("flow", "lag", "web")["seconds"] == 7.0
 
 
-def test_what_was_discovered_is_known_by_any_node_and_begins_at_its_start(
-    shell: Cluster, store: FakeStore
+def test_discovered_partition_is_reported_by_any_node_from_its_start(
+    shell: Shell, store: FakeStore
 ) -> None:
     discover(store, p0=records.Partition(start=40), p1=records.Partition(start=3, end=9))
-    shell.told = {"web/p0@broker": account(40, 50, oldest=1)}
+    shell.node_accounts[ADDRESS] = {"web/p0@broker": account(40, 50, oldest=1)}
     found = shell.json("flow", "lag", "web")
     assert [(row["partition"], row["end"], row["events"]) for row in found["partitions"]] == [
         ("p0@broker", 50, 10),
@@ -149,21 +132,18 @@ def test_what_was_discovered_is_known_by_any_node_and_begins_at_its_start(
     assert ended["p1@broker"]["lag"] == 6
 
 
-def test_what_nobody_says_anything_of_is_named(shell: Cluster, store: FakeStore) -> None:
+def test_partitions_without_a_reported_end_are_named(shell: Shell, store: FakeStore) -> None:
     add(store, "web.n1.0.aa", 100)
     for number in range(7):
         add(store, f"web.n2.0.{number}", 5, node="n2")
-    away = records.LiveNode(
-        uuid="n2", incarnation="i", addresses=("n2:1",), pid=1, version="0", since=0.0
-    )
-    store.write(paths.live_node("n2"), away, ABSENT)
-    shell.told = {"web.n1.0.aa": account(100, 200, oldest=20)}
+    come_live(store, "n2", "n2:1")
+    shell.node_accounts[ADDRESS] = {"web.n1.0.aa": account(100, 200, oldest=20)}
     done = shell.run("flow", "lag", "web")
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
         "flumeng: node n2 does not answer",
-        "flumeng: nobody says how far web.n2.0.0, web.n2.0.1, web.n2.0.2, web.n2.0.3, web.n2.0.4 "
-        "and 2 more reach",
+        "flumeng: no process reports the end of web.n2.0.0, web.n2.0.1, web.n2.0.2, web.n2.0.3, "
+        "web.n2.0.4 and 2 more",
     ]
     assert done.stdout.splitlines()[0] == (
         "flow web is running, 100 events behind in 1 of 8 partitions, 7 unknown, the oldest for "
@@ -173,14 +153,14 @@ def test_what_nobody_says_anything_of_is_named(shell: Cluster, store: FakeStore)
     assert (found["events"], len(found["unknown"]), found["silent"]) == (100, 7, ["n2"])
 
 
-def test_of_very_many_flows_one_is_read_and_what_is_wrong_with_others_ends_nothing(
-    shell: Cluster, store: FakeStore
+def test_lag_of_one_flow_reads_no_others_and_survives_their_damage(
+    shell: Shell, store: FakeStore
 ) -> None:
     apply(store, *(f"f{number}" for number in range(1000)))
     add(store, "web.n1.0.aa", 100)
     add(store, "f7.n1.0.aa", 5)
     add(store, "f8.n1.0.aa", 5)
-    shell.told = {"web.n1.0.aa": account(100, 200, oldest=20)}
+    shell.node_accounts[ADDRESS] = {"web.n1.0.aa": account(100, 200, oldest=20)}
     for path in (paths.flow("f7"), paths.ack("f7", "main", "f7.n1.0.aa")):
         store.tree.znodes[str(path)].data = b"{"
     store.tree.znodes[str(paths.journal("f8.n1.0.aa"))].data = b"{"
@@ -190,16 +170,16 @@ def test_of_very_many_flows_one_is_read_and_what_is_wrong_with_others_ends_nothi
     assert str(paths.journal("f8.n1.0.aa")) in problem
 
 
-def test_an_ack_that_cannot_be_read_leaves_its_row(shell: Cluster, store: FakeStore) -> None:
+def test_unreadable_ack_keeps_the_row_of_its_partition(shell: Shell, store: FakeStore) -> None:
     add(store, "web.n1.0.aa", 100)
     store.tree.znodes[str(paths.ack("web", "main", "web.n1.0.aa"))].data = b"{"
-    shell.told = {"web.n1.0.aa": account(100, 200, oldest=20)}
+    shell.node_accounts[ADDRESS] = {"web.n1.0.aa": account(100, 200, oldest=20)}
     (row,) = shell.json("flow", "lag", "web")["partitions"]
     assert (row["ack"], row["end"], row["events"]) == (None, 200, None)
     assert "/acks/web/main/web.n1.0.aa" in row["problem"]
 
 
-def test_exit_codes(shell: Cluster, store: FakeStore) -> None:
+def test_exit_codes(shell: Shell, store: FakeStore) -> None:
     assert shell.run("flow", "lag", "web").exit_code == 0, "a flow without partitions is not late"
     unknown = shell.run("flow", "lag", "wbe")
     assert (unknown.exit_code, "web" in unknown.stderr) == (2, True)

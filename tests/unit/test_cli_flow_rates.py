@@ -9,31 +9,22 @@ import pytest
 
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ANY
+from tests.testkit.cluster import add_node, new_cluster
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
-from zkschema import paths, records
+from zkschema import paths
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, "ann", "", NOON), FLOW)
     for name, addresses in (("n1", ("n1:1", "n1:2")), ("n2", ("n2:1",))):
-        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
-        live = records.LiveNode(
-            uuid=name, incarnation="i", addresses=addresses, pid=1, version="0", since=NOON
-        )
-        store.write(paths.live_node(name), live, ABSENT)
+        add_node(store, name, ("ingest",), addresses=addresses, since=NOON)
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def chokes(store: FakeStore) -> dict[str, float]:
@@ -42,12 +33,12 @@ def chokes(store: FakeStore) -> dict[str, float]:
     return dict(found.value.chokes)
 
 
-def test_a_choke_of_a_node_that_no_node_can_be_called_is_wrong_input(shell: Shell) -> None:
+def test_choke_for_an_invalid_node_name_is_wrong_input(shell: Shell) -> None:
     refused = shell.run("flow", "choke", "web", "10MB", "--node", "b b")
     assert (refused.exit_code, 'there is no node "b b"' in refused.stderr) == (2, True)
 
 
-def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store: FakeStore) -> None:
+def test_choke_is_set_and_removed_for_all_nodes_or_one(shell: Shell, store: FakeStore) -> None:
     assert shell.run("flow", "choke", "web", "10MB").stdout == "choke of flow web is 10MB\n"
     shell.run("flow", "choke", "web", "1 MiB/s", "--node", "n1")
     assert chokes(store) == {"web": 1e7, "web@n1": 2**20}
@@ -66,8 +57,8 @@ def test_a_choke_is_set_for_all_nodes_or_one_and_taken_away(shell: Shell, store:
     assert (last.who, last.command, last.reason) == ("ann@ops", "flow choke web off", "enough")
 
 
-def test_a_choke_goes_with_its_flow(shell: Shell, store: FakeStore) -> None:
-    """The next flow of that name is not held back by what nobody remembers."""
+def test_choke_goes_with_its_flow(shell: Shell, store: FakeStore) -> None:
+    """The next flow of that name is not held back by a forgotten choke."""
     apply_flow(Operator(store, "ann", "", NOON), FLOW.replace("web", "app"))
     for words in (("web", "10MB"), ("web", "1MB", "--node", "n1"), ("app", "2MB")):
         shell.run("flow", "choke", *words)
@@ -79,7 +70,9 @@ def test_a_choke_goes_with_its_flow(shell: Shell, store: FakeStore) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--discard", "--yes")])
-def test_a_choke_goes_with_its_node(shell: Shell, store: FakeStore, words: tuple[str, ...]) -> None:
+def test_choke_is_removed_with_its_node(
+    shell: Shell, store: FakeStore, words: tuple[str, ...]
+) -> None:
     for node in ("n1", "n2"):
         shell.run("flow", "choke", "web", "1MB", "--node", node)
     store.remove(paths.live_node("n1"), ANY)
@@ -90,13 +83,13 @@ def test_a_choke_goes_with_its_node(shell: Shell, store: FakeStore, words: tuple
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("web", "fast"), "RATE is a size for each second, such as 10MB, or off"),
-        (("web", "0"), "take a rate above 0, or pause the flow"),
+        (("web", "fast"), "RATE is bytes per second, such as 10MB, or off"),
+        (("web", "0"), "to let nothing through, pause the flow"),
         (("wob", "1MB"), 'there is no flow "wob"'),
         (("web", "1MB", "--node", "n3"), 'there is no node "n3"'),
     ],
 )
-def test_a_wrong_choke_changes_nothing(
+def test_invalid_choke_changes_nothing(
     shell: Shell, store: FakeStore, words: tuple[str, ...], said: str
 ) -> None:
     wrong = shell.run("flow", "choke", *words)
@@ -130,7 +123,7 @@ def test_counters_are_summed_over_the_workers_of_a_node(shell: Shell) -> None:
     }
 
 
-def test_counters_say_what_holds_a_source_and_for_how_long(shell: Shell) -> None:
+def test_counters_show_the_cause_and_duration_of_a_held_source(shell: Shell) -> None:
     """Of two workers, that which has been held for longest."""
     full = {"held_by": "journal full: 1.0 GiB of 1.0 GiB", "held_seconds": 41.3}
     choked = {"held_by": "choked: 1.0 MiB a second", "held_seconds": 7.0}

@@ -1,4 +1,4 @@
-"""``flow reset``: a flow that nobody collects goes on elsewhere, and no owner of before may move
+"""``flow reset``: a flow without running tasks goes on elsewhere, and no owner of before may move
 its acks."""
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from flumeng.connectors.api.ranged import Range
 from flumeng.control.commands.acks import reset_acks
 from flumeng.control.commands.flows import apply_flow, set_flow_state
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Versioned
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_journal, add_node, new_cluster
 from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.scripted_store import ScriptedStore, concerns, once
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
@@ -32,19 +34,12 @@ REACHED = {A: Reached(20, 900), B: Reached(0, 500), ORDERS: Reached(1000, 9000)}
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web, paused: two journals and a discovered partition, acked up to 100, 200 and 5000."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, "ann", "", 0.0), TEXT)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=(ADDRESS,),
-        discovery="n1:2",
-    )  # fmt: skip
-    store.write(paths.live_node("n1"), live, ABSENT)
-    store.write(paths.node("n1"), records.Node(uuid="n1", roles=("collect",)), ABSENT)
+    add_node(store, "n1", ("collect",), addresses=(ADDRESS,), discovery="n1:2")
     store.write(paths.plan("web"), discovering(7), ABSENT)
     for name in (A, B):
-        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-        store.write(paths.journal(name), journal, ABSENT)
+        add_journal(store, name, flow="web", node="n1")
     found = records.Partitions(partitions={ORDERS: records.Partition(start=1500)})
     store.write(paths.partitions("web"), found, ABSENT)
     for name, offset in ((A, 100), (B, 200), (ORDERS, 5000)):
@@ -82,9 +77,7 @@ def to(shell: Shell, point: str, *words: str) -> Any:
     return shell.run("flow", "reset", "web", "--to", point, "--yes", *words)
 
 
-def test_it_shows_what_would_be_skipped_and_repeated_and_asks(
-    shell: Shell, store: FakeStore
-) -> None:
+def test_reset_shows_skipped_and_repeated_events_and_asks(shell: Shell, store: FakeStore) -> None:
     before = store.dump()
     asked = shell.run("flow", "reset", "web", "--to", "latest", typed="n\n")
     assert (asked.exit_code, store.dump()) == (1, before)
@@ -101,12 +94,12 @@ def test_it_shows_what_would_be_skipped_and_repeated_and_asks(
     assert done.exit_code == 0
     assert acks(store) == {A: (8, 900), B: (8, 500), ORDERS: (8, 9000)}
     assert done.stdout.splitlines()[-1] == (
-        "flow web: 5100 events skipped and 0 repeated in 3 partitions (go on with `flumeng flow "
-        "resume web`)"
+        "flow web: 5100 events skipped and 0 repeated in 3 partitions (resume it with `flumeng "
+        "flow resume web`)"
     )
 
 
-def test_earliest_is_what_is_still_kept(shell: Shell, store: FakeStore) -> None:
+def test_earliest_is_the_floor_of_each_partition(shell: Shell, store: FakeStore) -> None:
     found = shell.json("flow", "reset", "web", "--to", "earliest", "--yes")
     assert acks(store) == {A: (8, 20), B: (8, 0), ORDERS: (8, 1000)}
     assert found == {
@@ -124,11 +117,11 @@ def test_earliest_is_what_is_still_kept(shell: Shell, store: FakeStore) -> None:
     }  # fmt: skip
 
 
-def test_the_same_place_is_no_change(shell: Shell, store: FakeStore) -> None:
+def test_reset_to_the_present_ack_is_no_change(shell: Shell, store: FakeStore) -> None:
     before = store.dump()
     done = to(shell, f"{A}=100,{B}=200,orders.3=5000")
     assert (done.exit_code, store.dump()) == (0, before)
-    assert done.stdout == "flow web is there already, in 3 partitions\n"
+    assert done.stdout == "flow web is at these offsets already, in 3 partitions\n"
 
 
 def test_offsets_name_partitions_by_name_or_label(shell: Shell, store: FakeStore) -> None:
@@ -139,16 +132,16 @@ def test_offsets_name_partitions_by_name_or_label(shell: Shell, store: FakeStore
 @pytest.mark.parametrize(
     ("point", "complaint"),
     [
-        ("orders.3=999", f"{ORDERS} has offsets from 1000 up to 9000, and not 999"),
-        ("orders.3=9001", f"{ORDERS} has offsets from 1000 up to 9000, and not 9001"),
+        ("orders.3=999", f"{ORDERS} has no offset 999: expected 1000 to 9000"),
+        ("orders.3=9001", f"{ORDERS} has no offset 9001: expected 1000 to 9000"),
         ("orders.4=1", 'there is no partition "orders.4"'),
-        ("orders.3=-1", "expected a partition and an offset"),
+        ("orders.3=-1", "expected PARTITION=OFFSET"),
         ("orders.3=1,orders.3=2", "orders.3 is given twice"),
         ("yesterday", "yesterday: expected earliest, latest, or a time with its zone"),
-        ("2026-11-22T08:00:00Z", f"{A} is a journal, and journals cannot be searched by time"),
+        ("2026-11-22T08:00:00Z", f"{A} is a journal, which cannot be searched by time"),
     ],
 )
-def test_a_place_that_is_none_is_wrong_input(
+def test_invalid_position_is_wrong_input(
     shell: Shell, store: FakeStore, point: str, complaint: str
 ) -> None:
     before = store.dump()
@@ -156,16 +149,16 @@ def test_a_place_that_is_none_is_wrong_input(
     assert (done.exit_code, complaint in done.stderr, store.dump()) == (2, True, before)
 
 
-def test_a_time_is_where_the_discovery_task_says(shell: Shell, store: FakeStore) -> None:
+def test_time_is_resolved_by_the_discovery_task(shell: Shell, store: FakeStore) -> None:
     assert to(shell, "2026-11-22T09:00:00Z", "--partitions", "orders.*").exit_code == 0
     assert acks(store)[ORDERS] == (8, 4000)
     store.write(paths.plan("web"), records.Plan(epoch=8), ANY)
     away = to(shell, "2026-11-22T09:00:00Z", "--partitions", "orders.*")
-    assert (away.exit_code, "discovery task of flow web does not run" in away.stderr) == (4, True)
+    assert (away.exit_code, "discovery task of flow web is not running" in away.stderr) == (4, True)
 
 
-def test_a_topic_that_was_made_anew_is_accepted(shell: Shell, store: FakeStore) -> None:
-    """Its partitions are not there yet, and those of the old one say nothing any more."""
+def test_recreated_topic_is_accepted_by_a_reset(shell: Shell, store: FakeStore) -> None:
+    """Its partitions are not there yet, and those of the old one are not reported any more."""
     del shell.kept[ORDERS]
     held = {"orders.OtherIdA": "topic orders was deleted and recreated"}
     kept = store.read(paths.partitions("web"))
@@ -184,7 +177,7 @@ def test_a_topic_that_was_made_anew_is_accepted(shell: Shell, store: FakeStore) 
     assert [one["partition"] for one in all_of_it["resets"]] == [A, B]
 
 
-def test_two_partitions_of_one_label_are_told_apart_by_their_names(
+def test_partitions_with_one_label_are_distinguished_by_their_names(
     shell: Shell, store: FakeStore
 ) -> None:
     other = "orders.3.OtherIdA@kafka"
@@ -192,12 +185,14 @@ def test_two_partitions_of_one_label_are_told_apart_by_their_names(
     store.write(paths.partitions("web"), records.Partitions(partitions=both), ANY)
     shell.kept[other] = {"earliest": 0, "latest": 50}
     done = to(shell, "orders.3=7")
-    assert (done.exit_code, f"may be any of {ORDERS}, {other}" in done.stderr) == (2, True)
+    assert (done.exit_code, f"ambiguous: use one of {ORDERS}, {other}" in done.stderr) == (2, True)
     assert to(shell, f"{other}=7").exit_code == 0
     assert read(store, other).value.offset == 7
 
 
-def test_what_has_ended_makes_way_for_what_is_in_its_place(shell: Shell, store: FakeStore) -> None:
+def test_ended_partition_gives_its_label_to_the_partition_in_its_place(
+    shell: Shell, store: FakeStore
+) -> None:
     """A topic that was recreated: the old partition stays in the record for a while."""
     other = "orders.3.OtherIdA@kafka"
     both = {ORDERS: records.Partition(end=5000), other: records.Partition()}
@@ -216,12 +211,14 @@ def test_partitions_are_chosen_by_patterns_of_names_or_labels(
     assert to(shell, "latest", "--partitions", "orders.?", "--partitions", "*.bb").exit_code == 0
     assert acks(store) == {A: (7, 100), B: (8, 500), ORDERS: (8, 9000)}
     none = to(shell, "latest", "--partitions", "x*")
-    assert (none.exit_code, 'no partition is like "x*"' in none.stderr) == (2, True)
+    assert (none.exit_code, 'no partition matches "x*"' in none.stderr) == (2, True)
     both = to(shell, "orders.3=1200", "--partitions", "orders.*")
-    assert (both.exit_code, "leave --partitions out" in both.stderr) == (2, True)
+    assert (both.exit_code, "remove --partitions" in both.stderr) == (2, True)
 
 
-def test_a_partition_that_nobody_acked_begins_there(shell: Shell, store: FakeStore) -> None:
+def test_partition_without_an_ack_begins_at_the_given_offset(
+    shell: Shell, store: FakeStore
+) -> None:
     store.remove(paths.ack("web", "main", ORDERS), ANY)
     store.remove(paths.ack("web", "main", A), ANY)
     found = shell.json("flow", "reset", "web", "--to", f"orders.3=1200,{A}=30", "--yes")
@@ -229,13 +226,15 @@ def test_a_partition_that_nobody_acked_begins_there(shell: Shell, store: FakeSto
     assert acks(store)[ORDERS] == (8, 1200)
 
 
-def test_one_that_nobody_tells_of_is_named_and_all_stay(shell: Shell, store: FakeStore) -> None:
+def test_partition_with_an_unknown_end_is_named_and_all_acks_stay(
+    shell: Shell, store: FakeStore
+) -> None:
     before = store.dump()
     shell.positions[ADDRESS] = {A: REACHED[A]}
     shell.kept[ORDERS] = {"earliest": 1000}
     done = to(shell, "latest")
     assert (done.exit_code, store.dump()) == (4, before)
-    assert f"nobody says how far {ORDERS}, {B} reach" in done.stderr
+    assert f"no process reports offsets of {ORDERS}, {B}" in done.stderr
     assert to(shell, "latest", "--partitions", A).exit_code == 0
 
 
@@ -272,7 +271,7 @@ def report_task(store: FakeStore) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("hold", [plan_task, assign_task, report_task])
-def test_it_waits_until_the_tasks_have_let_go(
+def test_reset_waits_until_the_tasks_are_released(
     shell: Shell, store: FakeStore, hold: Callable[[FakeStore], Callable[[], object]]
 ) -> None:
     let_go = hold(store)
@@ -285,8 +284,8 @@ def test_it_waits_until_the_tasks_have_let_go(
     assert acks(store)[A][1] == 20
 
 
-def test_a_dead_node_holds_nothing_up(shell: Shell, store: FakeStore) -> None:
-    """It may believe what it likes: its epoch is an old one."""
+def test_dead_node_holds_up_no_reset(shell: Shell, store: FakeStore) -> None:
+    """It may still take itself for the owner: its epoch is an old one."""
     node = records.Node(uuid="n2", roles=("collect",))
     store.write(paths.node("n2"), node, ABSENT)
     task = records.AssignedTask(
@@ -296,7 +295,7 @@ def test_a_dead_node_holds_nothing_up(shell: Shell, store: FakeStore) -> None:
     assert to(shell, "orders.3=1200").exit_code == 0
 
 
-def test_an_owner_of_before_loses_and_the_next_one_takes_what_is_written_here(
+def test_former_owner_is_fenced_and_the_next_one_starts_at_the_reset_offset(
     shell: Shell, store: FakeStore
 ) -> None:
     owner = Acks.claim(store, Publisher(store), "web", 7, [A, ORDERS])
@@ -314,7 +313,7 @@ def test_an_owner_of_before_loses_and_the_next_one_takes_what_is_written_here(
     after.advance([Range(ORDERS, 1200, 1300)])
 
 
-def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeStore) -> None:
+def test_concurrent_changes_between_look_and_write_lose_nothing(store: FakeStore) -> None:
     def reset() -> None:
         reset_acks(Operator(store, "ann", "", NOON), "web", {A: 50})
 
@@ -324,12 +323,14 @@ def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeSt
         (paths.flow("web"), lambda: set_flow_state(Operator(store, "b", "", 0), "web", "running")),
     ):  # fmt: skip
         before = read(store, A).value.offset
-        racing = Racing(store.tree, str(path), meanwhile)
+        racing = ScriptedStore(store.tree, after_read=once(meanwhile, concerns(path)))
         with pytest.raises(ConflictError):
             reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
         assert read(store, A).value.offset in (before, 150)
         set_flow_state(Operator(store, "b", "", 0.0), "web", "suspended")
-    racing = Racing(store.tree, str(paths.ack("web", "main", A)), lambda: plan_task(store))
+    racing = ScriptedStore(
+        store.tree, after_read=once(lambda: plan_task(store), concerns(paths.ack("web", "main", A)))
+    )
     with pytest.raises(ConflictError):
         reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 150
@@ -340,29 +341,6 @@ def test_what_happens_between_the_look_and_the_write_loses_nothing(store: FakeSt
     assert read(store, A).value == records.Ack(epoch=10, offset=50)
 
 
-class Racing(FakeStore):
-    """Something happens once, right after ``path`` was read."""
-
-    def __init__(self, shared: Any, path: str, meanwhile: Callable[[], object]) -> None:
-        super().__init__(shared)
-        self._path, self._meanwhile = path, meanwhile
-
-    def read_each(self, wanted: Any) -> Any:
-        found = super().read_each(wanted)
-        self._happen(wanted)
-        return found
-
-    def read(self, path: Any) -> Any:
-        found = super().read(path)
-        self._happen([path])
-        return found
-
-    def _happen(self, wanted: Any) -> None:
-        if self._path in map(str, wanted):
-            self._path = ""
-            self._meanwhile()
-
-
 def decide(store: FakeStore, partition: str) -> None:
     intent = records.Intent(
         epoch=7, series="s", number=4, revision=1, splits=1, ranges={partition: (100, 120)}
@@ -370,7 +348,9 @@ def decide(store: FakeStore, partition: str) -> None:
     store.write(paths.intent("web", "collect.0"), intent, ABSENT)
 
 
-def test_a_decided_batch_refuses_it_with_what_to_do(shell: Shell, store: FakeStore) -> None:
+def test_decided_batch_refuses_a_reset_with_the_command_to_use(
+    shell: Shell, store: FakeStore
+) -> None:
     decide(store, A)
     before = store.dump()
     done = to(shell, "earliest")
@@ -382,22 +362,25 @@ def test_a_decided_batch_refuses_it_with_what_to_do(shell: Shell, store: FakeSto
     assert (held.exit_code, "`flumeng ack drop web collect.0`" in held.stderr) == (1, True)
 
 
-def test_an_intent_that_is_written_meanwhile_refuses_it(store: FakeStore) -> None:
+def test_intent_written_meanwhile_refuses_a_reset(store: FakeStore) -> None:
     done = records.Intent(epoch=7, series="s", number=3, revision=1, splits=1, ranges={})
     path = paths.intent("web", "collect.0")
     store.write(path, done, ABSENT)
     decided = records.Intent(
         epoch=7, series="s", number=4, revision=1, splits=1, ranges={A: (100, 120)}
     )
-    racing = Racing(
-        store.tree, str(paths.ack("web", "main", A)), lambda: store.write(path, decided, ANY)
+    racing = ScriptedStore(
+        store.tree,
+        after_read=once(
+            lambda: store.write(path, decided, ANY), concerns(paths.ack("web", "main", A))
+        ),
     )
     with pytest.raises(ConflictError):
         reset_acks(Operator(racing, "ann", "", NOON), "web", {A: 50})
     assert read(store, A).value.offset == 100
 
 
-def test_an_ack_that_cannot_be_read_refuses_it_unless_it_is_left_out(
+def test_unreadable_ack_refuses_a_reset_unless_it_is_left_out(
     shell: Shell, store: FakeStore
 ) -> None:
     store.tree.znodes[str(paths.ack("web", "main", A))].data = b"{"
@@ -406,7 +389,7 @@ def test_an_ack_that_cannot_be_read_refuses_it_unless_it_is_left_out(
     assert to(shell, "earliest", "--partitions", "orders.*").exit_code == 0
 
 
-def test_very_many_partitions_are_written_in_parts_each_with_an_entry(
+def test_reset_of_very_many_partitions_is_written_in_audited_parts(
     shell: Shell, store: FakeStore
 ) -> None:
     names = [f"big.{number}.MkTRfQ2n@kafka" for number in range(1000)]

@@ -1,4 +1,4 @@
-"""``flow pause``, ``resume`` and ``stop`` for many flows, and what stays of one that is deleted."""
+"""``flow pause``, ``resume`` and ``stop`` for many flows, and the remains of a deleted one."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ import pytest
 from flumeng.control.commands import tombstones
 from flumeng.control.commands.flows import apply_flows, delete_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
+from tests.testkit.cluster import add_node
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.records import LiveNode, Node, NodeStatus, Plan, PlannedTask, TaskStatus
+from zkschema.records import NodeStatus, Plan, PlannedTask, TaskStatus
 
 TEXT = (
     "flow: {}\nlabels: {{team: {}, tier: gold}}\nsources: [tail: {{paths: [/a]}}]\nsinks: [noop]\n"
 )
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def apply(store: FakeStore, team: str, *flows: str) -> None:
@@ -45,21 +34,21 @@ def states(store: FakeStore) -> dict[str, str]:
     }
 
 
-def test_several_are_named(shell: Shell, store: FakeStore) -> None:
+def test_several_flows_can_be_named(shell: Shell, store: FakeStore) -> None:
     apply(store, "a", "one", "two", "three")
     done = shell.run("flow", "pause", "one", "three", "one")
     assert (done.exit_code, done.stdout.splitlines()) == (
         0,
         [
-            "flow one: collecting stops now, its sources go on into the journals",
-            "flow three: collecting stops now, its sources go on into the journals",
+            "flow one: collecting stops now, its sources still write to the journals",
+            "flow three: collecting stops now, its sources still write to the journals",
             "2 flows changed, 0 failed, 2 in all",
         ],
     )
     assert states(store) == {"one": "suspended", "three": "suspended", "two": "running"}
 
 
-def test_it_says_where_what_comes_waits(shell: Shell, store: FakeStore) -> None:
+def test_pause_and_stop_name_the_place_where_events_wait(shell: Shell, store: FakeStore) -> None:
     kafka = "kafka: {brokers: ['b:9092'], topics: [orders]}"
     texts = {
         name: f"flow: {name}\nsources: [{sources}]\nsinks: [noop]\n"
@@ -71,31 +60,29 @@ def test_it_says_where_what_comes_waits(shell: Shell, store: FakeStore) -> None:
     }
     list(apply_flows(Operator(store, "ann", "", 0.0), texts))
     assert shell.run("flow", "pause", "disk", "topic", "both").stdout.splitlines()[:3] == [
-        "flow disk: collecting stops now, its sources go on into the journals",
-        "flow topic: collecting stops now, what comes waits in Kafka",
-        "flow both: collecting stops now, its sources go on into the journals or wait in Kafka",
+        "flow disk: collecting stops now, its sources still write to the journals",
+        "flow topic: collecting stops now, new events wait in Kafka",
+        "flow both: collecting stops now, new events wait in the journals or in Kafka",
     ]
     assert shell.run("flow", "stop", "disk", "topic", "both").stdout.splitlines()[:3] == [
-        "flow disk: its sources stop now, its journals are collected to their end",
-        "flow topic: collecting stops now, what is left waits in Kafka",
-        "flow both: its sources stop now, its journals are collected to their end, and what is "
-        "left in Kafka waits there",
+        "flow disk: its sources stop now, its journals are fully collected",
+        "flow topic: collecting stops now, remaining events wait in Kafka",
+        "flow both: its sources stop now, its journals are fully collected, and remaining events "
+        "in Kafka wait there",
     ]
 
 
-def test_a_stopped_flow_is_stopped_while_its_topics_are_looked_at(
+def test_stopped_flow_is_stopped_while_its_topics_are_looked_at(
     shell: Shell, store: FakeStore
 ) -> None:
-    """That nobody can look at them then is no trouble: nothing waits for it."""
+    """An unreachable broker is no trouble then: nothing waits for it."""
     text = "flow: topic\nsources: [kafka: {brokers: ['b:1'], topics: [t]}]\nsinks: [noop]\n"
     list(apply_flows(Operator(store, "ann", "", 0.0), {"topic": text}))
     tasks = {
         name: PlannedTask(kind=name.partition(".")[0], node="n1", epoch=1, state="assigned")
         for name in ("discover.0", "collect.0")
     }
-    live = LiveNode(uuid="n1", incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node("n1"), live, ABSENT)
-    store.write(paths.node("n1"), Node(uuid="n1", roles=("collect",)), ABSENT)
+    add_node(store, "n1", ("collect",))
     failed = TaskStatus(epoch=1, revision=1, state="failed", error="b:1 does not answer")
     said = NodeStatus(assignment_version=0, tasks={f"topic/{name}": failed for name in tasks})
     store.write(paths.status("n1"), said, ANY)
@@ -127,7 +114,7 @@ def test_labels_choose_flows_that_have_all_of_them(shell: Shell, store: FakeStor
     assert shell.json("flow", "list")[0]["labels"] == {"team": "a", "tier": "gold"}
 
 
-def test_all_are_a_thousand_in_few_transactions_and_one_that_is_unreadable_is_told(
+def test_pause_of_all_flows_takes_few_transactions_and_reports_unreadable_ones(
     shell: Shell, store: FakeStore
 ) -> None:
     names = [f"f{number:03}" for number in range(1000)]
@@ -144,7 +131,7 @@ def test_all_are_a_thousand_in_few_transactions_and_one_that_is_unreadable_is_to
     assert again.stdout.splitlines()[-1] == "0 flows changed, 1 failed, 1000 in all"
 
 
-def test_the_exit_code_is_that_of_the_worst(shell: Shell, store: FakeStore) -> None:
+def test_exit_code_is_that_of_the_worst_failure(shell: Shell, store: FakeStore) -> None:
     apply(store, "a", "one", "two")
     assert shell.run("flow", "pause", "one", "gone").exit_code == 2
     delete_flow(Operator(store, "ann", "", 0.0), "two")
@@ -159,22 +146,24 @@ def test_the_exit_code_is_that_of_the_worst(shell: Shell, store: FakeStore) -> N
 @pytest.mark.parametrize(
     "words", [(), ("one", "--all"), ("--all", "--label", "a=b"), ("--all", "--if-revision", "1")]
 )
-def test_flows_are_chosen_in_one_way(shell: Shell, store: FakeStore, words: tuple[str]) -> None:
+def test_only_one_way_of_choosing_flows_is_accepted(
+    shell: Shell, store: FakeStore, words: tuple[str]
+) -> None:
     apply(store, "a", "one")
     assert shell.run("flow", "pause", *words).exit_code == 2
     assert states(store) == {"one": "running"}
 
 
-def test_with_no_flows_all_are_none(shell: Shell) -> None:
+def test_pause_of_all_flows_succeeds_without_any_flow(shell: Shell) -> None:
     done = shell.run("flow", "pause", "--all")
     assert (done.exit_code, done.stdout) == (0, "0 flows changed, 0 failed, 0 in all\n")
 
 
-# -- what stays of a deleted flow
+# -- remains of a deleted flow
 
 
 def drop(store: FakeStore, flow: str) -> None:
-    """As masters do when nothing is left to collect."""
+    """Drop the flow, as masters do when it is drained."""
     for path in sorted(store.tree.znodes, reverse=True):
         if f"{path}/".startswith((f"/flows/{flow}/", f"/acks/{flow}/", f"/commits/{flow}/")):
             del store.tree.znodes[path]

@@ -1,8 +1,7 @@
-"""Flows over time: their revisions, going back, and what is wanted of them. On a fake store."""
+"""Flows over time: their revisions, going back, and their desired states. On a fake store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,23 +9,16 @@ import pytest
 
 from flumeng.control.commands.flows import rollback_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Found, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import ConflictError
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore, concerns, once
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.records import Record
-from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
 
 
 @pytest.fixture
@@ -53,7 +45,7 @@ def commands(store: FakeStore) -> set[tuple[str, str]]:
 # -- history and diff
 
 
-def test_history_tells_who_made_which_revision_and_why(shell: Shell) -> None:
+def test_history_lists_author_and_reason_of_each_revision(shell: Shell) -> None:
     assert shell.run("flow", "history", "web").stdout == (
         "REVISION\tCURRENT\tTIME (UTC)\tAUTHOR\tREASON\n"
         "1\tno\t2023-11-14 22:13:20\tann@ops\ttry 1\n"
@@ -74,7 +66,7 @@ def test_history_tells_who_made_which_revision_and_why(shell: Shell) -> None:
         ((3, 2), 3, 2, ["-# three", "+# two"]),
     ],
 )
-def test_diff_is_of_the_texts(
+def test_diff_compares_the_texts_of_two_revisions(
     shell: Shell, numbers: tuple[int, ...], old: int, new: int, lines: list[str]
 ) -> None:
     shown = shell.run("flow", "diff", "web", *numbers).stdout.splitlines()
@@ -84,7 +76,7 @@ def test_diff_is_of_the_texts(
     assert (as_json["old"], as_json["new"]) == (old, new)
 
 
-def test_diff_of_equal_texts_says_so(shell: Shell) -> None:
+def test_diff_of_equal_texts_reports_no_difference(shell: Shell) -> None:
     shown = shell.run("flow", "diff", "web", 2, 2).stdout
     assert shown == "revisions 2 and 2 of flow web have the same text\n"
 
@@ -98,7 +90,7 @@ def test_the_revision_before_the_tenth_is_the_ninth(shell: Shell, tmp_path: Path
     assert [row["revision"] for row in shell.json("flow", "history", "web")] == [*range(1, 11)]
 
 
-def test_a_revision_that_is_not_kept_is_wrong_input(shell: Shell, tmp_path: Path) -> None:
+def test_revision_that_is_not_kept_is_wrong_input(shell: Shell, tmp_path: Path) -> None:
     for words in (("diff", "web", 7), ("rollback", "web", 7)):
         result = shell.run("flow", *words)
         assert (result.exit_code, result.stderr) == (
@@ -110,7 +102,7 @@ def test_a_revision_that_is_not_kept_is_wrong_input(shell: Shell, tmp_path: Path
     assert shell.run("flow", "history", "wbe").exit_code == 2
 
 
-def test_a_flow_without_a_single_text_says_where_to_look(shell: Shell, store: FakeStore) -> None:
+def test_flow_without_any_text_refers_to_schema_verify(shell: Shell, store: FakeStore) -> None:
     """As while it is being removed."""
     for number in store.children(paths.revisions("web")):
         store.remove(paths.revision("web", number), ANY)
@@ -127,16 +119,13 @@ def test_a_flow_without_a_single_text_says_where_to_look(shell: Shell, store: Fa
 def test_rollback_does_not_bring_back_a_flow_that_goes_meanwhile(store: FakeStore) -> None:
     """The last masters' step of its deletion lies between two reads."""
 
-    class Going(FakeStore):
-        def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-            found = super().read_each(wanted)
-            if any(path.row is paths.revision for path in wanted):
-                for path in [path for path in self.tree.znodes if "/web" in path]:
-                    del self.tree.znodes[path]
-            return found
+    def remove() -> None:
+        for path in [path for path in store.tree.znodes if "/web" in path]:
+            del store.tree.znodes[path]
 
+    going = ScriptedStore(store.tree, after_read=once(remove, concerns(paths.revision)))
     with pytest.raises(ConflictError, match="web was deleted meanwhile"):
-        rollback_flow(Operator(Going(store.tree), "a", "", NOON), "web", 1)
+        rollback_flow(Operator(going, "a", "", NOON), "web", 1)
     assert "web" not in store.children(paths.flows())
 
 
@@ -170,9 +159,7 @@ def test_rollback_dry_run_shows_the_change_and_writes_nothing(
     assert store.dump() == before
 
 
-def test_a_text_that_this_flumeng_cannot_read_does_not_come_back(
-    shell: Shell, store: FakeStore
-) -> None:
+def test_text_that_this_version_cannot_read_is_not_restored(shell: Shell, store: FakeStore) -> None:
     old = records.Revision(text="flow: web\n", author="a", reason="", time=NOON)
     store.write(paths.revision("web", "1"), old, ANY)
     assert shell.run("flow", "rollback", "web", 1).exit_code == 2
@@ -185,7 +172,7 @@ def test_a_text_that_this_flumeng_cannot_read_does_not_come_back(
 @pytest.mark.parametrize(
     ("command", "state"), [("pause", "suspended"), ("stop", "stopped"), ("resume", "running")]
 )
-def test_a_state_is_wanted_once(shell: Shell, store: FakeStore, command: str, state: str) -> None:
+def test_state_is_changed_once(shell: Shell, store: FakeStore, command: str, state: str) -> None:
     other = records.Flow(revision=3, state="stopped" if command == "resume" else "running")
     store.write(paths.flow("web"), other, ANY)
     done = shell.run("flow", command, "web", "--reason", "why not")
@@ -215,7 +202,7 @@ def test_a_flow_that_is_being_deleted_stays_deleted(shell: Shell, store: FakeSto
 @pytest.mark.parametrize(
     "words", [("pause",), ("resume",), ("stop",), ("delete",), ("rollback", 1)], ids=lambda w: w[0]
 )
-def test_every_change_can_name_the_revision_that_it_was_decided_on(
+def test_every_change_accepts_the_expected_revision(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
     if words[0] == "resume":
@@ -227,7 +214,9 @@ def test_every_change_can_name_the_revision_that_it_was_decided_on(
     assert store.dump() != before
 
 
-def test_a_paused_flow_is_well_unless_a_source_is_not(shell: Shell, store: FakeStore) -> None:
+def test_paused_flow_is_healthy_unless_a_source_has_a_problem(
+    shell: Shell, store: FakeStore
+) -> None:
     shell.run("flow", "pause", "web")
 
     def plan(kind: str) -> records.Plan:

@@ -49,11 +49,11 @@ def test_flows_and_report_are_written(agent: Path, tmp_path: Path) -> None:
     assert again.exit_code == 0
 
 
-def test_a_file_that_is_there_is_never_replaced(agent: Path, tmp_path: Path) -> None:
+def test_existing_file_is_never_replaced(agent: Path, tmp_path: Path) -> None:
     (tmp_path / "a1.yaml").write_text("mine")
     result = run("flume-ng", agent, "--out", tmp_path)
     assert result.exit_code == 2
-    assert "a1.yaml: is there already" in result.output
+    assert "a1.yaml: exists with other content" in result.output
     assert (tmp_path / "a1.yaml").read_text() == "mine"
     assert not (tmp_path / "report.txt").exists()
 
@@ -64,7 +64,7 @@ def test_without_out_flows_and_report_are_shown(agent: Path) -> None:
     assert f"{agent}\t1\ta1.sources\tmapped\t" in shown
 
 
-def test_exit_code_says_that_something_is_not_mapped(agent: Path) -> None:
+def test_exit_code_shows_that_something_is_not_mapped(agent: Path) -> None:
     agent.write_text(AGENT.replace("null", "org.example.MySink"))
     result = run("flume-ng", agent, "--json")
     assert result.exit_code == 1
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there_is_wrong_input(tmp_path: Path) -> None:
         assert str(path) in result.output
 
 
-def test_half_a_line_and_a_key_twice_are_told(agent: Path) -> None:
+def test_incomplete_line_and_duplicate_key_are_reported(agent: Path) -> None:
     agent.write_bytes(
         AGENT.encode() + b"a1.sources.r1.totalEvents = 5\na1.sources.r1.totalEvents : 6\n"
         b"a1.sinks.k1.x\\u00\na1.sources.r1.tot"

@@ -17,7 +17,7 @@ def run(installed: dict[str, str], *words: str) -> Result:
     return CliRunner().invoke(Importers("import", installed=lambda: found), words)
 
 
-def test_an_importer_that_is_not_installed_says_which_package_brings_it() -> None:
+def test_missing_importer_names_its_package() -> None:
     shown = run({}, "--help")
     assert "flume-ng" in shown.output
     assert "not installed: needs flumeng-flume" in shown.output
@@ -27,7 +27,7 @@ def test_an_importer_that_is_not_installed_says_which_package_brings_it() -> Non
 
 
 @pytest.mark.parametrize("place", ["nowhere_at_all:command", "json:no_such_thing", "json:loads"])
-def test_a_broken_importer_says_why_and_the_others_work(place: str) -> None:
+def test_broken_importer_shows_the_reason_and_the_others_work(place: str) -> None:
     installed = {"broken": place, "flume-og": "flumeng_flume.cli:flume_og"}
     shown = run(installed, "--help")
     assert shown.exit_code == 0

@@ -12,9 +12,10 @@ from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
-from flumeng.control.commands.unfinished import decided_batches
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.commands.unfinished_writes import decided_batches
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import ConflictError, CorruptError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import NOON, Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -28,16 +29,11 @@ A, B = "web.n1.0.aaaaaaaa", "web.n1.0.bbbbbbbb"
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web, with two journals on n1, which is live and answers."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW % 1)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", "n1:1")
     for name in (A, B):
-        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
-        store.write(paths.journal(name), journal, ABSENT)
+        add_journal(store, name, flow="web", node="n1", in_sync=())
     return store
 
 
@@ -59,7 +55,7 @@ def decided(store: FakeStore) -> Intents:
 
 
 @pytest.mark.usefixtures("decided")
-def test_a_batch_that_nobody_can_finish_is_shown_and_given_up(
+def test_batch_that_no_owner_can_finish_is_shown_and_given_up(
     shell: Shell, store: FakeStore
 ) -> None:
     store.remove(paths.ack("web", "main", A), ANY)
@@ -73,7 +69,7 @@ def test_a_batch_that_nobody_can_finish_is_shown_and_given_up(
     assert (row["events"], row["ranges"]) == (12, {A: [0, 5], B: [0, 7]})
     asked = shell.run("ack", "drop", "web", "collect.0", typed="n\n")
     assert (asked.exit_code, len(decided_batches(store))) == (1, 1)
-    assert "If the target has taken these 12 events, they will be there twice" in asked.stderr
+    assert "If the target has these 12 events, they will be duplicated" in asked.stderr
     done = shell.run("ack", "drop", "web", "collect.0", "--yes", "--reason", "the host burnt")
     assert done.stdout == (
         "given up: batch 1 of web/collect.0, 12 events, which are delivered again\n"
@@ -87,7 +83,7 @@ def test_a_batch_that_nobody_can_finish_is_shown_and_given_up(
     assert (command, "the host burnt") in told
 
 
-def test_a_batch_of_what_was_discovered_misses_nothing_until_that_is_gone(
+def test_batch_of_a_discovered_partition_is_unfinishable_once_that_is_gone(
     shell: Shell, store: FakeStore
 ) -> None:
     found = {"p0@broker": records.Partition()}
@@ -99,14 +95,14 @@ def test_a_batch_of_what_was_discovered_misses_nothing_until_that_is_gone(
     assert [row["problem"] for row in shell.json("ack", "intents")] == ["p0@broker is gone"]
 
 
-def test_what_is_acked_is_not_dropped(shell: Shell, store: FakeStore, decided: Intents) -> None:
+def test_acked_batch_is_not_dropped(shell: Shell, store: FakeStore, decided: Intents) -> None:
     store.commit([decided.end()])
     assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 2
     assert shell.run("ack", "drop", "web", "collect.7", "--yes").exit_code == 2
     assert shell.json("ack", "intents") == []
 
 
-def test_an_owner_whose_batch_was_given_up_cannot_ack_it(
+def test_owner_whose_batch_was_given_up_cannot_ack_it(
     shell: Shell, store: FakeStore, decided: Intents
 ) -> None:
     assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 0
@@ -115,7 +111,7 @@ def test_an_owner_whose_batch_was_given_up_cannot_ack_it(
 
 
 @pytest.mark.usefixtures("decided")
-def test_an_ack_in_a_decided_batch_is_not_moved(shell: Shell, store: FakeStore) -> None:
+def test_ack_in_a_decided_batch_is_not_advanced(shell: Shell, store: FakeStore) -> None:
     refused = shell.run("ack", "advance", A)
     assert refused.exit_code == 3
     assert "is in batch 1, which web/collect.0 has decided to write" in refused.stderr
@@ -128,7 +124,9 @@ def test_an_ack_in_a_decided_batch_is_not_moved(shell: Shell, store: FakeStore) 
 
 
 @pytest.mark.usefixtures("decided")
-def test_one_that_cannot_be_read_begins_another_series(shell: Shell, store: FakeStore) -> None:
+def test_unreadable_intent_can_be_dropped_and_another_series_begins(
+    shell: Shell, store: FakeStore
+) -> None:
     store.tree.znodes["/intents/web/collect.0"].data = b"damaged"
     assert "not JSON" in shell.run("ack", "intents").stdout
     assert shell.run("ack", "drop", "web", "collect.0", "--yes").exit_code == 0
@@ -136,7 +134,7 @@ def test_one_that_cannot_be_read_begins_another_series(shell: Shell, store: Fake
 
 
 @pytest.mark.usefixtures("decided")
-def test_one_of_a_newer_flumeng_is_not_dropped(shell: Shell, store: FakeStore) -> None:
+def test_intent_of_a_newer_version_is_not_dropped(shell: Shell, store: FakeStore) -> None:
     store.tree.znodes["/intents/web/collect.0"].data = b'{"v":2}'
     refused = shell.run("ack", "drop", "web", "collect.0", "--yes")
     assert (refused.exit_code, "can finish the batch" in refused.stderr) == (3, True)
@@ -154,7 +152,7 @@ def test_the_revision_of_a_decided_batch_is_kept(store: FakeStore) -> None:
 
 
 @pytest.mark.usefixtures("decided")
-def test_an_import_begins_another_series(store: FakeStore) -> None:
+def test_import_begins_another_series_of_batches(store: FakeStore) -> None:
     """The targets may have taken batches since the export."""
     exported = export_cluster(store)
     anew = FakeStore()

@@ -1,4 +1,4 @@
-"""What commands say of isolated parts, and of flows that others read."""
+"""Output of commands about isolated parts, and about flows that others read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flumeng.config import parts_of
 from flumeng.control.commands.flows import delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.partitions import ack_path
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -21,24 +21,12 @@ READER = "flow: copy\nsources: [flow: {name: web}]\nsinks: [noop]\n"
 
 
 @pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     (tmp_path / "web.yaml").write_text(WITH)
     return tmp_path / "web.yaml"
 
 
-def test_what_becomes_of_parts_is_told(shell: Shell, store: FakeStore, file: Path) -> None:
+def test_changes_of_isolated_parts_are_reported(shell: Shell, store: FakeStore, file: Path) -> None:
     assert shell.run("flow", "apply", file).stdout == (
         "flow web revision 1\nflow web~files, an isolated part of flow web, revision 1\n"
     )
@@ -53,39 +41,39 @@ def test_what_becomes_of_parts_is_told(shell: Shell, store: FakeStore, file: Pat
     said = shell.run("flow", "lag", "web").stdout
     assert "isolated part: flow web~files is running, 0 events behind" in said
     assert shell.run("flow", "pause", "web").stdout == (
-        "flow web: collecting stops now, its sources go on into the journals; with its isolated "
-        "parts: web~files\n"
+        "flow web: collecting stops now, its sources still write to the journals; with its "
+        "isolated parts: web~files\n"
     )
     shell.run("flow", "resume", "web")
     assert shell.run("flow", "pause", "web~files").stdout == (
-        "flow web~files: collecting stops now, what comes waits in the journals of flow web\n"
+        "flow web~files: collecting stops now, new events wait in the journals of flow web\n"
     )
     store.write(ack_path("web", "web.n1.0.a"), records.Ack(epoch=1, offset=70), ABSENT)
     file.write_text(SIMPLE)
     left = (
-        "flow web~files is deleted; it had not read 70 events that flow web has delivered, and "
-        "nobody delivers them in its place\n"
+        "flow web~files is deleted; its sinks lack 70 events that flow web has delivered, for "
+        "good\n"
     )
     assert left in shell.run("flow", "apply", file, "--dry-run").stdout
     assert shell.run("flow", "apply", file).stdout == f"flow web revision 2\n{left}"
 
 
-def test_the_text_of_a_part_is_no_file_to_apply(shell: Shell, file: Path) -> None:
+def test_text_of_an_isolated_part_cannot_be_applied(shell: Shell, file: Path) -> None:
     (text,) = parts_of(WITH).values()
     file.write_text(text)
     for command in ("validate", "apply"):
         result = shell.run("flow", command, file, zk=None if command == "validate" else "zk:1/c")
         assert result.exit_code == 2
-        said = f"{file}: flow: web~files is an isolated part of flow web: apply that"
+        said = f"{file}: flow: web~files is an isolated part: apply its flow web"
         assert said in result.stderr
 
 
-def test_a_graph_shows_where_parts_leave(shell: Shell, file: Path) -> None:
+def test_graph_marks_isolated_parts(shell: Shell, file: Path) -> None:
     said = shell.run("flow", "graph", file, zk=None).stdout
     assert "(isolated: flow web~files)" in said
 
 
-def test_a_delete_may_wait_for_readers_and_for_the_end(
+def test_delete_waits_for_readers_and_for_the_end(
     shell: Shell, store: FakeStore, file: Path
 ) -> None:
     shell.run("flow", "apply", file)
@@ -99,7 +87,7 @@ def test_a_delete_may_wait_for_readers_and_for_the_end(
     assert record.value.state == "running"
 
     def goes_on() -> None:
-        """What an operator and masters do meanwhile, a step each time that somebody sleeps."""
+        """One step of the operator and the masters, for each sleep of the command."""
         found = store.read(paths.flow("web"))
         if store.exists(paths.flow("copy")):
             delete_flow(Operator(store, "a", "", 0.0), "copy")

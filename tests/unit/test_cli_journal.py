@@ -1,4 +1,4 @@
-"""The offline tools as commands: what they print and their exit codes."""
+"""The offline tools as commands: their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ID = "web.n1.0.0a1b2c3d"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Four events in four frames; the second is no text, the third would clear a terminal."""
+    """Four events in four frames; the second is not text, the third has bytes that clear a
+    terminal."""
     journal = Journal.create(tmp_path, ID)
     for seq, body in enumerate([b"one", b"\xff\x00", b"\x1b[2J", b"four"]):
         columns = {"body": [body], "ts": [seq], "host": ["h"], "attrs": [[("k", "v\n")]]}
@@ -57,13 +58,13 @@ def test_dump_prints_each_event_as_json_safe_for_a_terminal(directory: Path) -> 
     assert (json.loads(line)["seq"], json.loads(line)["attrs"]) == (2, {"k": "v\n"})
 
 
-def test_verify_of_a_sound_journal(directory: Path) -> None:
+def test_verify_of_an_undamaged_journal_succeeds(directory: Path) -> None:
     verified = run("verify", directory)
     assert verified.exit_code == 0
     assert verified.stdout == f"{ID} is sound: events 0 to 4\n"
 
 
-def test_damage_is_named_then_repaired_then_accepted(directory: Path) -> None:
+def test_damage_is_reported_repaired_and_the_loss_accepted(directory: Path) -> None:
     damage(directory)
     verified = run("verify", directory)
     assert verified.exit_code == 1
@@ -82,7 +83,7 @@ def test_damage_is_named_then_repaired_then_accepted(directory: Path) -> None:
         "lost: events 1 to 2",
         f"kept as it was: {directory}/quarantine/{name}",
         f"{ID} opens again with events 0 to 4; it takes no more events",
-        "readers stop at seq 1, since events are lost (in all 1); to let them go on: "
+        "readers stop at seq 1, since events are lost (in all 1); to skip these: "
         "flumeng journal repair --accept-loss",
     ]
     assert run("verify", directory).exit_code == 1, "the loss is not accepted"
@@ -90,10 +91,10 @@ def test_damage_is_named_then_repaired_then_accepted(directory: Path) -> None:
     assert (accepted["waits_at"], accepted["events"]) == (None, 1)
     verified = run("verify", directory)
     assert verified.exit_code == 0
-    assert "note: checkpoint: events that are lost, which was accepted: 1" in verified.stdout
+    assert "note: checkpoint: lost events, of an accepted loss: 1" in verified.stdout
 
 
-def test_a_journal_that_a_process_has_open_is_only_looked_at(directory: Path) -> None:
+def test_journal_open_in_another_process_is_only_inspected(directory: Path) -> None:
     journal = Journal.open(directory)
     assert "a process has it open" in run("verify", directory).stderr
     assert len(run("dump", directory).stdout.splitlines()) == 4
@@ -103,7 +104,7 @@ def test_a_journal_that_a_process_has_open_is_only_looked_at(directory: Path) ->
 
 
 @pytest.mark.parametrize("tool", ["verify", "dump", "repair"])
-def test_what_is_no_journal_is_wrong_input(tmp_path: Path, tool: str) -> None:
+def test_directory_without_a_journal_is_wrong_input(tmp_path: Path, tool: str) -> None:
     assert run(tool, tmp_path).exit_code == 2
     assert run(tool, tmp_path / "not there").exit_code == 2
 

@@ -1,4 +1,4 @@
-"""Who holds a replicated journal and who leads it, by command: on a fake store."""
+"""Replicas and primary of a replicated journal, by command: on a fake store."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from cli.main import tree as cli_tree
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master.daemon import Master
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.journal.log import directory as directories
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
+from tests.testkit.cluster import add_node, new_cluster
 from tests.testkit.command_line import Reached, Shell
 from tests.testkit.journal import numbered_events
 from tests.testkit.store import FakeStore
@@ -37,21 +38,12 @@ ROLES = {"n5": ("ingest", "collect")}
 @pytest.fixture
 def store() -> FakeStore:
     """n1 leads a journal, n2 is in sync, n3 is catching up; n4 is free, n5 may hold no replicas."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for name in ("n1", "n2", "n3", "n4", "n5"):
-        node = records.Node(uuid=name, roles=ROLES.get(name, ("ingest", "replica")))
-        store.write(paths.node(name), node, ABSENT)
-        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-        store.write(paths.live_node(name), live, ABSENT)
+        add_node(store, name, ROLES.get(name, ("ingest", "replica")))
     apply_flow(Operator(store, *SIGN), FLOW)
     register(store)
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def register(store: FakeStore, **fields: Any) -> None:
@@ -74,7 +66,7 @@ def die(store: FakeStore, *nodes: str) -> None:
 
 
 def serve(shell: Shell, store: FakeStore, **ends: int) -> None:
-    """Nodes say up to where their replicas reach."""
+    """Let nodes report the ends of their replicas."""
     for name, end in ends.items():
         path = paths.live_node(name)
         found = store.read(path)
@@ -95,7 +87,7 @@ def commands(store: FakeStore) -> list[tuple[str, str]]:
 
 
 def refused(shell: Shell, store: FakeStore, *words: str) -> str:
-    """What is said; nothing was changed."""
+    """The error message of a command that failed and changed nothing."""
     before = store.dump()
     done = shell.run("journal", *words)
     assert done.exit_code != 0
@@ -103,7 +95,7 @@ def refused(shell: Shell, store: FakeStore, *words: str) -> str:
     return done.stderr
 
 
-def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeStore) -> None:
+def test_list_shows_the_replicas_of_each_journal(shell: Shell, store: FakeStore) -> None:
     line = shell.run("journal", "list").stdout.splitlines()
     assert line[0].split("\t")[8:] == ["TERM", "REPLICAS", "IN SYNC", "LAG", "STATE"]
     assert line[1].split("\t")[1] == "n1"
@@ -114,7 +106,7 @@ def test_the_list_tells_who_holds_what_is_replicated(shell: Shell, store: FakeSt
     assert "REPLICAS" not in shell.run("journal", "list").stdout
 
 
-def test_the_list_tells_what_replicas_lack(shell: Shell, store: FakeStore) -> None:
+def test_list_shows_the_lag_of_each_replica(shell: Shell, store: FakeStore) -> None:
     live = store.read(paths.live_node("n1"))
     assert live is not None
     store.write(paths.live_node("n1"), replace(live.value, addresses=("n1:1",)), ANY)
@@ -128,16 +120,16 @@ def test_the_list_tells_what_replicas_lack(shell: Shell, store: FakeStore) -> No
 
 def test_a_replica_in_sync_is_promoted(shell: Shell, store: FakeStore) -> None:
     done = shell.run("journal", "promote", J, "--reason", "old disk")
-    assert done.stdout.startswith(f"node n2 leads journal {J} in term 5")
+    assert done.stdout.startswith(f"node n2 is the primary of {J} in term 5")
     after = journal(store)
     assert (after.primary, after.term, after.in_sync) == ("n2", 5, ("n2/b",))
     assert (after.lineage, after.replicas) == ("l", ("n1", "n2", "n3"))
     assert commands(store) == [(f"journal promote {J} --to n2", "old disk")]
-    assert "leads" in shell.run("journal", "promote", J, "--to", "n2").stdout
+    assert "is the primary of" in shell.run("journal", "promote", J, "--to", "n2").stdout
     assert len(commands(store)) == 1
 
 
-def test_what_cannot_be_promoted_is_said(shell: Shell, store: FakeStore) -> None:
+def test_impossible_promotion_is_refused(shell: Shell, store: FakeStore) -> None:
     assert "there is no journal" in refused(shell, store, "promote", "web.n1.0.1")
     behind = refused(shell, store, "promote", J, "--to", "n3")
     assert "node n3 is not in sync (n1, n2 are in sync)" in behind
@@ -146,33 +138,33 @@ def test_what_cannot_be_promoted_is_said(shell: Shell, store: FakeStore) -> None
     assert "node n2 is not live" in refused(shell, store, "promote", J, "--to", "n2")
     assert "no other replica" in refused(shell, store, "promote", J)
     register(store, gone=True)
-    assert "is collected to its end" in refused(shell, store, "promote", J)
+    assert "is fully collected" in refused(shell, store, "promote", J)
     register(store, lineage="", replicas=(), in_sync=("n1",))
     assert "has no replicas" in refused(shell, store, "promote", J)
 
 
-def test_events_are_given_up_only_where_no_replica_in_sync_is_left(
+def test_unclean_promotion_needs_that_no_replica_in_sync_is_left(
     shell: Shell, store: FakeStore
 ) -> None:
     unclean = ("promote", J, "--to", "n3", "--unclean")
     assert "the replica of n1 is in sync and live" in refused(shell, store, *unclean)
     die(store, "n1", "n2")
     asked = refused(shell, store, *unclean)
-    assert "Only n1, n2 had every answered event" in asked
-    assert "The replica of n3 may lack any number of them" in asked
+    assert "Only n1, n2 had every accepted event" in asked
+    assert "The replica of n3 may lack any number of events" in asked
     serve(shell, store, n3=70)
     assert "The replica of n3 reaches up to seq 70" in refused(shell, store, *unclean)
-    assert "say with --to" in refused(shell, store, "promote", J, "--unclean")
+    assert "--unclean needs --to NODE" in refused(shell, store, "promote", J, "--unclean")
     assert "holds no replica" in refused(shell, store, "promote", J, "--unclean", "--to", "n4")
     assert shell.run("journal", *unclean, "--yes").exit_code == 0
     after = journal(store)
     assert (after.primary, after.term, after.in_sync) == ("n3", 5, ("n3/",))
     assert after.lineage not in ("", "l")
     ((command, _),) = commands(store)
-    assert command == f"{' '.join(('journal', *unclean))}: gave up what only n1, n2 had"
+    assert command == f"{' '.join(('journal', *unclean))}: gave up events of n1, n2"
 
 
-def test_events_are_given_up_also_where_the_node_that_has_them_is_live_and_says_they_are_damaged(
+def test_events_are_given_up_where_the_only_live_replica_reports_damage(
     shell: Shell, store: FakeStore
 ) -> None:
     unclean = ("promote", J, "--to", "n3", "--unclean", "--yes")
@@ -186,7 +178,7 @@ def test_events_are_given_up_also_where_the_node_that_has_them_is_live_and_says_
     assert journal(store).primary == "n3"
 
 
-def test_a_replica_without_a_record_leads_with_the_operator_s_word(
+def test_replica_without_a_record_leads_with_the_operators_word(
     shell: Shell, store: FakeStore
 ) -> None:
     """The one that reaches furthest."""
@@ -198,9 +190,10 @@ def test_a_replica_without_a_record_leads_with_the_operator_s_word(
     assert "the replica of n3 reaches up to seq 80" in refused(
         shell, store, *unclean, "n2", "--yes"
     )
-    assert "reaches up to seq 80; its events are delivered" in refused(shell, store, *unclean, "n3")
+    assert "seq 80; all its events are delivered" in refused(shell, store, *unclean, "n3")
     other = ("promote", "app.n1.0.00000000", "--unclean", "--to", "n3", "--yes")
-    assert "there is no flow app" in refused(shell, store, *other)
+    missing = "flow app, which collects app.n1.0.00000000, does not exist"
+    assert missing in refused(shell, store, *other)
     assert shell.run("journal", *unclean, "n3", "--yes").exit_code == 0
     after = journal(store)
     assert (after.node, after.primary, after.in_sync) == ("n1", "n3", ("n3/",))
@@ -217,7 +210,7 @@ def test_a_replica_is_moved(shell: Shell, store: FakeStore) -> None:
     assert commands(store) == [(f"journal move {J} --from n2 --to n4", "")]
 
 
-def test_masters_finish_a_move_and_leave_what_was_chosen(shell: Shell, store: FakeStore) -> None:
+def test_masters_finish_a_move_and_keep_the_chosen_replicas(shell: Shell, store: FakeStore) -> None:
     shell.run("journal", "add-replica", J, "n4")
     master = Master(store, "m", lambda: 0.0, lambda: 0.0)
     master.tick()
@@ -237,11 +230,11 @@ def test_masters_finish_a_move_and_leave_what_was_chosen(shell: Shell, store: Fa
     assert told.value.journals == {J: found.version.number}
 
 
-def test_where_replicas_may_be_is_checked(shell: Shell, store: FakeStore) -> None:
+def test_target_nodes_of_replicas_are_checked(shell: Shell, store: FakeStore) -> None:
     for words in (("add-replica", J), ("move", J, "--from", "n2", "--to")):
-        assert "has no role replica" in refused(shell, store, *words, "n5")
+        assert "lacks role replica" in refused(shell, store, *words, "n5")
         assert "there is no node" in refused(shell, store, *words, "n9")
-    assert "leads" in refused(shell, store, "move", J, "--from", "n1", "--to", "n4")
+    assert "is the primary of" in refused(shell, store, "move", J, "--from", "n1", "--to", "n4")
     assert "drop-replica" in refused(shell, store, "move", J, "--from", "n2", "--to", "n3")
     assert "already" in shell.run("journal", "add-replica", J, "n2").stdout
     die(store, "n4")
@@ -251,7 +244,7 @@ def test_where_replicas_may_be_is_checked(shell: Shell, store: FakeStore) -> Non
 
 
 def test_a_replica_is_dropped(shell: Shell, store: FakeStore) -> None:
-    assert "leads" in refused(shell, store, "drop-replica", J, "n1")
+    assert "is the primary of" in refused(shell, store, "drop-replica", J, "n1")
     assert "expected one of n2, n3" in refused(shell, store, "drop-replica", J, "n4")
     assert shell.run("journal", "drop-replica", J, "n3").exit_code == 0
     asked = refused(shell, store, "drop-replica", J, "n2")
@@ -268,7 +261,7 @@ def wrong(shell: Shell) -> list[str]:
     return [cause["what"] for cause in shell.json("status")["causes"] if J in cause["what"]]
 
 
-def test_status_tells_how_few_are_in_sync_and_why(shell: Shell, store: FakeStore) -> None:
+def test_status_shows_how_few_replicas_are_in_sync_and_why(shell: Shell, store: FakeStore) -> None:
     told = "flow web: 1 journal {}: " + J + " ({})"
     assert wrong(shell) == []
     register(store, in_sync=("n1/a",))
@@ -285,7 +278,7 @@ def test_status_tells_how_few_are_in_sync_and_why(shell: Shell, store: FakeStore
     assert wrong(shell) == [told.format("under-replicated", "in sync: n1, n4; n3 is not live")]
 
 
-def test_status_tells_of_what_nobody_can_read(shell: Shell, store: FakeStore) -> None:
+def test_status_lists_journals_that_no_live_node_has(shell: Shell, store: FakeStore) -> None:
     die(store, "n1", "n2")
     (what,) = wrong(shell)
     assert what.endswith(f"unavailable: no replica in sync is live: {J} (n1, n2 not live)")
@@ -295,15 +288,15 @@ def test_status_tells_of_what_nobody_can_read(shell: Shell, store: FakeStore) ->
     assert wrong(shell) == []
 
 
-def test_a_node_is_not_drained_while_it_holds_replicas(shell: Shell, store: FakeStore) -> None:
+def test_node_is_not_drained_while_it_holds_replicas(shell: Shell, store: FakeStore) -> None:
     waits = shell.run("node", "drain", "n2", "--wait", "--timeout", 0)
-    assert f"no other node has its replica of {J} yet" in waits.stderr
+    assert f"no other node has a replica of {J} instead yet" in waits.stderr
     die(store, "n2")
     gone = shell.run("node", "decommission", "n2")
     assert "1 replica of a journal" in gone.stderr
 
 
-def test_a_journal_with_another_replica_is_not_given_up_with_its_node(
+def test_journal_with_another_live_replica_survives_the_discard_of_its_node(
     shell: Shell, store: FakeStore
 ) -> None:
     die(store, "n1", "n2")
@@ -317,7 +310,7 @@ def test_a_journal_with_another_replica_is_not_given_up_with_its_node(
 
 
 def damaged_replica(folder: Path, own: str) -> Path:
-    """Of twenty events; a bit of the last frame is another one."""
+    """A replica of twenty events with a flipped bit in the last frame."""
     made = ReplicaJournal.make(folder, J, Replica(own, "l"), term=4)
     for start in (0, 10):
         made.append(numbered_events(start, 10))
@@ -340,39 +333,39 @@ def test_a_damaged_replica_is_set_aside_when_others_have_its_events(
     assert done.exit_code == 0
     aside = tmp_path / "copies" / f".{J}.damaged"
     assert done.stdout.splitlines() == [
-        f"nothing is lost: n1 have all answered events of {J}",
+        f"nothing is lost: n1 have all accepted events of {J}",
         f"kept as it was: {aside}; another replica is made when needed",
     ]
     assert (aside.exists(), directory.exists()) == (True, False)
     assert journal(store) == before
 
 
-def test_in_place_of_a_damaged_replica_that_leads_another_one_does(
+def test_repair_of_a_damaged_primary_hands_over_to_another_replica(
     shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     directory = damaged_replica(tmp_path / "journals" / "0", "n1/a")
     done = shell.run("journal", "repair", str(directory))
-    assert "node n2 leads it now" in done.stdout
-    assert "its node gives it up when it is started" in done.stdout
+    assert "node n2 is its primary now" in done.stdout
+    assert "its node discards it at its start" in done.stdout
     assert (journal(store).primary, journal(store).in_sync) == ("n2", ("n2/b",))
     assert directory.exists(), "it knows where its sources go on"
 
 
-def test_of_a_damaged_replica_that_is_the_only_one_all_is_kept_that_is_whole(
+def test_repair_of_the_only_replica_keeps_all_intact_events(
     shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     register(store, in_sync=("n1/a",))
     directory = damaged_replica(tmp_path / "journals" / "0", "n1/a")
     done = shell.run("journal", "repair", str(directory))
     assert done.exit_code == 0
-    assert "what is damaged here is nowhere else" in done.stderr
+    assert "there is no other copy of its events" in done.stderr
     assert "lost: events 10 to 20" in done.stdout
     opened = ReplicaJournal.load(directory)
     assert (opened.safe, opened.readable, opened.closed) == (20, 10, True)
     opened.close()
 
 
-def test_what_only_nodes_have_that_are_not_live_is_not_given_up(
+def test_repair_refuses_to_give_up_events_of_nodes_that_are_down(
     shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     directory = damaged_replica(tmp_path / "journals" / "0", "n1/a")
@@ -384,13 +377,13 @@ def test_what_only_nodes_have_that_are_not_live_is_not_given_up(
     assert journal(store).primary == "n1"
 
 
-def test_a_damaged_replica_is_not_touched_before_it_is_known_whether_others_have_its_events(
+def test_repair_of_a_replica_needs_its_cluster_first(
     tmp_path: Path,
 ) -> None:
     directory = damaged_replica(tmp_path / "copies", "n2/b")
     done = CliRunner().invoke(cli_tree, ["journal", "repair", str(directory)])
     assert done.exit_code == 2
-    assert "say with --zk which cluster it is of" in done.stderr
+    assert "name its cluster with --zk" in done.stderr
     opened = directories.lock(directory)
     os.close(opened)
     assert not (directory / "quarantine").exists()

@@ -21,10 +21,12 @@ from flumeng.control.commands.cluster import (
 )
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore, concerns, fail_at, once
 from tests.testkit.store import FakeStore, FakeTree
 from tests.unit.made_up_version import BEFORE, NEXT, TO_NEXT, add_intents, make_up_next_version
 from zkschema import bootstrap, codec, migrations, paths, records, table
@@ -38,8 +40,7 @@ SIGN = ("ann", "", NOON)
 @pytest.fixture
 def store() -> FakeStore:
     """A cluster of this version with a flow and an ack, and a live master of this version."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     fill(store)
     live = records.LiveMaster(host="h", pid=1, version="0", since=NOON, schema=NEXT)
     store.write(paths.live_master("m1"), live, ABSENT)
@@ -54,8 +55,7 @@ def old(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     for path, record in bootstrap.initial("c", version=BEFORE):
         store.write(path, record, ABSENT)
     fill(store)
-    live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="9", since=0.0, schema=NEXT)
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", uuid="u", version="9", schema=NEXT)
     return store
 
 
@@ -68,8 +68,7 @@ def fill(store: FakeStore) -> None:
     apply_flow(Operator(store, *SIGN), FLOW)
     ack = records.Ack(epoch=3, offset=40, extra={"later": [1]})
     store.write(paths.ack("web", "main", "web.n1.0.aa"), ack, ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    add_journal(store, "web.n1.0.aa")
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
 
 
@@ -81,7 +80,7 @@ def commands(store: FakeStore) -> list[str]:
 # -- in the next version, in this example, decided batches have a place
 
 
-def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: FakeStore) -> None:
+def test_tree_of_the_version_before_is_used_without_migration(old: FakeStore) -> None:
     assert tree.require(old).version == BEFORE
     assert verify(old.dump()) == []
     assert not [path for path in old.dump() if table.find(path, BEFORE) is None], "rows of the next"
@@ -90,12 +89,12 @@ def test_this_flumeng_uses_a_tree_of_the_version_before_as_that_one_does(old: Fa
     assert tree.require(other).version == BEFORE
 
 
-def test_rows_of_the_next_version_are_a_fault_in_a_tree_of_this_one(old: FakeStore) -> None:
+def test_rows_of_the_next_version_are_a_problem_in_a_tree_of_this_one(old: FakeStore) -> None:
     old.write(paths.all_intents(), None, ABSENT)
     assert [problem.path for problem in verify(old.dump())] == ["/intents"]
 
 
-def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore) -> None:
+def test_tree_is_migrated_while_new_processes_run(shell: Shell, old: FakeStore) -> None:
     assert shell.run("schema", "migrate").stdout.splitlines()[-1].endswith("migrate --finish`")
     assert tree.require(old).version == BEFORE, "nothing is raised without --finish"
     done = shell.run("schema", "migrate", "--finish", "--yes", "--reason", "upgraded")
@@ -112,7 +111,7 @@ def test_the_tree_is_raised_while_new_processes_run(shell: Shell, old: FakeStore
     "path",
     [paths.live_node("n0"), paths.live_master("m0")],
 )
-def test_the_tree_is_not_raised_while_an_older_process_runs(
+def test_tree_is_not_migrated_while_an_older_process_runs(
     shell: Shell, old: FakeStore, path: paths.ZPath[Any]
 ) -> None:
     """An older flumeng says nothing of schemas in its znode."""
@@ -127,42 +126,35 @@ def test_the_tree_is_not_raised_while_an_older_process_runs(
     assert shell.run("schema", "migrate", "--finish", "--yes").exit_code == 0
 
 
-def test_a_process_whose_znode_cannot_be_read_counts_as_older(shell: Shell, old: FakeStore) -> None:
+def test_process_with_an_unreadable_znode_counts_as_older(shell: Shell, old: FakeStore) -> None:
     old.write(*cluster.at("/live/nodes/n2", {"v": 9}), ABSENT)
     refused = shell.run("schema", "migrate", "--finish", "--yes")
     assert (refused.exit_code, "node n2" in refused.stderr) == (3, True)
 
 
-def test_a_flow_that_is_applied_meanwhile_gets_its_folder_too(old: FakeStore) -> None:
+def test_flow_applied_during_a_migration_gets_its_folder_too(old: FakeStore) -> None:
     """It was applied after the migration had looked, and before the tree was raised."""
 
-    class Late(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if any(write.path.path == "/schema" for write in writes) and not done:
-                done.append(apply_flow(Operator(old, *SIGN), FLOW.replace("web", "late")))
-            return super().commit(writes)
-
     done: list[object] = []
-    migrate_cluster(Operator(Late(old.tree), *SIGN), TO_NEXT)
+    late = FLOW.replace("web", "late")
+    applying = once(
+        lambda: done.append(apply_flow(Operator(old, *SIGN), late)), concerns(paths.schema)
+    )
+    migrate_cluster(Operator(ScriptedStore(old.tree, before_commit=applying), *SIGN), TO_NEXT)
     assert done
     assert verify(old.dump()) == []
     assert old.exists(paths.intents("late"))
 
 
-def test_an_apply_that_saw_the_older_version_does_not_land_in_the_newer(old: FakeStore) -> None:
-    class Slow(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if not done:
-                done.append(migrate_cluster(Operator(old, *SIGN), TO_NEXT))
-            return super().commit(writes)
-
-    done: list[object] = []
+def test_apply_that_began_in_the_older_tree_is_refused_in_the_newer(old: FakeStore) -> None:
+    migrating = once(lambda: migrate_cluster(Operator(old, *SIGN), TO_NEXT))
+    slow = ScriptedStore(old.tree, before_commit=migrating)
     with pytest.raises(ConflictError, match="/schema"):
-        apply_flow(Operator(Slow(old.tree), *SIGN), FLOW.replace("web", "slow"))
+        apply_flow(Operator(slow, *SIGN), FLOW.replace("web", "slow"))
     assert not old.exists(paths.flow("slow"))
 
 
-def test_a_flow_goes_with_all_that_is_of_it() -> None:
+def test_folders_of_a_flow_are_removed_with_it() -> None:
     assert [str(path) for path in bootstrap.flow_tops("web")] == [
         "/acks/web", "/commits/web", "/intents/web", "/queues/web", "/flows/web",
     ]  # fmt: skip
@@ -170,7 +162,7 @@ def test_a_flow_goes_with_all_that_is_of_it() -> None:
     assert {str(path).split("/")[1] for path in folders} == {"flows", "acks", "commits", "intents"}
 
 
-def test_from_every_prefix_of_its_writes_it_leads_to_the_same_tree() -> None:
+def test_migration_function_leads_to_one_tree_from_every_prefix_of_its_writes() -> None:
     before: Tree = {"/flows": None, "/flows/a": {"v": 1}, "/flows/b": {"v": 1}}
     changes = add_intents(before)
     whole = after(before, changes)
@@ -217,7 +209,7 @@ def documents_of(store: FakeStore) -> dict[str, Any]:
     return {path: doc for path, doc in found.items() if path != "/schema"}
 
 
-def test_a_migration_leads_to_the_same_tree_from_every_prefix_of_its_writes(
+def test_stored_migration_leads_to_one_tree_from_every_prefix_of_its_writes(
     store: FakeStore,
 ) -> None:
     for number in range(3):
@@ -244,22 +236,13 @@ def test_a_cluster_is_migrated(store: FakeStore) -> None:
         tree.require(store)
 
 
-def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
+def test_interrupted_migration_is_completed(store: FakeStore) -> None:
     for number in range(2 * MOST_WRITES):
         ack = records.Ack(epoch=1, offset=number)
         store.write(paths.ack("web", "main", f"p{number}"), ack, ABSENT)
     expected = after(documents_of(store), _acks_in_one_znode(documents_of(store)))
 
-    class Failing(FakeStore):
-        commits = 0
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            self.commits += 1
-            if self.commits == 2:
-                raise UnavailableError("gone")
-            return super().commit(writes)
-
-    failing = Failing(store.tree)
+    failing = ScriptedStore(store.tree, before_commit=fail_at(2, UnavailableError("gone")))
     with pytest.raises(UnavailableError):
         migrate_cluster(Operator(failing, *SIGN), MIGRATION)
     tree.require(store)
@@ -270,7 +253,7 @@ def test_an_interrupted_migration_is_gone_on_with(store: FakeStore) -> None:
         tree.require(store)
 
 
-def test_a_migration_heeds_a_change_that_it_did_not_see_at_first(store: FakeStore) -> None:
+def test_migration_takes_account_of_a_change_after_its_first_look(store: FakeStore) -> None:
     ack = paths.ack("web", "main", "web.n1.0.aa")
     looks: list[int] = []
 
@@ -285,7 +268,7 @@ def test_a_migration_heeds_a_change_that_it_did_not_see_at_first(store: FakeStor
     assert found["acks"]["web.n1.0.aa"]["offset"] == 99
 
 
-def test_a_missing_migration_is_said_before_anything_is_done(
+def test_missing_migration_is_reported_before_any_change(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATION,))
@@ -294,7 +277,7 @@ def test_a_missing_migration_is_said_before_anything_is_done(
         path_to(table.VERSION, NEXT + 1)
     newer = codec.encode(records.Schema(version=NEXT))
     store.tree.znodes["/schema"] = replace(store.tree.znodes["/schema"], data=newer)
-    with pytest.raises(UserError, match="use the flumeng that matches"):
+    with pytest.raises(UserError, match="use a flumeng of a matching version"):
         pending_migrations(store)
     assert Shell(FakeTree()).run("schema", "migrate").exit_code == 2
 
@@ -316,7 +299,7 @@ def test_an_export_of_the_unreleased_version_is_imported(store: FakeStore) -> No
         import_cluster(Operator(FakeStore(), *SIGN), exported)
 
 
-def test_fields_of_the_unreleased_version_get_their_names_of_today(store: FakeStore) -> None:
+def test_fields_of_the_unreleased_version_get_their_present_names(store: FakeStore) -> None:
     node = records.Node(uuid="u", roles=("ingest", records.REPLICA), down_since=5.0)
     journal = records.Journal(
         flow="web", node="n8", primary="n8", term=1, in_sync=("n8/a",), replicas=("n8", "n9")

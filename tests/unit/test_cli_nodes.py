@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write
+from tests.testkit.cluster import add_journal, new_cluster
 from tests.testkit.command_line import NOON, Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -24,8 +25,7 @@ LIVE = records.LiveNode(
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web at revision 2, with both of its tasks and one journal on node n1, which is live."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     flow = records.Flow(revision=2)
     store.write(paths.flow("web"), flow, ABSENT)
     for folder in (paths.revisions("web"), paths.acks("web"), paths.cursor("web", "main")):
@@ -56,8 +56,7 @@ def store() -> FakeStore:
     }
     status = records.NodeStatus(assignment_version=0, tasks=said)
     store.write(paths.status("n1"), status, ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    add_journal(store, "web.n1.0.aa")
     ack = records.Ack(epoch=3, offset=40)
     store.write(paths.ack("web", "main", "web.n1.0.aa"), ack, ABSENT)
     return store
@@ -82,7 +81,7 @@ def commands(store: FakeStore) -> set[tuple[str, str]]:
 
 
 def empty(store: FakeStore, *kinds: str) -> None:
-    """As masters and the node leave it behind when the drain is done."""
+    """The cluster after a finished drain."""
     if "plan" in kinds:
         store.write(paths.plan("web"), records.Plan(), ANY)
     if "assignment" in kinds:
@@ -98,11 +97,11 @@ ALL = ("plan", "assignment", "status", "journals")
 # -- looking
 
 
-def test_node_show(shell: Shell) -> None:
+def test_node_show_lists_state_labels_tasks_and_journals(shell: Shell) -> None:
     shown = shell.run("node", "show", "n1").stdout
     assert "live       yes, at n1:7000\ndesired    active\n" in shown
     assert "labels     role=web\ncapacity   -\nassignment 0 applied of 0\n" in shown
-    assert "web/collect.0\tcollect\t3\tstarting\truns revision 1, 2 is wanted\n" in shown
+    assert "web/collect.0\tcollect\t3\tstarting\truns revision 1 instead of 2\n" in shown
     assert "web.n1.0.aa\t60\n" in shown
     as_json = shell.json("node", "show", "n1")
     assert as_json["node"]["labels"] == {"role": "web"}
@@ -115,15 +114,15 @@ def test_node_show(shell: Shell) -> None:
     }
 
 
-def test_task_list_and_show(shell: Shell) -> None:
+def test_task_list_and_task_show_list_tasks_with_their_state(shell: Shell) -> None:
     lines = shell.run("task", "list").stdout.splitlines()
     assert lines[1] == (
-        "web/collect.0\tcollect\tn1\t-\t3\t1 (2 wanted)\tstarting\t1\truns revision 1, 2 is wanted"
+        "web/collect.0\tcollect\tn1\t-\t3\t1 (2 wanted)\tstarting\t1\truns revision 1 instead of 2"
     )
     assert [row["task"] for row in shell.json("task", "list")] == ["collect.0", "ingest.n1"]
     shown = shell.run("task", "show", "web/collect.0").stdout
     assert shown.startswith(
-        "task web/collect.0 (collect) is starting: runs revision 1, 2 is wanted\n"
+        "task web/collect.0 (collect) is starting: runs revision 1 instead of 2\n"
         "node n1, epoch 3\n"
         "revision 2 is wanted, 1 is applied\n"
     )
@@ -132,7 +131,7 @@ def test_task_list_and_show(shell: Shell) -> None:
     assert (as_json["task"]["wanted"], as_json["task"]["revision"]) == (2, 1)
 
 
-def test_the_revision_of_an_earlier_owner_is_not_told_as_applied(
+def test_revision_of_an_earlier_owner_is_not_shown_as_applied(
     shell: Shell, store: FakeStore
 ) -> None:
     plan = store.read(paths.plan("web"))
@@ -164,7 +163,7 @@ def test_labels_are_set_and_removed(shell: Shell, store: FakeStore) -> None:
 
 
 @pytest.mark.parametrize("words", [("role",), ("=x",), ("a=1", "a-")], ids=" ".join)
-def test_what_is_no_label_is_wrong_input(
+def test_invalid_label_is_wrong_input(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
     assert shell.run("node", "label", "n1", *words).exit_code == 2
@@ -192,12 +191,12 @@ def test_capacity_is_set_shown_and_removed(shell: Shell, store: FakeStore) -> No
     assert node(store).capacity == {}
 
 
-def test_a_capacity_that_bounds_nothing_is_told(shell: Shell) -> None:
+def test_capacity_that_no_flow_weighs_is_reported(shell: Shell) -> None:
     assert shell.run("node", "capacity", "n1", "slots=16").stderr == ""
     mistyped = shell.run("node", "capacity", "n1", "slot=16")
     assert (mistyped.exit_code, mistyped.stderr) == (
         0,
-        'no flow weighs its tasks in slot: it bounds nothing yet; did you mean "slots"?\n',
+        'no flow has a task weight slot, so this limits nothing yet; did you mean "slots"?\n',
     )
 
 
@@ -214,7 +213,7 @@ def test_a_capacity_that_bounds_nothing_is_told(shell: Shell) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_no_capacity_is_wrong_input(
+def test_invalid_capacity_is_wrong_input(
     shell: Shell, store: FakeStore, words: tuple[str, ...]
 ) -> None:
     assert shell.run("node", "capacity", "n1", *words).exit_code == 2
@@ -224,7 +223,7 @@ def test_what_is_no_capacity_is_wrong_input(
 # -- drain
 
 
-def test_drain_says_what_is_left(shell: Shell, store: FakeStore) -> None:
+def test_drain_lists_the_remaining_tasks_and_journals(shell: Shell, store: FakeStore) -> None:
     result = shell.run("node", "drain", "n1", "--reason", "old disk")
     assert (result.exit_code, result.stdout) == (
         0,
@@ -243,9 +242,7 @@ def test_drain_says_what_is_left(shell: Shell, store: FakeStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_drain_is_done_only_when_nothing_at_all_is_left(
-    shell: Shell, store: FakeStore, kind: str
-) -> None:
+def test_drain_is_done_only_when_nothing_is_left(shell: Shell, store: FakeStore, kind: str) -> None:
     empty(store, *(other for other in ALL if other != kind))
     assert "left\n" in shell.run("node", "drain", "n1").stdout
     empty(store, kind)
@@ -259,7 +256,7 @@ def test_a_drain_is_done_only_when_nothing_at_all_is_left(
     [((), False, False), ((), True, True), (("web.n2.0.aa",), False, True)],
     ids=["reads nothing", "still runs", "still needed"],
 )
-def test_the_last_collector_is_drained_when_its_task_reads_nothing_any_more(
+def test_last_collector_is_drained_when_its_task_has_nothing_left_to_read(
     shell: Shell, store: FakeStore, partitions: tuple[str, ...], runs: bool, left: bool
 ) -> None:
     """No other node may run the task, so masters leave it where it is."""
@@ -282,7 +279,7 @@ def test_the_last_collector_is_drained_when_its_task_reads_nothing_any_more(
     assert ("task web/collect.0" in shown, "is drained" in shown) == (left, not left)
 
 
-def test_a_drain_of_a_node_that_is_away_says_that_it_must_come_back(
+def test_drain_of_an_absent_node_reports_that_it_must_come_back(
     shell: Shell, store: FakeStore
 ) -> None:
     store.remove(paths.live_node("n1"), ANY)
@@ -301,18 +298,18 @@ def test_drain_waits_until_it_is_done(shell: Shell, store: FakeStore) -> None:
     assert steps == []
 
 
-def test_drain_that_takes_too_long_says_what_is_missing(shell: Shell, store: FakeStore) -> None:
+def test_drain_that_times_out_lists_the_remaining_work(shell: Shell, store: FakeStore) -> None:
     empty(store, "plan", "assignment", "status")
     result = shell.run("node", "drain", "n1", "--wait", "--timeout", 60)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         "flumeng: not within 60 s; still missing:\n"
-        "- journal web.n1.0.aa is not collected to its end\n"
+        "- journal web.n1.0.aa is not fully collected yet\n"
     )
     assert 60 <= shell.seconds < 62
 
 
-def test_a_wait_outlives_a_short_absence_of_zookeeper(shell: Shell, store: FakeStore) -> None:
+def test_wait_survives_a_short_absence_of_zookeeper(shell: Shell, store: FakeStore) -> None:
     def meanwhile() -> None:
         (session,) = [other for other in store.tree.stores if other is not store]
         session.connected = shell.seconds > 5
@@ -348,21 +345,21 @@ def test_dry_run_of_an_apply_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a:b", "web@n1", "..", "n" * 101])
-def test_a_name_that_journals_cannot_bear_is_wrong_input(
+def test_node_name_that_is_invalid_in_journal_names_is_wrong_input(
     shell: Shell, tmp_path: Path, name: str
 ) -> None:
     data = tmp_path / "data"
     wrong = shell.run("node", "run", "--data", data, "--name", name)
     assert wrong.exit_code == 2
-    assert "a node's name has letters, digits" in wrong.stderr
+    assert "use at most 100 letters, digits" in wrong.stderr
     assert not data.exists()
 
 
-def test_a_node_that_others_could_read_needs_an_identity(shell: Shell, tmp_path: Path) -> None:
+def test_node_on_a_public_address_needs_an_identity(shell: Shell, tmp_path: Path) -> None:
     data = tmp_path / "data"
     wrong = shell.run("node", "run", "--data", data, "--host", "10.0.0.7")
     assert wrong.exit_code == 2
-    assert "whoever reaches it could read all events" in wrong.stderr
+    assert "other hosts could read all events" in wrong.stderr
     assert not data.exists()
 
 
@@ -374,7 +371,7 @@ def test_decommission_removes_a_node_that_is_drained_and_stopped(
 ) -> None:
     live = shell.run("node", "decommission", "n1")
     assert (live.exit_code, live.stderr) == (
-        3, "flumeng: node n1 is live: drain it, and stop it when it is done\n",
+        3, "flumeng: node n1 is live: drain it, then stop it\n",
     )  # fmt: skip
     store.remove(paths.live_node("n1"), ANY)
     for kind in ALL:
@@ -392,7 +389,7 @@ def test_decommission_removes_a_node_that_is_drained_and_stopped(
 
 
 @pytest.mark.parametrize("meddling", ["comes live", "gets work"])
-def test_a_node_that_comes_back_meanwhile_is_not_removed(store: FakeStore, meddling: str) -> None:
+def test_node_that_comes_back_meanwhile_is_not_removed(store: FakeStore, meddling: str) -> None:
     class Meddler(Shell):
         def connect(self, hosts: str) -> Store:
             mine = super().connect(hosts)
@@ -415,12 +412,12 @@ def test_a_node_that_comes_back_meanwhile_is_not_removed(store: FakeStore, meddl
     assert store.exists(paths.assignment("n1"))
 
 
-def test_json_of_a_drain_is_what_is_left(shell: Shell) -> None:
+def test_json_of_a_drain_lists_the_remaining_work(shell: Shell) -> None:
     left = json.loads(shell.run("node", "drain", "n1", "--json").stdout)
     assert left["journals"] == ["web.n1.0.aa"]
 
 
-def test_a_drain_that_nobody_can_take_over_says_so(shell: Shell, store: FakeStore) -> None:
+def test_drain_of_a_task_without_another_node_reports_it(shell: Shell, store: FakeStore) -> None:
     plan = store.read(paths.plan("web"))
     assert plan is not None
     task = replace(plan.value.tasks["collect.0"], state="draining", why="n1 may not keep it")
@@ -429,6 +426,6 @@ def test_a_drain_that_nobody_can_take_over_says_so(shell: Shell, store: FakeStor
     waited = shell.run("node", "drain", "n1", "--wait", "--timeout", 1)
     assert waited.exit_code == 1
     assert (
-        "- task web/collect.0 is draining: n1 may not keep it; it let go, and no other node may "
-        "run it, or has it yet\n"
+        "- task web/collect.0 is draining: n1 may not keep it; its node released it, and no other "
+        "node runs it yet\n"
     ) in waited.stderr

@@ -1,4 +1,4 @@
-"""Long work tells a terminal how far it is, and a pipe nothing."""
+"""Long work shows its progress on a terminal, and nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def letters() -> None:
 
 
 def told(writing: int, reading: int, work: Callable[[], None] = letters) -> str:
-    """What is read at one end when progress is written into the other."""
+    """The bytes at the ``reading`` end when progress is shown at the ``writing`` end."""
     with open(writing, "w", encoding="utf-8") as stream, redirect_stderr(stream):
         work()
         stream.flush()
@@ -30,14 +30,14 @@ def told(writing: int, reading: int, work: Callable[[], None] = letters) -> str:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", found.decode())
 
 
-def test_a_terminal_is_told_how_far_it_is() -> None:
+def test_progress_is_shown_on_a_terminal() -> None:
     reading, terminal = os.openpty()
     shown = told(terminal, reading)
     assert "reading letters" in shown
     assert "100%" in shown
 
 
-def test_a_pipe_is_told_nothing() -> None:
+def test_progress_is_not_shown_in_a_pipe() -> None:
     reading, writing = os.pipe()
     assert not told(writing, reading)
 
@@ -49,14 +49,14 @@ def backfill() -> None:
         tell("items", 120, 120)
 
 
-def test_a_terminal_is_told_how_far_it_is_of_what_still_grows() -> None:
+def test_progress_towards_a_growing_total_is_shown_on_a_terminal() -> None:
     reading, terminal = os.openpty()
     shown = told(terminal, reading, backfill)
     assert "orders-backfill-1" in shown
     assert "120/120 items" in shown
 
 
-def test_nothing_is_counted_for_a_pipe() -> None:
+def test_progress_is_not_counted_for_a_pipe() -> None:
     reading, writing = os.pipe()
 
     def work() -> None:

@@ -84,7 +84,7 @@ def pushing(tmp_path: Path) -> Pushing:
     return Pushing(tmp_path / "inventory")
 
 
-def test_from_a_plan_to_a_plan_without_anything_to_do(pushing: Pushing) -> None:
+def test_applied_plan_leaves_nothing_to_do(pushing: Pushing) -> None:
     planned = pushing.run("plan")
     assert planned.exit_code == 5, planned.stderr
     assert "sites s0, s1, s2 (3):\n  + flow/web" in planned.stdout
@@ -102,7 +102,7 @@ def test_from_a_plan_to_a_plan_without_anything_to_do(pushing: Pushing) -> None:
     assert "make flow/web" in told
 
 
-def test_a_broken_flow_in_the_canary_stops_the_push_there(pushing: Pushing) -> None:
+def test_broken_flow_in_the_canary_stops_the_push_there(pushing: Pushing) -> None:
     pushing.applied()
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     pushing.sites.broken["s0"].add(WEB + "# 2\n")
@@ -121,7 +121,7 @@ def test_a_broken_flow_in_the_canary_stops_the_push_there(pushing: Pushing) -> N
     assert pushing.flow("s0") == WEB
 
 
-def test_a_failed_wave_is_taken_back(pushing: Pushing) -> None:
+def test_failed_wave_is_rolled_back(pushing: Pushing) -> None:
     pushing.applied()
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     pushing.sites.broken["s2"].add(WEB + "# 2\n")
@@ -131,7 +131,7 @@ def test_a_failed_wave_is_taken_back(pushing: Pushing) -> None:
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
 
 
-def test_history_tells_a_push_before_what_took_it_back(pushing: Pushing) -> None:
+def test_history_lists_a_push_before_its_rollback(pushing: Pushing) -> None:
     """Both are of the same second."""
     pushing.applied()
     for number in range(4):
@@ -143,7 +143,7 @@ def test_history_tells_a_push_before_what_took_it_back(pushing: Pushing) -> None
     assert [row["verb"] for row in rows] == ["apply", *["apply", "rollback"] * 4]
 
 
-def test_drift_is_shown_and_becomes_what_is_said(pushing: Pushing) -> None:
+def test_drift_is_shown_and_kept_or_overwritten_as_requested(pushing: Pushing) -> None:
     pushing.applied()
     assert pushing.run("drift").exit_code == 0
     pushing.by_hand("s1", WEB + "# by hand\n")
@@ -161,19 +161,19 @@ def test_drift_is_shown_and_becomes_what_is_said(pushing: Pushing) -> None:
     assert pushing.run("plan").exit_code == 0
 
 
-def test_what_no_push_made_is_adopted_first_and_pruned_only_when_asked(pushing: Pushing) -> None:
+def test_foreign_flow_is_adopted_first_and_pruned_only_on_request(pushing: Pushing) -> None:
     pushing.by_hand("s1", WEB + "# mine\n")
     refused = pushing.run("apply", "--yes")
     assert (refused.exit_code, "flumeng push adopt" in refused.stderr) == (3, True)
     assert pushing.flow("s0") is None, "nothing is changed anywhere"
     adopted = pushing.run("adopt", "s1")
-    assert adopted.stdout == "site s1: flow/web is under the inventory now\n", adopted.stderr
+    assert adopted.stdout == "site s1: flow/web is managed by pushes now\n", adopted.stderr
     pushing.applied()
     assert pushing.flow("s1") == WEB
     (pushing.directory / "base/flows/web.yaml").unlink()
     pushing.write("base/cluster.yaml", "settings: {grace_seconds: 3}\n")
     kept = pushing.applied()
-    assert "goes with --prune" in kept.stdout
+    assert "--prune deletes it" in kept.stdout
     assert pushing.flow("s1") == WEB
     pushing.applied("--prune")
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None] * 3
@@ -181,7 +181,7 @@ def test_what_no_push_made_is_adopted_first_and_pruned_only_when_asked(pushing: 
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [WEB] * 3
 
 
-def test_an_adoption_that_is_taken_back_leaves_the_flow_as_it_is(pushing: Pushing) -> None:
+def test_rolled_back_adoption_leaves_the_flow_as_it_is(pushing: Pushing) -> None:
     pushing.by_hand("s1", WEB + "# mine\n")
     pushing.run("adopt", "s1")
     assert pushing.run("rollback", "--yes").exit_code == 0
@@ -189,7 +189,7 @@ def test_an_adoption_that_is_taken_back_leaves_the_flow_as_it_is(pushing: Pushin
     assert pushing.run("apply", "--yes").exit_code == 3, "it is under the inventory still"
 
 
-def test_the_chokes_of_a_flow_go_and_come_back_with_it(pushing: Pushing) -> None:
+def test_chokes_of_a_flow_are_removed_and_restored_with_it(pushing: Pushing) -> None:
     """Also one that somebody has set by hand."""
     pushing.applied()
     store = pushing.sites.store("s1")
@@ -208,7 +208,9 @@ def chokes_of(store: FakeStore) -> Mapping[str, float]:
     return cluster.value.chokes
 
 
-def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_path: Path) -> None:
+def test_stored_plan_is_applied_or_reports_the_changes_since(
+    pushing: Pushing, tmp_path: Path
+) -> None:
     kept = tmp_path / "plan.json"
     assert pushing.run("plan", "--out", kept).exit_code == 5
     assert kept.stat().st_mode & 0o077 == 0
@@ -219,13 +221,13 @@ def test_a_kept_plan_is_applied_or_says_what_has_moved(pushing: Pushing, tmp_pat
     assert (moved.exit_code, "site s0: flow/web was changed" in moved.stderr) == (3, True)
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     other = pushing.run("apply", "--yes", "--plan", kept)
-    assert (other.exit_code, "make the plan anew" in other.stderr) == (3, True)
+    assert (other.exit_code, "make a new plan" in other.stderr) == (3, True)
     kept.write_text("{}")
     assert pushing.run("apply", "--yes", "--plan", kept).exit_code == 2
 
 
 @pytest.mark.parametrize("more", [("--only", "s0"), ("--prune",), ("--drift", "keep")])
-def test_what_a_kept_plan_says_is_not_said_again(
+def test_options_already_in_a_stored_plan_are_refused(
     pushing: Pushing, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     kept = tmp_path / "plan.json"
@@ -244,7 +246,7 @@ def test_what_a_kept_plan_says_is_not_said_again(
         lambda plan: plan["sites"]["s0"]["changes"][0].update(key=3) or plan,
     ],
 )
-def test_a_damaged_plan_is_told(
+def test_damaged_plan_is_reported(
     pushing: Pushing, tmp_path: Path, damage: Callable[[Any], object]
 ) -> None:
     kept = tmp_path / "plan.json"
@@ -255,16 +257,14 @@ def test_a_damaged_plan_is_told(
     assert pushing.flow("s0") is None
 
 
-def test_a_plan_is_nobody_elses_also_in_a_file_that_was_there(
-    pushing: Pushing, tmp_path: Path
-) -> None:
+def test_plan_file_is_private_also_when_the_file_existed(pushing: Pushing, tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     kept.touch(mode=0o644)
     assert pushing.run("plan", "--out", kept).exit_code == 5
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_one_who_pushes_keeps_another_out_until_it_is_taken_over(pushing: Pushing) -> None:
+def test_claim_of_another_push_refuses_an_apply_until_it_is_taken_over(pushing: Pushing) -> None:
     claim = PushClaim(who="bob@ops", push="p", boot="elsewhere", pid=7, since=NOON)
     pushing.sites.store("s2").write(paths.push(), Push(claim=claim), ABSENT)
     refused = pushing.run("apply", "--yes")
@@ -279,7 +279,7 @@ def test_one_who_pushes_keeps_another_out_until_it_is_taken_over(pushing: Pushin
     assert found.value.claim is None
 
 
-def test_status_names_nobody_whose_process_has_ended(pushing: Pushing) -> None:
+def test_status_omits_the_claim_of_a_process_that_has_ended(pushing: Pushing) -> None:
     claim = PushClaim(
         who="bob@ops", push="p", boot=processes.boot(), pid=os.getpid(), since=NOON
     )  # our number: a process before us had it
@@ -287,7 +287,7 @@ def test_status_names_nobody_whose_process_has_ended(pushing: Pushing) -> None:
     assert "bob@ops" not in pushing.run("status", "--json").stdout
 
 
-def test_a_site_that_is_away_fails_its_wave_and_is_brought_later(pushing: Pushing) -> None:
+def test_unreachable_site_fails_its_wave_and_is_completed_later(pushing: Pushing) -> None:
     pushing.shell.away.add("s1:1/c")
     planned = pushing.run("plan")
     assert planned.exit_code == 1
@@ -310,7 +310,7 @@ def test_status_shows_sites_and_flows(pushing: Pushing) -> None:
     assert rows[0]["push"] == rows[2]["push"] != ""
 
 
-def test_a_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None:
+def test_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None:
     """It is Tuesday, 22:13 in UTC."""
     shut = 'parallel: all, windows: ["wed 01:00-02:00"]'
     pushing.write("sites.yaml", SITES.replace("parallel: all", shut))
@@ -320,14 +320,14 @@ def test_a_site_whose_window_is_shut_is_left_for_later(pushing: Pushing) -> None
     assert "the push waits for a window in wave rest" in waits.stdout
 
 
-def test_a_plan_tells_of_maintenance(pushing: Pushing) -> None:
+def test_plan_mentions_maintenance(pushing: Pushing) -> None:
     begin_maintenance(Operator(pushing.sites.store("s1"), "ann", "a new switch", NOON))
     planned = pushing.run("plan")
     assert planned.exit_code == 1
     assert "cannot be pushed to: maintenance mode, by ann: a new switch" in planned.stdout
 
 
-def test_a_flow_that_went_back_by_itself_was_not_changed_by_hand(pushing: Pushing) -> None:
+def test_flow_that_rolled_back_by_itself_is_not_drift(pushing: Pushing) -> None:
     pushing.applied()
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     pushing.applied()
@@ -349,11 +349,10 @@ def test_a_flow_that_went_back_by_itself_was_not_changed_by_hand(pushing: Pushin
 
 @pytest.mark.parametrize("known", [WEB, WEB + "# 2\n"], ids=["pushed again", "pushed once"])
 @pytest.mark.parametrize("why", ["a task failed", "aborted by bob"])
-def test_pushing_the_running_text_ends_the_state_went_back(
+def test_push_of_the_running_text_ends_the_rolled_back_state(
     pushing: Pushing, known: str, why: str
 ) -> None:
-    """As ``flow apply`` of that text does, whether pushes know it as theirs or the one that failed.
-    A choke of the flow that is changed with it is no obstacle."""
+    """As ``flow apply`` of that text does, for a text of an earlier push and for the failed one."""
     pushing.applied()
     if known != WEB:
         pushing.write("base/flows/web.yaml", known)
@@ -372,24 +371,24 @@ def test_pushing_the_running_text_ends_the_state_went_back(
     assert pushing.run("plan").exit_code == 0, "and nothing is left to do"
 
 
-def test_a_flow_that_is_paused_is_said_not_to_be_seen(pushing: Pushing) -> None:
+def test_suspended_flow_is_reported_as_not_verified(pushing: Pushing) -> None:
     pushing.applied()
     set_flow_state(Operator(pushing.sites.store("s1"), "ann", "", NOON), "web", "suspended")
     pushing.write("base/flows/web.yaml", WEB + "# 2\n")
     told = pushing.applied().stderr
-    assert "site s1: flow web is suspended: nobody sees whether it runs" in told
+    assert "site s1: flow web is suspended: the push cannot see it run" in told
 
 
-def test_a_history_tells_what_is_damaged(pushing: Pushing) -> None:
+def test_history_reports_damaged_entries(pushing: Pushing) -> None:
     pushing.applied()
     pushing.sites.trees["s1"].znodes[f"{paths.push()}/{0:010d}"].data = b"damaged"
     told = pushing.run("history", "s1")
     assert (told.exit_code, told.stdout.count("\n")) == (1, 1)
-    assert "site s1: what is older cannot be told: /push/0000000000: " in told.stderr
+    assert "site s1: older pushes cannot be read: /push/0000000000: " in told.stderr
 
 
 @pytest.mark.parametrize("words", ["plan", "render s1", "status", "drift", "history"])
-def test_a_look_changes_nothing(pushing: Pushing, words: str) -> None:
+def test_reading_command_changes_nothing(pushing: Pushing, words: str) -> None:
     pushing.applied()
     pushing.by_hand("s1", WEB + "# by hand\n")
     pushing.sites.obey_all()
@@ -398,14 +397,14 @@ def test_a_look_changes_nothing(pushing: Pushing, words: str) -> None:
     assert [pushing.sites.store(name).dump() for name in pushing.sites.trees] == before
 
 
-def test_it_asks_before_it_begins(pushing: Pushing) -> None:
+def test_apply_asks_before_it_begins(pushing: Pushing) -> None:
     refused = pushing.run("apply", typed="n\n")
     assert (refused.exit_code, pushing.flow("s0")) == (1, None)
     assert pushing.run("apply", typed="y\n").exit_code == 0
     assert pushing.flow("s2") == WEB
 
 
-def test_an_older_push_is_gone_back_to(pushing: Pushing) -> None:
+def test_rollback_to_an_older_push(pushing: Pushing) -> None:
     pushing.applied()
     first = json.loads(pushing.run("history", "--json").stdout)[0]["push"]
     for number in (2, 3):
@@ -418,7 +417,7 @@ def test_an_older_push_is_gone_back_to(pushing: Pushing) -> None:
     assert [row["verb"] for row in rows] == ["apply"] * 3 + ["rollback"]
 
 
-def test_sites_that_an_older_push_did_not_change_go_back_with_the_others(pushing: Pushing) -> None:
+def test_rollback_to_an_older_push_restores_sites_it_had_not_changed(pushing: Pushing) -> None:
     pushing.applied("--only", "s0", "--only", "s1")
     first = WEB + "# 2\n"
     pushing.write("sites/s0/flows/web.yaml", "flow: web\nbatch: {seconds: 2}\n")
@@ -433,7 +432,9 @@ def test_sites_that_an_older_push_did_not_change_go_back_with_the_others(pushing
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [at_second, WEB, None]
 
 
-def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_path: Path) -> None:
+def test_exported_inventory_of_running_sites_leaves_nothing_to_do(
+    pushing: Pushing, tmp_path: Path
+) -> None:
     pushing.by_hand("s0", WEB)
     pushing.by_hand("s1", WEB + "# other ${x}\n")
     set_setting(Operator(pushing.sites.store("s1"), "hand", "", NOON), "grace_seconds", "9")
@@ -449,7 +450,7 @@ def test_an_export_of_running_sites_leaves_nothing_to_do(pushing: Pushing, tmp_p
     assert again.exit_code == 2
 
 
-def test_an_export_tells_what_it_leaves_out(pushing: Pushing, tmp_path: Path) -> None:
+def test_export_reports_the_flows_it_leaves_out(pushing: Pushing, tmp_path: Path) -> None:
     pushing.by_hand("s0", WEB)
     pushing.by_hand("s0", WEB.replace("web", "other"))
     znodes = pushing.sites.trees["s0"].znodes
@@ -459,7 +460,7 @@ def test_an_export_tells_what_it_leaves_out(pushing: Pushing, tmp_path: Path) ->
     assert (tmp_path / "made/base/flows/other.yaml").read_text() == WEB.replace("web", "other")
 
 
-def test_an_export_of_what_is_no_site_is_refused(pushing: Pushing, tmp_path: Path) -> None:
+def test_export_of_an_invalid_site_is_refused(pushing: Pushing, tmp_path: Path) -> None:
     for cluster, said in (
         ("../s0=s0:1/c", "expected 1 to 63 small letters"),
         ("s0=s0", "expected host:port"),
@@ -473,7 +474,7 @@ def test_an_export_of_what_is_no_site_is_refused(pushing: Pushing, tmp_path: Pat
     assert not (tmp_path / "made").exists()
 
 
-def test_render_shows_what_a_site_should_hold(pushing: Pushing) -> None:
+def test_render_shows_the_desired_content_of_a_site(pushing: Pushing) -> None:
     pushing.write("sites/s1/flows/web.yaml", "flow: web\nbatch: {seconds: 5}\n")
     assert "seconds: 5" in pushing.run("render", "s1").stdout
     assert json.loads(pushing.run("render", "s0", "--json").stdout) == {"flow/web": WEB}
@@ -482,7 +483,7 @@ def test_render_shows_what_a_site_should_hold(pushing: Pushing) -> None:
     assert (wrong.exit_code, "sites/s1/flows/web.yaml:2" in wrong.stderr) == (2, True)
 
 
-def test_a_site_that_is_not_to_be_read_does_not_keep_the_others_from_going_back(
+def test_unreadable_site_does_not_keep_others_from_rolling_back(
     pushing: Pushing,
 ) -> None:
     pushing.applied()
@@ -492,11 +493,11 @@ def test_a_site_that_is_not_to_be_read_does_not_keep_the_others_from_going_back(
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None], back.output
 
 
-def test_what_cannot_be_told_is_not_said_to_be_taken_back(pushing: Pushing) -> None:
+def test_unreported_change_is_not_reported_reverted(pushing: Pushing) -> None:
     pushing.applied()
     pushing.sites.trees["s1"].znodes[f"{paths.push()}/{0:010d}"].data = b"damaged"
     back = pushing.run("rollback", "--yes")
-    assert (back.exit_code, "s1\tfailed\twhat its pushes changed" in back.stdout) == (1, True), (
+    assert (back.exit_code, "s1\tfailed\tthe changes of its pushes" in back.stdout) == (1, True), (
         back.output
     )
     assert [pushing.flow(site) for site in ("s0", "s1", "s2")] == [None, WEB, None]

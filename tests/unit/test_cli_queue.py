@@ -1,8 +1,7 @@
-"""``flumeng queue``: what waits, is read, is done and failed, also where parts cannot be read."""
+"""``flumeng queue``: waiting, running, done and failed items, also where parts cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.journal.serving.account import Account
-from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import come_live
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -26,36 +25,22 @@ ADDRESS = "n1:7000"
 TEXT = 'flow: {}\nsources: [objects: {{paths: ["{}/*"], settle_seconds: 0}}]\nsinks: [noop]\n'
 
 
-class Cluster(Shell):
-    """Whose flow ``web`` has a queue of two lanes with three items each, of 1,000 bytes."""
-
-    told: Mapping[str, Account]
-
-    def accounts(self, address: str) -> Mapping[str, Account]:
-        if address != ADDRESS:
-            raise UnavailableError(f"{address} does not answer")
-        return self.told
-
-
 @pytest.fixture
 def store() -> FakeStore:
     store = FakeStore()
     store.tree.clock = lambda: NOON
     tree.init(store)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", addresses=(ADDRESS,), pid=1, version="0", since=0.0
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", ADDRESS)
     return store
 
 
 @pytest.fixture
-def shell(store: FakeStore, tmp_path: Path) -> Cluster:
+def shell(store: FakeStore, tmp_path: Path) -> Shell:
     for name in "abcdef":
         (tmp_path / name).write_text("x" * 1000)
     fill(store, "web", tmp_path)
-    shell = Cluster(store.tree)
-    shell.told = {}
+    shell = Shell(store.tree)
+    shell.node_accounts[ADDRESS] = {}
     return shell
 
 
@@ -77,7 +62,7 @@ def ack(store: FakeStore, lane: str, number: int, position: int = 0) -> None:
 
 
 def run(store: FakeStore, lane: str, state: str = "running") -> None:
-    """A task on n1 has this lane."""
+    """Give this lane to a task on n1."""
     task = records.PlannedTask(
         kind=COLLECT, partitions=(partition(store, lane),), node="n1", epoch=3, state="assigned"
     )
@@ -89,7 +74,7 @@ def run(store: FakeStore, lane: str, state: str = "running") -> None:
 
 
 def account(acked: int, safe: int, left: int, *, ago: int, left_ago: int) -> Account:
-    """Numbers of items, now and a minute ago, and bytes."""
+    """The numbers of items now and a minute ago, and the bytes."""
     return Account(
         term=0,
         durability="",
@@ -117,14 +102,14 @@ def fail(store: FakeStore, item: str, wanted: str = "") -> None:
     store.write(paths.queue_failure("web", item), record, ABSENT)
 
 
-def test_a_queue_tells_what_waits_is_read_is_done_failed_and_when_it_ends(
-    shell: Cluster, store: FakeStore
+def test_list_shows_waiting_running_done_and_failed_items_and_the_end(
+    shell: Shell, store: FakeStore
 ) -> None:
     ack(store, "0", 1, position=400)
     ack(store, "1", 3)
     run(store, "0")
     fail(store, "1.0")
-    shell.told = {
+    shell.node_accounts[ADDRESS] = {
         f"web/{partition(store, '0')}": account(1, 3, 1600, ago=1, left_ago=2800),
         f"web/{partition(store, '1')}": account(3, 3, 0, ago=0, left_ago=3000),
     }
@@ -157,8 +142,8 @@ def test_a_queue_tells_what_waits_is_read_is_done_failed_and_when_it_ends(
     assert len(lines) == 2
 
 
-def test_where_nobody_tells_and_nothing_runs_what_is_in_zookeeper_is_shown(
-    shell: Cluster, store: FakeStore
+def test_list_shows_the_counts_of_zookeeper_where_no_node_reports(
+    shell: Shell, store: FakeStore
 ) -> None:
     run(store, "0", state="starting")
     (row,) = shell.json("queue", "list")
@@ -169,8 +154,8 @@ def test_where_nobody_tells_and_nothing_runs_what_is_in_zookeeper_is_shown(
     assert [lane["node"] for lane in lanes] == ["n1", ""]
 
 
-def test_what_cannot_be_read_is_named_and_all_else_is_shown(
-    shell: Cluster, store: FakeStore, tmp_path: Path
+def test_unreadable_parts_are_named_and_all_others_shown(
+    shell: Shell, store: FakeStore, tmp_path: Path
 ) -> None:
     fill(store, "other", tmp_path)
     head = store.tree.znodes["/queues/other"]
@@ -194,17 +179,14 @@ def test_what_cannot_be_read_is_named_and_all_else_is_shown(
     assert (second["waiting"], second["bytes"]) == (3, None)
 
 
-def test_a_node_that_does_not_answer_is_named(shell: Cluster, store: FakeStore) -> None:
-    live = records.LiveNode(
-        uuid="n2", incarnation="i", addresses=("n2:1",), pid=1, version="0", since=0.0
-    )
-    store.write(paths.live_node("n2"), live, ABSENT)
+def test_node_that_does_not_answer_is_named(shell: Shell, store: FakeStore) -> None:
+    come_live(store, "n2", "n2:1")
     found = shell.run("queue", "list")
     assert found.stderr == "flumeng: node n2 does not answer\n"
     assert found.exit_code == 0
 
 
-def test_items_are_shown_as_failed_running_and_waiting(shell: Cluster, store: FakeStore) -> None:
+def test_items_are_shown_as_failed_running_and_waiting(shell: Shell, store: FakeStore) -> None:
     ack(store, "1", 1)
     run(store, "1")
     fail(store, "1.0")
@@ -218,13 +200,13 @@ def test_items_are_shown_as_failed_running_and_waiting(shell: Cluster, store: Fa
     assert len(shell.json("queue", "show", "web", "--limit", "2")) == 2
 
 
-def test_status_tells_of_failed_items_until_somebody_has_decided(
-    shell: Cluster, store: FakeStore
+def test_status_reports_failed_items_until_somebody_has_decided(
+    shell: Shell, store: FakeStore
 ) -> None:
     fail(store, "0.0")
     fail(store, "1.0", wanted="skip")
     said = [c["what"] for c in shell.json("status")["causes"] if "queue" in c["what"]]
-    assert said == ["1 item of the queue of flow web could not be read, at least not to the end"]
+    assert said == ["1 item of the queue of flow web could not be fully read"]
     shell.run("queue", "retry", "web", "0.0")
     assert not [c for c in shell.json("status")["causes"] if "queue" in c["what"]]
     assert [row["state"] for row in shell.json("queue", "show", "web")][:1] == ["retry"]

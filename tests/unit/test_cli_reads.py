@@ -1,4 +1,4 @@
-"""What commands show of a cluster: on a fake store."""
+"""Output of the reading commands on a cluster: on a fake store."""
 
 from __future__ import annotations
 
@@ -11,27 +11,18 @@ from typing import Any
 
 import pytest
 
-from flumeng.control.queries import asking, details, overview
+from flumeng.control.queries import details, fan_out, overview
 from flumeng.control.queries.acks import Positions, positions
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import CorruptError, UserError
+from tests.testkit.cluster import add_journal
 from tests.testkit.command_line import NOON, Reached, Shell
+from tests.testkit.scripted_store import ScriptedStore, concerns, once
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
+from zkschema.table import ZPath
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 @pytest.fixture
@@ -57,7 +48,7 @@ def live(address: str = "") -> records.LiveNode:
 
 
 def run_cluster(store: FakeStore) -> None:
-    """Flow web runs on n1, which is live; n2 was there and is gone with a journal of its own."""
+    """Flow web runs on n1, which is live; n2 is gone with a journal of its own."""
     tasks = {
         "ingest-n1": records.PlannedTask(kind="ingest", node="n1", epoch=1, state="assigned"),
         "collect-0": records.PlannedTask(
@@ -75,8 +66,7 @@ def run_cluster(store: FakeStore) -> None:
     for name in ("n1", "n2"):
         node = records.Node(uuid=name, roles=("ingest", "collect"), labels={"role": name})
         store.write(paths.node(name), node, ABSENT)
-        journal = records.Journal(flow="web", node=name, primary=name, term=1, in_sync=(name,))
-        store.write(paths.journal(f"web.{name}.0.aa"), journal, ABSENT)
+        add_journal(store, f"web.{name}.0.aa")
     store.write(paths.assignment("n1"), records.Assignment(), ABSENT)
     store.write(paths.status("n1"), status, ABSENT)
     store.write(paths.live_node("n1"), live("n1:7000"), ABSENT)
@@ -94,7 +84,7 @@ def cluster(shell: Shell, store: FakeStore, write_flow: Callable[..., Path]) -> 
     return shell
 
 
-def test_flow_list(cluster: Shell) -> None:
+def test_flow_list_shows_state_revision_and_labels(cluster: Shell) -> None:
     assert cluster.run("flow", "list").stdout == (
         "FLOW\tSTATE\tREVISION\tDELIVERY\tSOURCES\tSINKS\tRUNNING\tLABELS\tBACKFILL OF\t"
         "PART OF\tHEALTH\n"
@@ -105,7 +95,7 @@ def test_flow_list(cluster: Shell) -> None:
     assert [task["state"] for task in row["tasks"]] == ["running", "running"]
 
 
-def test_flow_show(cluster: Shell) -> None:
+def test_flow_show_shows_the_text_plan_and_acks(cluster: Shell) -> None:
     shown = cluster.run("flow", "show", "web").stdout
     assert (
         "flow web is running\nhealth: running\nrevision 1 by ann@ops, 2023-11-14 22:13:20 UTC\n"
@@ -135,7 +125,7 @@ def test_flow_show_links_the_spark_jobs_of_its_collectors_while_they_are_live(
     assert cluster.json("node", "show", "n1")["node"]["spark_ui"] == ""
 
 
-def test_node_list(cluster: Shell) -> None:
+def test_node_list_shows_live_nodes_and_their_roles(cluster: Shell) -> None:
     lines = cluster.run("node", "list").stdout.splitlines()
     assert lines[1] == "n1\tyes\tactive\tingest,collect\trole=n1\t-\t0\t0\t2/2"
     assert lines[2] == "n2\tno\tactive\tingest,collect\trole=n2\t-\t-\t-\t0/0"
@@ -149,7 +139,7 @@ def test_ack_list_shows_the_lag_where_it_is_known(cluster: Shell) -> None:
     )
 
 
-def test_reads_go_on_when_no_node_answers(cluster: Shell) -> None:
+def test_reads_continue_when_no_node_answers(cluster: Shell) -> None:
     cluster.positions.clear()
     acks = cluster.json("ack", "list")
     assert [(row["offset"], row["lag"]) for row in acks] == [(40, None), (None, None)]
@@ -161,7 +151,7 @@ def test_reads_go_on_when_no_node_answers(cluster: Shell) -> None:
     ]
 
 
-def test_journal_list(cluster: Shell) -> None:
+def test_journal_list_shows_positions_and_lags(cluster: Shell) -> None:
     assert cluster.run("journal", "list").stdout.splitlines()[1] == (
         "web.n1.0.aa\tn1\tdisk\t10\t100\t90\t60 s\t0.0 MiB\topen"
     )
@@ -190,7 +180,7 @@ def test_a_closed_journal_has_an_end_even_when_its_node_is_gone(
 # -- status
 
 
-def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
+def test_status_of_a_healthy_cluster(cluster: Shell, store: FakeStore) -> None:
     store.write(paths.live_node("n2"), live(), ABSENT)
     result = cluster.run("status")
     assert (result.exit_code, result.stdout) == (
@@ -201,14 +191,17 @@ def test_status_of_a_well_cluster(cluster: Shell, store: FakeStore) -> None:
     )
 
 
-def test_status_says_what_is_wrong_and_what_to_do(cluster: Shell, store: FakeStore) -> None:
+def test_status_lists_problems_and_their_advice(cluster: Shell, store: FakeStore) -> None:
     store.remove(paths.live_master("m1"), ANY)
     cluster.positions.clear()
     result = cluster.run("status")
     assert result.exit_code == 1
     assert "- no master is live" in result.stdout
     assert "- node n2 is not live\n  start `flumeng node run` on its host" in result.stdout
-    assert "- node n1 has not answered about its journals at n1:7000 within 2.5 s" in result.stdout
+    assert (
+        "- node n1 has not answered at n1:7000 within 2.5 s when asked for its journals"
+        in result.stdout
+    )
     assert cluster.json("status")["health"] == "degraded"
 
 
@@ -217,10 +210,10 @@ def test_status_says_what_is_wrong_and_what_to_do(cluster: Shell, store: FakeSto
     [
         ({"state": "failed", "error": "no space"}, "task web/collect-0 is failed: no space"),
         ({"epoch": 2}, "task web/collect-0 is starting: node n1 has not started it yet"),
-        ({"revision": 0}, "task web/collect-0 is starting: runs revision 0, 1 is wanted"),
+        ({"revision": 0}, "task web/collect-0 is starting: runs revision 0 instead of 1"),
     ],
 )
-def test_status_tells_of_each_task_that_does_not_run(
+def test_status_lists_each_task_that_does_not_run(
     cluster: Shell, store: FakeStore, change: dict[str, Any], said: str
 ) -> None:
     status = store.read(paths.status("n1"))
@@ -231,31 +224,26 @@ def test_status_tells_of_each_task_that_does_not_run(
     assert said in [cause["what"] for cause in cluster.json("status")["causes"]]
 
 
-class Vanishing(FakeStore):
-    """A znode is gone once it was read."""
+def vanishing(store: FakeStore, path: ZPath[Any]) -> FakeStore:
+    """The znode is gone once it was read."""
 
-    def __init__(self, shared: FakeTree, path: object) -> None:
-        super().__init__(shared)
-        self._path = str(path)
+    def remove() -> None:
+        store.tree.znodes.pop(str(path), None)
 
-    def read(self, path: Any) -> Any:
-        found = super().read(path)
-        if str(path) == self._path:
-            self.tree.znodes.pop(self._path, None)
-        return found
+    return ScriptedStore(store.tree, after_read=once(remove, concerns(path)))
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_goes_while_it_is_looked_at_is_not_there(store: FakeStore) -> None:
+def test_flow_or_node_removed_during_a_look_is_not_there(store: FakeStore) -> None:
     """As while a command waits for it, and somebody else removes it."""
     with pytest.raises(UserError, match='there is no flow "web"'):
-        overview.flow(Vanishing(store.tree, paths.flow("web")), "web")
+        overview.flow(vanishing(store, paths.flow("web")), "web")
     with pytest.raises(UserError, match='there is no node "n1"'):
-        details.node(Vanishing(store.tree, paths.node("n1")), Positions(), "n1")
+        details.node(vanishing(store, paths.node("n1")), Positions(), "n1")
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_makes_no_sense_is_silent_and_no_error(store: FakeStore) -> None:
+def test_worker_with_malformed_answers_counts_as_silent_and_is_no_error(store: FakeStore) -> None:
     def ask(address: str) -> dict[str, Reached]:
         raise CorruptError(f"{address} answers with gibberish")
 
@@ -263,9 +251,7 @@ def test_a_worker_that_makes_no_sense_is_silent_and_no_error(store: FakeStore) -
     assert (found.by_node, found.silent) == ({}, ("n1",))
 
 
-def test_a_task_that_runs_and_has_a_journal_that_stands_still_says_so(
-    cluster: Shell, store: FakeStore
-) -> None:
+def test_running_task_shows_its_blocked_journal(cluster: Shell, store: FakeStore) -> None:
     said = "journal web.n1.0.aa stops at seq 70: cut; on node n1: `flumeng journal verify`"
     status = store.read(paths.status("n1"))
     assert status is not None
@@ -284,7 +270,7 @@ def test_a_task_that_runs_and_has_a_journal_that_stands_still_says_so(
     assert cluster.run("task", "wait", "web/collect-0", "--active").exit_code == 0
 
 
-def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeStore) -> None:
+def test_status_lists_tasks_that_no_node_can_run(cluster: Shell, store: FakeStore) -> None:
     plan = store.read(paths.plan("web"))
     assert plan is not None
     waiting = records.PlannedTask(
@@ -299,7 +285,7 @@ def test_status_tells_of_tasks_that_nobody_can_run(cluster: Shell, store: FakeSt
     assert said["node n2 is not live"] == "node n2 is not live"
 
 
-def test_a_revision_of_another_flumeng_is_shown_not_fatal(cluster: Shell, store: FakeStore) -> None:
+def test_unreadable_revision_of_another_version_is_shown(cluster: Shell, store: FakeStore) -> None:
     revision = store.read(paths.revision("web", "1"))
     assert revision is not None
     newer = replace(revision.value, text=FLOW.replace("noop", "pigeons"))
@@ -325,12 +311,15 @@ def test_schema_show_needs_no_cluster(shell: Shell) -> None:
 def test_schema_init_makes_a_cluster_once() -> None:
     shell = Shell(FakeTree())
     assert "schema version 1" in shell.run("schema", "init").stdout
-    assert shell.run("schema", "init").stdout == "nothing to do: the cluster is there\n"
+    assert shell.run("schema", "init").stdout == "nothing to do: the cluster exists\n"
     verified = shell.run("schema", "verify")
-    assert (verified.exit_code, verified.stdout) == (0, "every znode keeps to schema version 1\n")
+    assert (verified.exit_code, verified.stdout) == (
+        0,
+        "every znode conforms to schema version 1\n",
+    )
 
 
-def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> None:
+def test_schema_verify_lists_problems(shell: Shell, store: FakeStore) -> None:
     store.tree.znodes["/flows/x"] = replace(store.tree.znodes["/flows"], data=b"{}")
     result = shell.run("schema", "verify")
     assert result.exit_code == 1
@@ -338,8 +327,8 @@ def test_schema_verify_tells_what_is_wrong(shell: Shell, store: FakeStore) -> No
     assert [problem["path"] for problem in shell.json("schema", "verify")] == ["/flows/x"]
 
 
-def test_two_nodes_with_one_address_are_asked_once(store: FakeStore) -> None:
-    """As when a host was called anew, and its first session is not over."""
+def test_two_nodes_with_one_address_are_queried_once(store: FakeStore) -> None:
+    """As when a host was renamed, and its first session is not over."""
     asked = []
     for name in ("n8", "n9"):
         store.write(paths.node(name), records.Node(uuid=name, roles=("ingest",)), ABSENT)
@@ -351,12 +340,12 @@ def test_two_nodes_with_one_address_are_asked_once(store: FakeStore) -> None:
 
     began = time.monotonic()
     found = positions(store, ask)
-    assert time.monotonic() < began + asking.ASK_SECONDS / 2
+    assert time.monotonic() < began + fan_out.ASK_SECONDS / 2
     assert asked.count("one:7000") == 1
     assert found.by_node["n8"] == found.by_node["n9"]
 
 
-def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
+def test_many_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
     """Also when they are more than are asked at a time, and however long each takes."""
     released = threading.Event()
     for number in range(600):
@@ -375,17 +364,17 @@ def test_frozen_nodes_cost_no_more_time_than_one(store: FakeStore) -> None:
     found = positions(store, ask)
     took = time.monotonic() - began
     released.set()
-    assert took < 2 * asking.ASK_SECONDS
+    assert took < 2 * fan_out.ASK_SECONDS
     assert {f"{name}:7000" for name in found.silent} == frozen
     assert len(found.by_node) == 540
 
 
-def test_a_flow_tells_why_it_has_so_many_tasks(
+def test_flow_shows_the_reason_for_its_number_of_tasks(
     shell: Shell, store: FakeStore, write_flow: Callable[..., Path]
 ) -> None:
     shell.run("flow", "apply", str(write_flow(SCALED)))
     shown = shell.run("flow", "show", "web").stdout
-    assert "collect tasks, 2 to 8: nothing decided yet\n" in shown
+    assert "collect tasks, 2 to 8: not decided yet\n" in shown
     decisions = (
         records.ScalingDecision(time=NOON, kind="out", before=2, tasks=5, why="late by 70 s"),
         records.ScalingDecision(time=NOON + 60, kind="steady", before=5, tasks=5, why="not late"),

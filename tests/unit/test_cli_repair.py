@@ -1,13 +1,13 @@
-"""``schema verify`` finds what is wrong with a tree, and ``--fix`` puts right what can be.
+"""``schema verify`` finds problems of a tree, and ``--fix`` repairs those that it can.
 
 Orphans, dangling references, stale ephemerals, oversize and damaged values: each kind is made on a
-fake store, found, put right, and what only looks like it stays.
+fake store, found and repaired, and a znode that only looks like one stays.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,10 +16,12 @@ from flumeng.control.commands.cluster import repair_cluster, repairs, verify_clu
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot.task_map import read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.control.zookeeper.transaction import MOST_WRITES
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import codec, paths, records, table
 from zkschema.records import Record
@@ -33,8 +35,7 @@ SIGN = ("ann", "", NOON)
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web at revision 2, planned on node n1 with one journal that is acked; a live master."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, *SIGN), FLOW)
     apply_flow(Operator(store, *SIGN), FLOW + "# 2\n")
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("ingest",)), ABSENT)
@@ -56,23 +57,13 @@ def store() -> FakeStore:
     return store
 
 
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
-
-
-def add_journal(store: FakeStore, name: str, flow: str, node: str = "n1") -> None:
-    journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
-    store.write(paths.journal(name), journal, ABSENT)
-
-
 def add_ack(store: FakeStore, partition: str, epoch: int = 1) -> None:
     ack = records.Ack(epoch=epoch, offset=1)
     store.write(paths.ack("web", "main", partition), ack, ABSENT)
 
 
 def spoil(store: FakeStore, path: ZPath[Record], data: bytes) -> None:
-    """As no flumeng would write it."""
+    """Write data that no flumeng writes."""
     store.tree.znodes[str(path)] = replace(store.tree.znodes[str(path)], data=data)
 
 
@@ -134,8 +125,7 @@ def _stale_master(store: FakeStore) -> list[str]:
 
 
 def _stale_node(store: FakeStore) -> list[str]:
-    live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=NOON)
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", uuid="u", since=NOON)
     store.tree.znodes["/live/nodes/n1"].session = 0
     return ["/live/nodes/n1"]
 
@@ -152,7 +142,7 @@ REMOVED = (
 
 
 @pytest.mark.parametrize("make", REMOVED, ids=lambda make: make.__name__.strip("_"))
-def test_what_belongs_to_nothing_is_found_and_removed(
+def test_orphans_are_found_and_removed(
     shell: Shell, store: FakeStore, make: Callable[[FakeStore], list[str]]
 ) -> None:
     before = set(store.dump())
@@ -161,7 +151,7 @@ def test_what_belongs_to_nothing_is_found_and_removed(
     refused = shell.run("schema", "verify", "--fix", typed="n\n")
     assert (refused.exit_code, made[0] in store.dump()) == (1, True)
     done = shell.run("schema", "verify", "--fix", "--yes", "--reason", "tidy")
-    assert (done.exit_code, done.stdout) == (0, "every znode keeps to schema version 1\n")
+    assert (done.exit_code, done.stdout) == (0, "every znode conforms to schema version 1\n")
     assert done.stderr.endswith(f"{len(made)} of {len(made)} repairs done\n")
     assert {path for path in store.dump() if not path.startswith("/audit/")} == {
         path for path in before if not path.startswith("/audit/")
@@ -170,13 +160,13 @@ def test_what_belongs_to_nothing_is_found_and_removed(
     assert shell.run("schema", "verify", "--fix").exit_code == 0
 
 
-def test_all_of_them_at_once(shell: Shell, store: FakeStore) -> None:
+def test_all_kinds_of_orphans_are_removed_at_once(shell: Shell, store: FakeStore) -> None:
     made = sorted(path for make in REMOVED for path in make(store))
     assert [path for path, _ in found(shell)] == made
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
 
 
-def test_what_only_looks_like_an_orphan_stays(shell: Shell, store: FakeStore) -> None:
+def test_znode_that_only_looks_like_an_orphan_stays(shell: Shell, store: FakeStore) -> None:
     add_ack(store, "kafka.7")
     known = records.Partitions(partitions={"kafka.7": records.Partition()})
     store.write(paths.partitions("web"), known, ABSENT)
@@ -186,13 +176,12 @@ def test_what_only_looks_like_an_orphan_stays(shell: Shell, store: FakeStore) ->
     task = replace(plan.value.tasks["collect.0"], partitions=("planned",))
     store.write(paths.plan("web"), replace(plan.value, buckets=1, tasks={}), ANY)
     store.write(paths.plan_bucket("web", "0"), records.Plan(tasks={"collect.0": task}), ABSENT)
-    live = records.LiveNode(uuid="u9", incarnation="i", pid=1, version="0", since=NOON)
-    store.write(paths.live_node("n9"), live, ABSENT)
+    come_live(store, "n9", uuid="u9", since=NOON)
     add_journal(store, "web.n9.0.cc", "web", node="n9")
     assert found(shell) == []
 
 
-def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
+def test_former_orphan_with_a_new_owner_stays(store: FakeStore) -> None:
     _journal_of_a_gone_flow(store)
     _ack_of_a_gone_journal(store)
     wanted = repairs(store)
@@ -203,20 +192,18 @@ def test_what_is_no_orphan_any_more_stays(store: FakeStore) -> None:
     assert not store.exists(paths.ack("web", "main", "web.n1.0.gone"))
 
 
-def test_an_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
-    class Meddler(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            ack = paths.ack("web", "main", "web.n1.0.gone")
-            store.write(ack, records.Ack(epoch=2, offset=2), ANY)
-            return super().commit(writes)
-
+def test_orphan_that_changes_meanwhile_stays(store: FakeStore) -> None:
     _ack_of_a_gone_journal(store)
+    ack, moved = paths.ack("web", "main", "web.n1.0.gone"), records.Ack(epoch=2, offset=2)
+    meddled = ScriptedStore(store.tree, before_commit=lambda _: store.write(ack, moved, ANY))
     with pytest.raises(ConflictError, match=r"web\.n1\.0\.gone was changed"):
-        repair_cluster(Operator(Meddler(store.tree), *SIGN), repairs(store))
+        repair_cluster(Operator(meddled, *SIGN), repairs(store))
     assert store.exists(paths.ack("web", "main", "web.n1.0.gone"))
 
 
-def test_very_many_leaked_acks_go_in_several_transactions(shell: Shell, store: FakeStore) -> None:
+def test_very_many_leaked_acks_are_removed_in_several_transactions(
+    shell: Shell, store: FakeStore
+) -> None:
     count = MOST_WRITES + 50
     for number in range(count):
         add_ack(store, f"web.n1.0.{number}")
@@ -228,7 +215,7 @@ def test_very_many_leaked_acks_go_in_several_transactions(shell: Shell, store: F
 # -- dangling references
 
 
-def test_a_flow_without_its_text_gets_the_newest_one_again(shell: Shell, store: FakeStore) -> None:
+def test_flow_without_its_text_gets_the_newest_one_again(shell: Shell, store: FakeStore) -> None:
     store.remove(paths.revision("web", "2"), ANY)
     assert found(shell) == [("/flows/web", "revision 1 is applied again, as revision 3")]
     lost = shell.run("flow", "show", "web")
@@ -239,7 +226,7 @@ def test_a_flow_without_its_text_gets_the_newest_one_again(shell: Shell, store: 
     assert shown["reason"] == "repair: revision 1 again, because revision 2 cannot be read"
 
 
-def test_a_flow_without_any_text_is_left_to_a_person(shell: Shell, store: FakeStore) -> None:
+def test_flow_without_any_text_is_reported_and_not_repaired(shell: Shell, store: FakeStore) -> None:
     for number in ("1", "2"):
         store.remove(paths.revision("web", number), ANY)
     assert found(shell) == [("/flows/web", "")]
@@ -248,12 +235,12 @@ def test_a_flow_without_any_text_is_left_to_a_person(shell: Shell, store: FakeSt
     assert found(shell) == []
 
 
-def test_a_journal_without_its_node_is_struck_with_its_acks(shell: Shell, store: FakeStore) -> None:
+def test_journal_without_its_node_is_removed_with_its_acks(shell: Shell, store: FakeStore) -> None:
     add_journal(store, "web.n9.0.cc", "web", node="n9")
     add_ack(store, "web.n9.0.cc")
     ((path, remedy),) = found(shell)
     assert path == "/journals/web.n9.0.cc"
-    assert remedy == "struck with its acks: the events that only its node has are given up"
+    assert remedy == "removed with its acks: events that only its node has are given up"
     assert shell.run("schema", "verify", "--fix", "--yes").exit_code == 0
     assert not [path for path in store.dump() if "n9" in path]
 
@@ -270,9 +257,9 @@ def test_a_missing_folder_is_created(shell: Shell, store: FakeStore) -> None:
 
 BIG = b'{"v":1,"tasks":{},"pad":"' + b"x" * 600_000 + b'"}'
 RESET = [
-    (paths.status("n1"), "removed: its node writes it anew"),
-    (paths.story("n1"), "removed: its node writes it anew"),
-    (paths.assignment("n1"), "emptied: masters write it anew"),
+    (paths.status("n1"), "removed: its node writes it again"),
+    (paths.story("n1"), "removed: its node writes it again"),
+    (paths.assignment("n1"), "emptied: masters write it again"),
     (paths.cluster(), "set to defaults"),
     (paths.acks("web"), "emptied: it is a folder"),
 ]
@@ -280,7 +267,7 @@ RESET = [
 
 @pytest.mark.parametrize("data", [BIG, b"{", b"\x1f\x8b\x00"], ids=["oversize", "cut", "bad gzip"])
 @pytest.mark.parametrize(("path", "remedy"), RESET, ids=[str(path) for path, _ in RESET])
-def test_a_value_that_its_writers_derive_anew_is_reset(
+def test_derivable_value_is_reset(
     shell: Shell, store: FakeStore, path: ZPath[Record], remedy: str, data: bytes
 ) -> None:
     spoil(store, path, data)
@@ -290,7 +277,7 @@ def test_a_value_that_its_writers_derive_anew_is_reset(
 
 
 @pytest.mark.parametrize("data", [BIG, b"{"], ids=["oversize", "cut"])
-def test_a_plan_is_begun_anew_above_every_epoch_that_was_given(
+def test_damaged_plan_is_recreated_above_every_used_epoch(
     shell: Shell, store: FakeStore, data: bytes
 ) -> None:
     store.write(paths.plan_bucket("web", "0"), records.Plan(), ABSENT)
@@ -300,7 +287,7 @@ def test_a_plan_is_begun_anew_above_every_epoch_that_was_given(
     assert store.children(paths.plan("web")) == []
 
 
-def test_a_bucket_of_a_plan_takes_the_plan_with_it(shell: Shell, store: FakeStore) -> None:
+def test_damaged_bucket_of_a_plan_resets_the_whole_plan(shell: Shell, store: FakeStore) -> None:
     plan = read_plan(store, "web")
     assert plan is not None
     head = replace(plan.value, buckets=2, tasks={}, epoch=9, revision=1)
@@ -314,7 +301,7 @@ def test_a_bucket_of_a_plan_takes_the_plan_with_it(shell: Shell, store: FakeStor
     assert store.children(paths.plan("web")) == []
 
 
-def test_a_damaged_text_gives_way_to_the_newest_that_can_be_read(
+def test_damaged_text_is_replaced_by_the_newest_readable_one(
     shell: Shell, store: FakeStore
 ) -> None:
     spoil(store, paths.revision("web", "1"), BIG)
@@ -331,7 +318,7 @@ def test_a_damaged_flow_is_suspended_and_keeps_its_text(shell: Shell, store: Fak
     spoil(store, paths.flow("web"), b"{")
     done = shell.run("schema", "verify", "--fix", "--yes")
     assert done.exit_code == 0, done.stdout
-    assert "and the flow is suspended: resume it when that is right" in done.stderr
+    assert "and the flow is suspended: resume it if that revision is right" in done.stderr
     shown = shell.json("flow", "show", "web")
     assert (shown["state"], shown["revision"], shown["text"]) == ("suspended", 3, FLOW + "# 2\n")
 
@@ -348,7 +335,7 @@ def test_an_audit_entry_that_is_damaged_is_removed(shell: Shell, store: FakeStor
     [paths.node("n1"), paths.journal("web.n1.0.aa"), paths.ack("web", "main", "web.n1.0.aa")],
     ids=str,
 )
-def test_what_only_a_person_can_put_right_is_told_and_left(
+def test_problem_for_a_person_is_reported_and_left(
     shell: Shell, store: FakeStore, path: ZPath[Record]
 ) -> None:
     spoil(store, path, b"{")
@@ -359,7 +346,7 @@ def test_what_only_a_person_can_put_right_is_told_and_left(
 
 
 @pytest.mark.parametrize("path", [path for path, _ in RESET[:4]], ids=str)
-def test_what_a_newer_flumeng_wrote_is_left(
+def test_znode_of_a_newer_version_is_left(
     shell: Shell, store: FakeStore, path: ZPath[Record]
 ) -> None:
     spoil(store, path, b'{"v":2}')

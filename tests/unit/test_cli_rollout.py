@@ -1,6 +1,7 @@
-"""A rollout as operators see it: who runs which revision, how far it is, and why it went back.
+"""A rollout as operators see it: the revision of each task, the progress, and the reason of a
+return.
 
-Masters plan and nodes obey, on a fake store; a node can be told to fail a revision.
+Masters plan and nodes obey, on a fake store; a node can be scripted to fail a revision.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from flumeng.control.commands.nodes import label_node, set_node_desired
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import KEEP_REVISIONS
 from flumeng.control.master.daemon import Master
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_node, new_cluster
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -31,26 +34,15 @@ SIGN = ("ann", "", 0.0)
 NODES = ("n1", "n2", "n3")
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Cluster:
     """A master and obedient nodes, one step at a time."""
 
     def __init__(self) -> None:
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         self.shell = Shell(self.store.tree)
         self.failing: dict[tuple[str, int], str] = {}
         for name in NODES:
-            node = records.Node(uuid=name, roles=("ingest", "collect"))
-            self.store.write(paths.node(name), node, ABSENT)
-            live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-            self.store.write(paths.live_node(name), live, ABSENT)
+            add_node(self.store, name)
         self.master = Master(FakeStore(self.store.tree), "m")
         apply_flow(Operator(self.store, *SIGN), FLOW)
         self.settle()
@@ -100,7 +92,7 @@ def revisions(shell: Shell) -> dict[str, tuple[int, int | None]]:
     return {row["task"]: (row["wanted"], row["revision"]) for row in shell.json("task", "list")}
 
 
-def test_every_task_tells_which_revision_it_is_to_run_and_which_it_runs(cluster: Cluster) -> None:
+def test_task_list_shows_the_desired_and_the_running_revision(cluster: Cluster) -> None:
     shell = cluster.shell
     assert set(revisions(shell).values()) == {(1, 1)}
     assert shell.json("flow", "show", "web")["rollout"] is None
@@ -122,7 +114,8 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
     apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.plan()
     assert (
-        "rollout: revision 2 runs in 0 of 6 tasks, the others stay with 1 (canary of 1, 2 let on)\n"
+        "rollout: revision 2 runs in 0 of 6 tasks, the others stay with 1 (canary of 1, "
+        "2 allowed)\n"
     ) in shell.run("flow", "show", "web").stdout
     cluster.obey()
     (row,) = shell.json("status")["flows"]
@@ -145,7 +138,7 @@ def test_the_progress_of_a_rollout_is_shown_until_it_is_done(cluster: Cluster) -
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster: Cluster) -> None:
+def test_flow_that_rolled_back_shows_the_reason_until_the_next_apply(cluster: Cluster) -> None:
     shell = cluster.shell
     apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.failing = {(name, 2): "no such table" for name in NODES}
@@ -174,9 +167,7 @@ def test_a_flow_that_went_back_says_so_and_why_until_it_is_applied_anew(cluster:
 
 
 @pytest.mark.parametrize("again", ["apply", "rollback"])
-def test_asking_for_the_revision_after_a_way_back_clears_the_cause(
-    cluster: Cluster, again: str
-) -> None:
+def test_applying_the_restored_revision_clears_the_cause(cluster: Cluster, again: str) -> None:
     apply_flow(Operator(cluster.store, *SIGN), NEWER)
     cluster.failing = {(name, 2): "no such table" for name in NODES}
     cluster.settle()
@@ -192,7 +183,7 @@ def test_asking_for_the_revision_after_a_way_back_clears_the_cause(
     assert any(entry and entry.value.command == said for entry in entries)
 
 
-def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -> None:
+def test_dry_run_of_a_rollout_lists_all_tasks_of_the_new_revision(cluster: Cluster) -> None:
     file_text = {"web": NEWER}
     moves = preview.apply(cluster.store, file_text).moves
     assert {move.what for move in moves} == {"takes revision 2"}
@@ -200,7 +191,7 @@ def test_a_dry_run_of_a_rollout_shows_that_all_tasks_take_it(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("state", ["stopped", "suspended"])
-def test_what_nobody_has_run_is_not_proven_when_the_flow_runs_again(
+def test_revision_applied_to_a_halted_flow_is_unproven_when_it_runs_again(
     cluster: Cluster, state: str
 ) -> None:
     set_flow_state(Operator(cluster.store, *SIGN), "web", state)
@@ -214,7 +205,7 @@ def test_what_nobody_has_run_is_not_proven_when_the_flow_runs_again(
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
 
 
-def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Cluster) -> None:
+def test_revision_applied_without_live_nodes_is_unproven_when_they_return(cluster: Cluster) -> None:
     live = cluster.store.read(paths.live_node("n1"))
     assert live is not None
     for node in NODES:
@@ -230,7 +221,7 @@ def test_what_nobody_has_run_is_not_proven_when_the_nodes_come_back(cluster: Clu
     assert "it is broken" in cluster.shell.json("flow", "show", "web")["went_back"]
 
 
-def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
+def test_text_to_roll_back_to_is_kept_over_any_number_of_later_revisions(
     cluster: Cluster,
 ) -> None:
     store = cluster.store
@@ -247,8 +238,8 @@ def test_the_text_to_go_back_to_is_kept_however_many_revisions_come_after_it(
     assert len(store.children(paths.revisions("web"))) == KEEP_REVISIONS
 
 
-def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None:
-    """A task that reads nothing is let go although no other node has room for it."""
+def test_task_that_no_node_may_run_any_more_holds_up_no_rollout(cluster: Cluster) -> None:
+    """A task that reads nothing is released although no other node has room for it."""
     place = "place: {collect: {tasks: 2, labels: {disk: ssd}, per_node: 1}}"
     text = FLOW.replace("place: {collect: {tasks: 3}}", place)
     for node in ("n1", "n2"):
@@ -265,7 +256,7 @@ def test_what_nobody_may_run_any_more_keeps_no_rollout(cluster: Cluster) -> None
     assert cluster.shell.json("flow", "show", "web")["rollout"] is None
 
 
-def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: Cluster) -> None:
+def test_resumed_flow_counts_as_running_only_when_it_is_collected_again(cluster: Cluster) -> None:
     """Until a master has looked, its sources are all that is planned, and they run."""
     waiting = ("flow", "wait", "web", "--running", "--timeout", 1)
     set_flow_state(Operator(cluster.store, *SIGN), "web", "suspended")
@@ -273,20 +264,20 @@ def test_a_flow_that_was_resumed_runs_only_when_it_is_collected_again(cluster: C
     set_flow_state(Operator(cluster.store, *SIGN), "web", "running")
     early = cluster.shell.run(*waiting)
     assert early.exit_code == 1
-    assert "- flow web is planned with 0 of 3 collect tasks yet" in early.stderr
+    assert "- flow web has 0 of 3 collect tasks planned so far" in early.stderr
     cluster.settle()
     assert cluster.shell.run(*waiting).exit_code == 0
 
 
-def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None:
+def test_rollout_is_paused_resumed_and_aborted(cluster: Cluster) -> None:
     shell = cluster.shell
     assert shell.run("flow", "rollout", "pause", "web").exit_code == 3, "none is under way"
     apply_flow(Operator(cluster.store, *SIGN), SLOW)
     cluster.settle()
-    assert "stands still" in shell.run("flow", "rollout", "pause", "web").stdout
+    assert "is paused" in shell.run("flow", "rollout", "pause", "web").stdout
     cluster.settle()
     said = shell.run("flow", "rollout", "status", "web").stdout
-    assert "it stands still until `flow rollout resume`" in said
+    assert "paused until `flow rollout resume`" in said
     assert shell.run("flow", "rollout", "pause", "web", "--if-revision", "1").exit_code == 3
     assert "goes on" in shell.run("flow", "rollout", "resume", "web").stdout
     assert shell.run("flow", "rollout", "abort", "web", "--reason", "odd").exit_code == 0
@@ -301,7 +292,7 @@ def test_a_rollout_stands_still_goes_on_and_is_aborted(cluster: Cluster) -> None
     assert "flow rollout abort web (revision 2, back to 1)" in audit
 
 
-def test_a_rollout_that_is_promoted_is_over(cluster: Cluster) -> None:
+def test_promoted_rollout_is_over(cluster: Cluster) -> None:
     apply_flow(Operator(cluster.store, *SIGN), SLOW)
     cluster.settle()
     assert cluster.shell.run("flow", "rollout", "promote", "web").exit_code == 0
@@ -310,9 +301,9 @@ def test_a_rollout_that_is_promoted_is_over(cluster: Cluster) -> None:
     assert "no rollout is under way, revision 2 is current" in said
 
 
-def test_a_rollout_without_progress_goes_back_and_says_why() -> None:
+def test_rollout_without_progress_rolls_back_and_shows_why() -> None:
     cluster = Cluster()
-    clock = Clock()
+    clock = Clock(0.0)
     cluster.master = Master(FakeStore(cluster.store.tree), "m", clock)
     late = FLOW.replace("tasks: 3", "tasks: 3, labels: {role: nobody}")
     late = late.replace("settle_seconds: 0", "settle_seconds: 0, deadline_seconds: 60")

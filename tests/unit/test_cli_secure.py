@@ -38,17 +38,15 @@ def test_the_first_certificate_is_that_of_an_admin(authority: Path) -> None:
     assert found.identity == Identity("fra", "admin", "ann")
 
 
-def test_a_second_authority_does_not_take_the_place_of_the_first(
-    shell: Shell, authority: Path
-) -> None:
+def test_second_authority_does_not_replace_the_first(shell: Shell, authority: Path) -> None:
     before = (authority / "ca.key").read_bytes()
     again = shell.run("cluster", "secure", "init", authority)
     assert again.exit_code == 2
-    assert "has an authority already" in again.stderr
+    assert "already has an authority" in again.stderr
     assert (authority / "ca.key").read_bytes() == before
 
 
-def test_an_authority_of_the_user_issues(shell: Shell, tmp_path: Path) -> None:
+def test_authority_of_the_user_issues_certificates(shell: Shell, tmp_path: Path) -> None:
     given = new_authority("company", utc_now())
     certificate, key = tmp_path / "given.pem", tmp_path / "given.key"
     certificate.write_bytes(given.pem)
@@ -59,7 +57,7 @@ def test_an_authority_of_the_user_issues(shell: Shell, tmp_path: Path) -> None:
     assert Keystore(tmp_path / "ca" / "admin", "admin").load().ca == given.pem
 
 
-def test_a_host_gets_what_its_processes_need(
+def test_host_gets_the_certificates_of_its_processes(
     shell: Shell, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ("node", "enroll", "web1", "--authority", authority, "--to", tmp_path / "web1")
@@ -75,9 +73,7 @@ def test_a_host_gets_what_its_processes_need(
     assert roles == ["node", "discovery", "collector", "executor"]
 
 
-def test_a_certificate_that_is_of_no_use_is_shown(
-    shell: Shell, authority: Path, tmp_path: Path
-) -> None:
+def test_invalid_certificate_is_shown(shell: Shell, authority: Path, tmp_path: Path) -> None:
     to = tmp_path / "bob"
     issue = ("cluster", "secure", "issue", "viewer", "bob", "--authority", authority, "--to", to)
     assert shell.run(*issue).exit_code == 0
@@ -88,13 +84,13 @@ def test_a_certificate_that_is_of_no_use_is_shown(
     assert "chmod 600" in shown.stdout
 
 
-def test_no_authority_is_where_there_is_none(shell: Shell, tmp_path: Path) -> None:
+def test_missing_authority_is_wrong_input(shell: Shell, tmp_path: Path) -> None:
     refused = shell.run("cluster", "secure", "issue", "viewer", "bob", "--authority", tmp_path)
     assert refused.exit_code == 2
     assert "`flumeng cluster secure init` makes one" in refused.stderr
 
 
-def test_a_key_signs_and_its_public_half_is_printed(
+def test_signing_key_signs_and_its_public_key_is_printed(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = shell.run("cluster", "secure", "signing-key", tmp_path / "key")

@@ -9,26 +9,16 @@ import pytest
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import begin_maintenance, end_maintenance, set_setting
-from flumeng.control.zookeeper import ABSENT, ANY, Version, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_node
 from tests.testkit.command_line import NOON, Shell
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 SIGN = ("ann", "", NOON)
-
-
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def cluster(store: FakeStore) -> records.Cluster:
@@ -148,7 +138,7 @@ def test_a_setting_gets_its_default_again(shell: Shell, store: FakeStore) -> Non
         ("maintenance_enter", "0.1", "maintenance_leave (0.25) may not be above"),
     ],
 )
-def test_what_is_no_setting_is_wrong_input(
+def test_unknown_setting_or_value_is_wrong_input(
     shell: Shell, store: FakeStore, key: str, value: str, said: str
 ) -> None:
     before = store.dump()
@@ -157,27 +147,26 @@ def test_what_is_no_setting_is_wrong_input(
     assert store.dump() == before
 
 
-def test_what_a_newer_flumeng_set_beside_it_stays(shell: Shell, store: FakeStore) -> None:
+def test_settings_of_a_newer_version_are_kept(shell: Shell, store: FakeStore) -> None:
     later = records.Cluster(throttles={"later": 3}, extra={"newer": True})
     store.write(paths.cluster(), later, ANY)
     shell.run("cluster", "set", "balance", "2")
     assert cluster(store) == replace(later, throttles={"later": 3, "balance": 2})
 
 
-def test_a_setting_loses_to_a_change_that_was_first(store: FakeStore) -> None:
-    class Meddler(FakeStore):
-        def commit(self, *words: object) -> list[Version]:
-            store.write(paths.cluster(), records.Cluster(grace_seconds=5.0), ANY)
-            return super().commit(*words)  # type: ignore[arg-type]
-
+def test_setting_loses_to_an_earlier_change(store: FakeStore) -> None:
+    first = records.Cluster(grace_seconds=5.0)
+    meddled = ScriptedStore(
+        store.tree, before_commit=lambda _: store.write(paths.cluster(), first, ANY)
+    )
     with pytest.raises(ConflictError, match="/cluster was changed"):
-        set_setting(Operator(Meddler(store.tree), *SIGN), "balance", "2")
+        set_setting(Operator(meddled, *SIGN), "balance", "2")
     assert cluster(store) == records.Cluster(grace_seconds=5.0)
 
 
-def test_maintenance_mode_is_begun_and_ended_with_a_reason(shell: Shell, store: FakeStore) -> None:
+def test_maintenance_mode_begins_and_ends_with_a_reason(shell: Shell, store: FakeStore) -> None:
     silent = shell.run("cluster", "maintenance", "on")
-    assert (silent.exit_code, "say why with --reason" in silent.stderr) == (2, True)
+    assert (silent.exit_code, "needs a --reason" in silent.stderr) == (2, True)
     assert cluster(store).maintenance is None
     done = shell.run("cluster", "maintenance", "on", "--reason", "new switches")
     assert (done.exit_code, done.stdout) == (
@@ -206,16 +195,16 @@ def test_maintenance_mode_is_begun_and_ended_with_a_reason(shell: Shell, store: 
     ]
 
 
-def test_maintenance_mode_that_began_by_itself_says_so(shell: Shell, store: FakeStore) -> None:
+def test_automatic_maintenance_mode_is_shown_as_such(shell: Shell, store: FakeStore) -> None:
     began = records.Maintenance(who="m1", why="6 of 8 nodes are down", since=NOON, automatic=True)
     store.write(paths.cluster(), records.Cluster(maintenance=began), ANY)
     shown = shell.run("status").stdout
-    assert "maintenance mode, begun by itself at 2023-11-14 22:13:20 UTC: 6 of 8 nodes" in shown
-    assert "it ends by itself" in shown
-    assert "on by itself (m1) since" in shell.run("cluster", "show").stdout
+    assert "maintenance mode, begun automatically at 2023-11-14 22:13:20 UTC: 6 of 8 nodes" in shown
+    assert "it ends automatically" in shown
+    assert "on automatically (m1) since" in shell.run("cluster", "show").stdout
 
 
-def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: FakeStore) -> None:
+def test_audit_lists_the_newest_changes_oldest_first(shell: Shell, store: FakeStore) -> None:
     for number in range(30):
         operator = Operator(store, "ann", f"why {number}", NOON + number)
         set_setting(operator, "balance", str(number + 2))
@@ -231,10 +220,7 @@ def test_the_audit_tells_the_newest_changes_oldest_first(shell: Shell, store: Fa
 def test_no_task_is_moved_by_command_in_maintenance_mode(shell: Shell, store: FakeStore) -> None:
     apply_flow(Operator(store, *SIGN), FLOW)
     for name in ("n1", "n2"):
-        node = records.Node(uuid=name, roles=("collect",))
-        store.write(paths.node(name), node, ABSENT)
-        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=NOON)
-        store.write(paths.live_node(name), live, ABSENT)
+        add_node(store, name, ("collect",), since=NOON)
     task = records.PlannedTask(kind="collect", node="n1", epoch=1, state="assigned")
     store.write(paths.plan("web"), records.Plan(epoch=1, tasks={"collect.0": task}), ABSENT)
     begin_maintenance(Operator(store, "ann", "switches", NOON))

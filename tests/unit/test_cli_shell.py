@@ -28,7 +28,8 @@ from cli.top_screen import View, picture
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.queries.flow_rates import RateMeter
-from flumeng.control.zookeeper import ABSENT, ANY, Store, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Store
+from tests.testkit.cluster import add_journal, come_live, new_cluster
 from tests.testkit.command_line import NOON, Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -40,26 +41,16 @@ HOSTS = "zk:1/c"
 @pytest.fixture
 def store() -> FakeStore:
     """Flow web with one task on node n1, which is live and has not started it."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, "a", "", NOON), FLOW)
     task = records.PlannedTask(
         kind="collect", node="n1", epoch=3, state="assigned", partitions=("web.n1.0.aa",)
     )
     store.write(paths.plan("web"), records.Plan(epoch=3, tasks={"collect.0": task}), ABSENT)
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("collect",)), ABSENT)
-    live = records.LiveNode(
-        uuid="u", incarnation="i", addresses=("n1:7",), pid=1, version="0", since=0.0
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    come_live(store, "n1", "n1:7", uuid="u")
+    add_journal(store, "web.n1.0.aa")
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def run_task(store: FakeStore) -> None:
@@ -81,7 +72,7 @@ def test_waits_return_when_the_condition_holds(shell: Shell, store: FakeStore) -
     assert shell.run("flow", "wait", "no name", "--gone").exit_code == 0
 
 
-def test_a_flow_has_stopped_when_all_that_it_accepted_is_delivered(
+def test_flow_has_stopped_when_all_accepted_events_are_delivered(
     shell: Shell, store: FakeStore
 ) -> None:
     """Not already when its sources have and nothing is planned yet, as after a pause."""
@@ -90,11 +81,11 @@ def test_a_flow_has_stopped_when_all_that_it_accepted_is_delivered(
     store.write(paths.flow("web"), records.Flow(revision=1, state="stopped"), ANY)
     assert "- task web/collect.0 is starting" in shell.run(*wait).stderr
     store.write(paths.plan("web"), records.Plan(), ANY)
-    assert f"- journal {name} is not collected to its end\n" in shell.run(*wait).stderr
+    assert f"- journal {name} is not fully collected yet\n" in shell.run(*wait).stderr
     found = store.read(paths.journal(name))
     assert found is not None
     store.write(paths.journal(name), replace(found.value, closed=True, end=7), ANY)
-    assert f"- journal {name} is not collected to its end\n" in shell.run(*wait).stderr
+    assert f"- journal {name} is not fully collected yet\n" in shell.run(*wait).stderr
     store.write(paths.ack("web", "main", name), records.Ack(epoch=1, offset=7), ABSENT)
     assert shell.run(*wait).exit_code == 0
 
@@ -107,11 +98,11 @@ def test_a_flow_has_stopped_when_all_that_it_accepted_is_delivered(
         (("task", "wait", "--active"),
          "task web/collect.0 is starting: node n1 has not started it yet"),
         (("task", "wait", "web/x", "--active"), "task web/x is not planned yet"),
-        (("flow", "wait", "web", "--stopped"), "flow web is to be running"),
-        (("flow", "wait", "web", "--gone"), "flow web is to be running"),
+        (("flow", "wait", "web", "--stopped"), "flow web is set to running"),
+        (("flow", "wait", "web", "--gone"), "flow web is set to running"),
     ],
 )  # fmt: skip
-def test_a_wait_in_vain_fails_and_says_what_is_missing(
+def test_wait_that_times_out_lists_the_missing_conditions(
     shell: Shell, words: tuple[str, ...], missing: str
 ) -> None:
     result = shell.run(*words, "--timeout", 3)
@@ -119,20 +110,24 @@ def test_a_wait_in_vain_fails_and_says_what_is_missing(
     assert result.stderr == f"flumeng: not within 3 s; still missing:\n- {missing}\n"
 
 
-def test_what_runs_an_old_revision_is_not_running(shell: Shell, store: FakeStore) -> None:
+def test_task_with_an_old_revision_does_not_count_as_running(
+    shell: Shell, store: FakeStore
+) -> None:
     run_task(store)
     apply_flow(Operator(store, "a", "", NOON), FLOW + "#\n")
     result = shell.run("flow", "wait", "web", "--running", "--timeout", 1)
-    assert "runs revision 1, 2 is wanted" in result.stderr
+    assert "runs revision 1 instead of 2" in result.stderr
 
 
-def test_nothing_planned_is_not_running(shell: Shell, store: FakeStore) -> None:
+def test_flow_without_planned_tasks_does_not_count_as_running(
+    shell: Shell, store: FakeStore
+) -> None:
     store.write(paths.plan("web"), records.Plan(), ANY)
     for words in (("flow", "wait", "web", "--running"), ("task", "wait", "--active")):
         assert shell.run(*words, "--timeout", 1).exit_code == 1
 
 
-def test_what_cannot_be_waited_for_is_wrong_input(shell: Shell) -> None:
+def test_impossible_wait_is_wrong_input(shell: Shell) -> None:
     assert shell.run("flow", "wait", "web").exit_code == 2
     assert shell.run("task", "wait").exit_code == 2
     assert shell.run("flow", "wait", "wbe", "--running").exit_code == 2
@@ -186,13 +181,13 @@ def test_a_script_stops_at_the_first_failure_with_its_exit_code(
 def test_commands_come_from_standard_input_without_a_terminal(shell: Shell) -> None:
     done = shell.run("shell", typed="flow stop web\nexit\nflow resume web\n")
     assert (done.exit_code, done.stdout) == (
-        0, "flow web: its sources stop now, its journals are collected to their end\n",
+        0, "flow web: its sources stop now, its journals are fully collected\n",
     )  # fmt: skip
     failed = shell.run("shell", typed="flow show nope\n")
     assert "standard input:1: stopped, exit code 2" in failed.stderr
 
 
-def test_a_script_that_cannot_be_read_runs_nothing(shell: Shell, store: FakeStore) -> None:
+def test_unreadable_script_runs_nothing(shell: Shell, store: FakeStore) -> None:
     result = shell.run("shell", "-c", "flow stop web", "/nowhere")
     assert (result.exit_code, "/nowhere" in result.stderr) == (2, True)
     flow = store.read(paths.flow("web"))
@@ -200,7 +195,7 @@ def test_a_script_that_cannot_be_read_runs_nothing(shell: Shell, store: FakeStor
     assert flow.value.state == "running"
 
 
-def test_a_cluster_named_once_is_the_one_of_all_commands(shell: Shell) -> None:
+def test_cluster_named_once_applies_to_all_commands_of_a_shell(shell: Shell) -> None:
     result = shell.run("shell", "--zk", "other:1/c", "-c", "flow list", zk=None)
     assert result.exit_code == 0
     shell.cut = True
@@ -253,7 +248,7 @@ def test_files_are_completed(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["in the shell", "in bash"])
-def test_completion_does_not_wait_for_a_zookeeper_that_is_away(
+def test_completion_does_not_wait_for_an_absent_zookeeper(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     monkeypatch.setenv("FLUMENG_ZK", HOSTS)
@@ -296,7 +291,7 @@ def test_the_prompt_gives_lines_and_remembers_them(
     assert (tmp_path / "flumeng" / "history").stat().st_mode & 0o077 == 0
 
 
-def test_a_home_that_cannot_be_written_keeps_no_history(
+def test_unwritable_home_keeps_no_history(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -324,7 +319,7 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
         0,
         [
             "degraded: 0 masters, 1 of 1 nodes live, 1 problem",
-            "PROBLEM\tWHAT TO DO",
+            "PROBLEM\tADVICE",
             "no master is live: nothing is planned or moved\tstart `flumeng master`",
             "FLOW\tSTATE\tREVISION\tRUNNING\tLAG\tIN/S\tOUT/S\tDROPPED/S\tDEAD/S",
             "web\trunning\t1\t1/1\t60, 60 s\t-\t-\t-\t-",
@@ -335,7 +330,7 @@ def test_top_prints_once_in_a_pipe(shell: Shell, store: FakeStore) -> None:
     assert shell.json("top")["node_rows"][0]["node"] == "n1"
 
 
-def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
+def test_top_continues_without_zookeeper_until_ctrl_c(
     shell: Shell,
     store: FakeStore,
     capsys: pytest.CaptureFixture[str],
@@ -360,7 +355,7 @@ def test_top_goes_on_while_zookeeper_is_away_until_ctrl_c(
     assert "no connection to ZooKeeper now" in shown
 
 
-def test_a_line_may_begin_with_flumeng_and_help_says_what_there_is(shell: Shell) -> None:
+def test_shell_accepts_lines_that_begin_with_flumeng_and_help(shell: Shell) -> None:
     pasted = shell.run("shell", "-c", "flumeng flow list", "-c", "help", "-c", "help flow wait")
     assert pasted.exit_code == 0, pasted.stderr
     assert pasted.stdout.startswith("FLOW\tSTATE")
@@ -377,9 +372,8 @@ def test_top_shows_the_worst_of_very_many_nodes_and_counts_the_others(
         node = records.Node(uuid=str(number), roles=("ingest",))
         store.write(paths.node(f"m{number:03}"), node, ABSENT)
         if number != 77:
-            live = records.LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-            store.write(paths.live_node(f"m{number:03}"), live, ABSENT)
-    seen = top.look(shell.context(), store, RateMeter(), View())
+            come_live(store, f"m{number:03}", uuid="u")
+    seen = top.read_cluster(shell.context(), store, RateMeter(), View())
     console = Console(width=120, height=40, file=io.StringIO())
     console.print(picture(seen, View(), 40))
     assert isinstance(console.file, io.StringIO)

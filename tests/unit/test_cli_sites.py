@@ -11,9 +11,10 @@ import pytest
 from cli.context import open_site
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.fleet.inventory import Site
 from flumeng.platform.errors import UserError
+from tests.testkit.cluster import come_live, new_cluster
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
@@ -28,16 +29,14 @@ def hosts(site: str) -> str:
 
 
 def cluster(site: str) -> FakeTree:
-    """With a flow and a node that bear the site's name, and a master; it is well but for that no
-    task is planned."""
-    store = FakeStore()
-    tree.init(store)
+    """A cluster with a flow and a node of the site's name, and a master; its only problem is an
+    unplanned task."""
+    store = new_cluster()
     apply_flow(Operator(store, "a", "", NOON), FLOW.format(f"{site}-web"))
     master = records.LiveMaster(host="h", pid=1, version="0", since=NOON)
     store.write(paths.live_master("m"), master, ABSENT)
     store.write(paths.node(f"{site}1"), records.Node(uuid=site, roles=("ingest",)), ABSENT)
-    live = records.LiveNode(uuid=site, incarnation="i", pid=1, version="0", since=NOON)
-    store.write(paths.live_node(f"{site}1"), live, ABSENT)
+    come_live(store, f"{site}1", uuid=site, since=NOON)
     return store.tree
 
 
@@ -71,9 +70,7 @@ def shell() -> Iterator[Shell]:
 
 @pytest.mark.usefixtures("inventory")
 @pytest.mark.parametrize("zk", [None, hosts("nyc")])
-def test_a_site_is_looked_at_by_its_name_whatever_the_environment_says(
-    shell: Shell, zk: str | None
-) -> None:
+def test_site_option_overrides_the_cluster_of_the_environment(shell: Shell, zk: str | None) -> None:
     flows = shell.run("flow", "list", "--site", "lon", zk=zk)
     assert flows.stdout.splitlines()[1].startswith("lon-web\trunning\t1\t")
     nodes = shell.run("node", "list", "--site", "lon", zk=zk)
@@ -85,7 +82,7 @@ def test_a_site_is_looked_at_by_its_name_whatever_the_environment_says(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "which cluster? give --zk"),
+        ((), "no cluster is given: use --zk"),
         (("--zk", "zk:1/c", "--site", "fra"), "one of --zk, --site and --all-sites"),
         (("--zk", "zk:1/c", "--all-sites"), "one of --zk, --site and --all-sites"),
         (("--site", "fra", "--all-sites"), "one of --zk, --site and --all-sites"),
@@ -93,7 +90,7 @@ def test_a_site_is_looked_at_by_its_name_whatever_the_environment_says(
         (("--all-sites",), "need --inventory DIR (or FLUMENG_INVENTORY)"),
     ],
 )
-def test_which_cluster_is_said_once(
+def test_cluster_named_in_two_ways_is_wrong_input(
     shell: Shell, words: tuple[str, ...], options: tuple[str, ...], said: str
 ) -> None:
     result = shell.run(*words, *options, zk=None)
@@ -124,7 +121,7 @@ def test_lists_of_all_sites_have_a_column_for_the_site(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("inventory")
-def test_status_of_all_sites_is_well_when_each_is(shell: Shell) -> None:
+def test_status_of_all_sites_is_healthy_when_each_is(shell: Shell) -> None:
     for site in SITES[1:]:
         make_well(shell.trees[hosts(site)], site)
     shown = shell.run("status", "--all-sites", zk=None)
@@ -145,7 +142,7 @@ def test_status_of_all_sites_is_well_when_each_is(shell: Shell) -> None:
 
 @pytest.mark.usefixtures("inventory")
 @pytest.mark.parametrize("words", [(), ("shell", "-c")], ids=["once", "in the shell"])
-def test_a_site_that_is_frozen_or_down_costs_the_others_nothing(
+def test_frozen_or_absent_site_does_not_delay_the_others(
     shell: Shell, words: tuple[str, ...]
 ) -> None:
     for site in SITES:
@@ -176,7 +173,7 @@ def test_a_site_that_is_frozen_or_down_costs_the_others_nothing(
 
 
 @pytest.mark.usefixtures("inventory")
-def test_json_of_all_sites_says_why_one_cannot_be_read(shell: Shell) -> None:
+def test_json_of_all_sites_gives_the_reason_for_an_unreadable_site(shell: Shell) -> None:
     shell.away = {hosts("nyc")}
     status = shell.json("status", "--all-sites")
     assert status["nyc"] == {"error": f"ZooKeeper at {hosts('nyc')} did not answer"}
@@ -184,7 +181,7 @@ def test_json_of_all_sites_says_why_one_cannot_be_read(shell: Shell) -> None:
     assert {row["site"] for row in shell.json("flow", "list", "--all-sites")} == {"fra", "lon"}
 
 
-def test_a_site_whose_secret_is_nowhere_is_not_connected_to(
+def test_site_without_its_secret_is_not_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("FLUMENG_SECRETS", raising=False)
@@ -192,7 +189,7 @@ def test_a_site_whose_secret_is_nowhere_is_not_connected_to(
         open_site(Site("fra", "127.0.0.1:1/c", credential="${secret:fra-zookeeper}"))
 
 
-def test_two_hundred_sites_of_which_eighty_are_frozen(shell: Shell, inventory: Path) -> None:
+def test_eighty_frozen_sites_of_two_hundred_delay_no_others(shell: Shell, inventory: Path) -> None:
     names = tuple(f"s{number:03}" for number in range(200))
     write_inventory(inventory, names)
     shell.tree = cluster("any")

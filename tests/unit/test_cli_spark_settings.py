@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
+from tests.testkit.cluster import new_cluster
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -14,15 +15,9 @@ MASTER = "spark://spark-1:7077"
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     store.write(paths.node("n1"), records.Node(uuid="u", roles=("collect",)), ABSENT)
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
 
 
 def texts(shell: Shell, *words: str) -> dict[str, str]:
@@ -30,7 +25,9 @@ def texts(shell: Shell, *words: str) -> dict[str, str]:
     return found
 
 
-def test_a_setting_of_the_cluster_and_of_a_node(store: FakeStore, shell: Shell) -> None:
+def test_spark_setting_is_set_for_the_cluster_and_for_a_node(
+    store: FakeStore, shell: Shell
+) -> None:
     told = shell.run("cluster", "set", "spark.master", MASTER, "--reason", "more hosts")
     assert told.stdout == f"spark.master is {MASTER}\n"
     assert shell.run("cluster", "set", "spark.master", MASTER).stdout.endswith(" already\n")
@@ -59,11 +56,11 @@ def test_a_setting_of_the_cluster_and_of_a_node(store: FakeStore, shell: Shell) 
         (("spark.mastre", "local"), 'there is no setting "spark.mastre"'),
         (("spark.cores", "many"), "spark.cores: expected a whole number"),
         (("spark.cores", "2", "--node", "n2"), "n2"),
-        (("grace_seconds", "2", "--node", "n1"), "grace_seconds is no setting of a single node"),
+        (("grace_seconds", "2", "--node", "n1"), "grace_seconds cannot be set for a single node"),
         (("spark.cores",), "give the setting a VALUE"),
     ],
 )
-def test_what_cannot_be_set_is_told(shell: Shell, words: tuple[str, ...], told: str) -> None:
+def test_invalid_spark_setting_is_refused(shell: Shell, words: tuple[str, ...], told: str) -> None:
     result = shell.run("cluster", "set", *words)
     assert result.exit_code != 0
     assert told in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,9 +12,11 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.task_map import read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import come_live, new_cluster
 from tests.testkit.command_line import Shell
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import obey, settle
 from zkschema import paths, records
@@ -32,9 +33,8 @@ NODES = ("n1", "n2", "n3", "n4")
 
 @pytest.fixture
 def store() -> FakeStore:
-    """Flow web at rest: n1 and n2 collect; n3 is free for it too, n4 has not its label."""
-    store = FakeStore()
-    tree.init(store)
+    """Flow web at rest: n1 and n2 collect; n3 is free for it too, n4 lacks its label."""
+    store = new_cluster()
     for name in NODES:
         labels = {} if name == "n4" else {"role": "spark"}
         node = records.Node(uuid=name, roles=("ingest", "collect"), labels=labels)
@@ -44,16 +44,6 @@ def store() -> FakeStore:
     settle(store)
     assert [owner(store, "collect.0"), owner(store, "collect.1")] == ["n1", "n2"]
     return store
-
-
-@pytest.fixture
-def shell(store: FakeStore) -> Shell:
-    return Shell(store.tree)
-
-
-def come_live(store: FakeStore, name: str) -> None:
-    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node(name), live, ABSENT)
 
 
 def planned(store: FakeStore, name: str) -> records.PlannedTask:
@@ -116,7 +106,7 @@ def test_dry_run_of_a_restart_changes_nothing(shell: Shell, store: FakeStore) ->
     assert store.dump() == before
 
 
-def test_what_cannot_be_restarted_is_said(shell: Shell, store: FakeStore) -> None:
+def test_impossible_restart_is_refused(shell: Shell, store: FakeStore) -> None:
     unknown = shell.run("task", "restart", "web/collect.9")
     assert (unknown.exit_code, 'did you mean "web/collect' in unknown.stderr) == (2, True)
     store.remove(paths.live_node("n1"), ANY)
@@ -128,17 +118,16 @@ def test_what_cannot_be_restarted_is_said(shell: Shell, store: FakeStore) -> Non
     assert (drains.exit_code, "drains" in drains.stderr) == (3, True)
 
 
-def test_a_restart_loses_to_a_master_that_was_first(store: FakeStore) -> None:
-    class Meddler(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            plan = store.read(paths.plan("web"))
-            assert plan is not None
-            store.write(paths.plan("web"), plan.value, plan.version)
-            return super().commit(writes)
+def test_restart_loses_to_an_earlier_change_of_a_master(store: FakeStore) -> None:
+    def plan_again(_writes: object) -> None:
+        plan = store.read(paths.plan("web"))
+        assert plan is not None
+        store.write(paths.plan("web"), plan.value, plan.version)
 
+    meddled = ScriptedStore(store.tree, before_commit=plan_again)
     before = planned(store, "collect.0")
     with pytest.raises(ConflictError, match="/flows/web/plan was changed"):
-        restart_task(Operator(Meddler(store.tree), *SIGN), "web/collect.0")
+        restart_task(Operator(meddled, *SIGN), "web/collect.0")
     assert planned(store, "collect.0") == before
 
 
@@ -151,7 +140,7 @@ def test_a_moved_task_is_handed_over_by_its_owner_and_then_runs_there(
     done = shell.run("task", "move", "web/collect.1", "n3", "--reason", "hot host")
     assert (done.exit_code, done.stdout) == (
         0,
-        "task web/collect.1 goes from n2 to n3 "
+        "task web/collect.1 moves from n2 to n3 "
         "(follow with `flumeng task wait web/collect.1 --active`)\n",
     )
     marked = planned(store, "collect.1")
@@ -170,7 +159,7 @@ def test_a_moved_task_is_handed_over_by_its_owner_and_then_runs_there(
     assert shell.run("task", "wait", "--active").exit_code == 0
 
 
-def test_a_task_that_is_sent_elsewhere_meanwhile_has_no_more_time_to_be_let_go(
+def test_task_sent_elsewhere_meanwhile_gets_no_more_time_to_be_released(
     shell: Shell, store: FakeStore
 ) -> None:
     shell.run("task", "move", "web/collect.1", "n3")
@@ -179,7 +168,7 @@ def test_a_task_that_is_sent_elsewhere_meanwhile_has_no_more_time_to_be_let_go(
     assert (planned(store, "collect.1").target, planned(store, "collect.1").mark) == ("n1", mark)
 
 
-def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
+def test_moved_task_stays_on_its_target_also_when_others_have_less_work(
     shell: Shell, store: FakeStore
 ) -> None:
     apply_flow(Operator(store, *SIGN), FLOW.replace("flow: web", "flow: other"))
@@ -193,7 +182,7 @@ def test_a_task_goes_where_it_was_sent_also_when_others_have_less_to_do(
     assert owner(store, "collect.0") == "n2", settled
 
 
-def test_dry_run_of_a_move_shows_what_comes_of_it_and_changes_nothing(
+def test_dry_run_of_a_move_shows_the_result_and_changes_nothing(
     shell: Shell, store: FakeStore
 ) -> None:
     before = store.dump()
@@ -209,7 +198,7 @@ def test_dry_run_of_a_move_shows_what_comes_of_it_and_changes_nothing(
     ("node", "said"),
     [
         ("n4", "it lacks (`flumeng node label n4 role=spark`)"),
-        ("roleless", "it has no role collect"),
+        ("roleless", "it lacks the role collect"),
         ("draining", "it is draining (`flumeng node undrain draining`)"),
         ("dead", "it is not live"),
         ("n44", 'there is no node "n44"; did you mean "n4"?'),
@@ -235,7 +224,7 @@ def test_a_node_that_may_not_run_a_task_is_refused_with_the_reason(
     assert store.dump() == before
 
 
-def test_a_node_that_has_no_room_left_is_refused(shell: Shell, store: FakeStore) -> None:
+def test_node_without_room_is_refused(shell: Shell, store: FakeStore) -> None:
     """Each of the flow's tasks weighs one slot here."""
     change_node(store, "n2", capacity={"slots": 1.0})
     full = shell.run("task", "move", "web/collect.0", "n2")
@@ -245,7 +234,7 @@ def test_a_node_that_has_no_room_left_is_refused(shell: Shell, store: FakeStore)
     assert shell.run("task", "move", "web/collect.0", "n2").exit_code == 0
 
 
-def test_a_flow_that_keeps_its_tasks_apart_is_heeded(shell: Shell, store: FakeStore) -> None:
+def test_move_respects_the_per_node_limit_of_a_flow(shell: Shell, store: FakeStore) -> None:
     apart = FLOW.replace("tasks: 2,", "tasks: 2, per_node: 1,")
     apply_flow(Operator(store, *SIGN), apart)
     settle(store)
@@ -262,22 +251,20 @@ def test_a_source_is_not_moved(shell: Shell, store: FakeStore) -> None:
     assert owner(store, "ingest.n1") == "n1"
 
 
-def test_a_task_that_its_node_must_give_up_is_left_to_the_masters(
+def test_task_that_its_node_must_release_is_left_to_the_masters(
     shell: Shell, store: FakeStore
 ) -> None:
     set_node_desired(Operator(store, *SIGN), "n1", "draining")
     Master(FakeStore(store.tree), "m").tick()
     refused = shell.run("task", "move", "web/collect.0", "n3")
-    assert (refused.exit_code, "is taken from n1 already" in refused.stderr) == (3, True)
+    assert (refused.exit_code, "is being moved from n1 already" in refused.stderr) == (3, True)
 
 
-def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
-    class Late(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            set_flow_state(Operator(store, *SIGN), "web", "suspended")
-            return super().commit(writes)
-
-    late: Store = Late(store.tree)
+def test_move_conflicts_with_a_concurrent_change_of_the_flow(store: FakeStore) -> None:
+    late = ScriptedStore(
+        store.tree,
+        before_commit=lambda _: set_flow_state(Operator(store, *SIGN), "web", "suspended"),
+    )
     with pytest.raises(ConflictError, match="/flows/web was changed"):
         move_task(Operator(late, *SIGN), "web/collect.0", "n3")
     assert planned(store, "collect.0").state == "assigned"
@@ -286,7 +273,7 @@ def test_a_move_loses_when_the_flow_changes_meanwhile(store: FakeStore) -> None:
 # -- how tasks have ended
 
 
-def test_how_tasks_ended_is_listed_also_by_masters_that_came_later(
+def test_ended_tasks_are_listed_also_after_a_change_of_masters(
     store: FakeStore, shell: Shell
 ) -> None:
     """Each ``settle`` is another master; the one before has no memory that would be missed."""
@@ -309,7 +296,7 @@ def test_how_tasks_ended_is_listed_also_by_masters_that_came_later(
     assert lines[0] == "TIME\tTASK\tNODE\tEPOCH\tENDED\tWHY"
     assert lines[1].endswith("\tweb/collect.0\tn1\t5\tstopped\trestarted by an operator: it hung")
     shown = shell.run("flow", "show", "web").stdout
-    assert "ended last (4 of 4 that are kept: `flumeng task list --ended web`)\n" in shown
+    assert "tasks that ended last (4 of 4 kept: `flumeng task list --ended web`)\n" in shown
 
 
 def test_tasks_of_one_flow_are_listed(store: FakeStore, shell: Shell) -> None:

@@ -17,14 +17,15 @@ from cli.top import keyboard
 from cli.top_screen import HELP, SORTS, Seen, View, flows_in_order, picture, pressed, spark
 from flumeng.control.queries.flow_graph import Rates
 from flumeng.control.queries.flow_rates import HISTORY, FlowRates, RateMeter
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
+from tests.testkit.cluster import add_journal, add_node, new_cluster
 from tests.testkit.command_line import NOON, Reached, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
 
 def status(**flows: tuple[int, int]) -> dict[str, Any]:
-    """Of flows with so many acked events and such a lag."""
+    """A status with flows of these acked events and lags."""
     return {
         "health": "ok",
         "causes": [],
@@ -55,7 +56,7 @@ def drawn(seen: Seen, view: View) -> str:
     return console.file.getvalue()
 
 
-def test_rates_are_smoothed_and_count_both_ends_of_a_flow() -> None:
+def test_rates_are_smoothed_for_both_ends_of_a_flow() -> None:
     meter = RateMeter()
     meter.add(status(a=(0, 0)), {}, 0.0)
     assert meter.of("a") == FlowRates()
@@ -74,7 +75,7 @@ def test_rates_are_smoothed_and_count_both_ends_of_a_flow() -> None:
     assert len(calm.history) == HISTORY
 
 
-def test_rates_of_a_flow_that_began_again_are_never_negative() -> None:
+def test_rates_of_a_flow_that_restarted_are_never_negative() -> None:
     meter = RateMeter()
     for second, acked in enumerate((500, 1000, 10, 20)):
         meter.add(status(a=(acked, 0)), {}, float(second))
@@ -121,18 +122,12 @@ def test_screen_marks_the_selected_flow_among_many() -> None:
 
 @pytest.fixture
 def shell() -> Shell:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     shell = Shell(store.tree)
     text = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
     shell.run("flow", "apply", "-", typed=text)
-    store.write(paths.node("n1"), records.Node(uuid="n1", roles=("ingest", "collect")), ABSENT)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", addresses=("n1:7",), pid=1, version="0", since=NOON
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
-    journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("web.n1.0.aa"), journal, ABSENT)
+    add_node(store, "n1", addresses=("n1:7",), since=NOON)
+    add_journal(store, "web.n1.0.aa")
     store.write(paths.ack("web", "main", "web.n1.0.aa"), records.Ack(epoch=1, offset=40), ABSENT)
     shell.positions["n1:7"] = {"web.n1.0.aa": Reached(floor=0, safe=100)}
     return shell
@@ -163,7 +158,7 @@ def test_rates_are_in_the_json(shell: Shell) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The other end of a terminal that is standard input."""
+    """The other end of a terminal as standard input."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "r") as stdin:
         monkeypatch.setattr("sys.stdin", stdin)

@@ -123,11 +123,11 @@ READS = [
 HEAVY = ("kazoo", "numpy", "pandas", "pyarrow", "pyspark", "rich", "prompt_toolkit")
 
 
-def test_the_promised_commands_are_there_and_no_others() -> None:
+def test_documented_commands_exist_and_no_others() -> None:
     assert sorted(name for name, _ in leaves(tree)) == sorted(PROMISED)
 
 
-def test_every_command_and_option_is_explained() -> None:
+def test_every_command_and_option_has_help() -> None:
     for name, command in leaves(tree):
         assert command.help, name
         for parameter in command.params:
@@ -135,7 +135,7 @@ def test_every_command_and_option_is_explained() -> None:
                 assert parameter.help, f"{name} {parameter.opts}"
 
 
-def test_every_read_can_give_json() -> None:
+def test_every_reading_command_has_json() -> None:
     commands = dict(leaves(tree))
     for name in READS:
         assert any("--json" in parameter.opts for parameter in commands[name].params), name
@@ -149,7 +149,7 @@ def test_help_lists_every_command_with_its_line() -> None:
 
 
 def groups(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every group of the tree, the tree itself with none."""
+    """The words of every group of the tree; none for the tree itself."""
     yield words
     parent = click.Context(group)
     for name in group.list_commands(parent):
@@ -184,7 +184,7 @@ def test_wrong_command_gets_the_nearest_right_one(words: list[str], right: str) 
     assert f'there is no command "{words[-1]}"; did you mean "{right}"?' in result.output
 
 
-def test_a_label_is_key_and_value() -> None:
+def test_label_must_be_key_and_value() -> None:
     result = CliRunner().invoke(
         tree, ["node", "run", "--zk", "zk:1/c", "--data", "/nowhere", "--label", "role"]
     )

@@ -1,4 +1,4 @@
-"""By which names of its certificate a client is let in, and by which it never is."""
+"""Names of a certificate that admit a client, and names that never do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def admitted(authority: Authority, names: tuple[str, ...], *allowed: str) -> Cli
         (("spiffe://example/web",), "spiffe://example/web", "spiffe://example/web"),
     ],
 )
-def test_who_is_let_in(
+def test_client_with_an_allowed_name_is_admitted(
     authority: Authority, names: tuple[str, ...], allowed: str, client: str
 ) -> None:
     found = admitted(authority, names, allowed, "somebody.else.example")
@@ -62,12 +62,14 @@ def test_who_is_let_in(
         (("other.example",), "common.example"),
     ],
 )
-def test_who_is_not_let_in(authority: Authority, names: tuple[str, ...], allowed: str) -> None:
-    """The common name never counts, a name with a wildcard names nobody."""
+def test_client_without_an_allowed_name_is_refused(
+    authority: Authority, names: tuple[str, ...], allowed: str
+) -> None:
+    """The common name never counts, a name with a wildcard matches no client."""
     assert admitted(authority, names, allowed) is None
 
 
-def test_a_fingerprint_is_that_of_one_certificate(authority: Authority) -> None:
+def test_fingerprint_is_that_of_one_certificate(authority: Authority) -> None:
     first, _ = authority.issue("same", "same.example")
     allowed = fingerprint(first)
     client = Clients([allowed]).admit(der(first))
@@ -77,7 +79,9 @@ def test_a_fingerprint_is_that_of_one_certificate(authority: Authority) -> None:
         Clients([allowed]).admit(der(second))
 
 
-def test_with_no_names_all_are_let_in_by_the_first_of_theirs(authority: Authority) -> None:
+def test_without_allowed_names_every_client_is_admitted_by_its_first_name(
+    authority: Authority,
+) -> None:
     named = admitted(authority, ("10.0.0.1", "web-1.example"))
     assert named is not None
     assert named.name == "web-1.example"
@@ -86,6 +90,6 @@ def test_with_no_names_all_are_let_in_by_the_first_of_theirs(authority: Authorit
     assert nameless.name.startswith("sha-256:")
 
 
-def test_what_is_no_certificate_is_a_stranger() -> None:
-    with pytest.raises(UnauthorizedError, match="cannot be read"):
+def test_unreadable_certificate_is_refused() -> None:
+    with pytest.raises(UnauthorizedError, match="unreadable certificate"):
         Clients([]).admit(b"\x30\x03\x02\x01\x01")

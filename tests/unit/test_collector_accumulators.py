@@ -7,7 +7,7 @@ import operator
 from flumeng.agent.collector.accumulators import MergedEntries
 
 
-def test_term_is_merged_into_value_that_there_is() -> None:
+def test_accumulator_term_is_merged_into_the_existing_value() -> None:
     param = MergedEntries[int](operator.add)
     value = param.zero({("web/0", "read"): 1})
     assert value == {}

@@ -1,4 +1,4 @@
-"""Claims fence: whoever claimed last is the only one that can move an ack."""
+"""Claims fence: only the last claimant can move an ack."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -13,37 +14,25 @@ import pytest
 from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import Publisher
 from flumeng.connectors.api.ranged import Range
-from flumeng.control.zookeeper import ABSENT, ANY, Check, Found, Put, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Found, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, CorruptError
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import register
+from tests.testkit.scripted_store import ScriptedStore, checks, once
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Commit, Flow, Partition, Partitions, Record
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack, Commit, Partition, Partitions, Record
 from zkschema.table import ZPath
 
 R = TypeVar("R", bound=Record)
 
 
-class SizingStore(FakeStore):
-    """Remembers how many writes each transaction had."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        self.sizes.append(len(writes))
-        return super().commit(writes)
-
-
 @pytest.fixture
-def store() -> SizingStore:
-    store = SizingStore()
+def store() -> ScriptedStore:
+    store = ScriptedStore()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
     return store
 
 
@@ -58,7 +47,7 @@ def claim(store: FakeStore, epoch: int, partitions: list[str]) -> Acks:
     return Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", epoch, partitions)
 
 
-def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store: FakeStore) -> None:
+def test_first_claim_starts_at_zero_and_inherits_nothing(store: FakeStore) -> None:
     acks = claim(store, 3, ["a", "b"])
     assert acks.offsets == {"a": 0, "b": 0}
     assert acks.inherited == set()
@@ -66,51 +55,46 @@ def test_a_first_claim_starts_at_zero_and_says_that_nobody_was_there(store: Fake
 
 
 def discover(store: FakeStore, **partitions: Partition) -> None:
-    """What a discovery task of the flow has found, each ``NAME@broker``."""
+    """Record the partitions, each ``NAME@broker``, as a discovery task does."""
     found = {f"{name}@broker": partition for name, partition in partitions.items()}
     store.write(paths.partitions("web"), Partitions(partitions=found), ANY)
 
 
-def test_what_was_discovered_starts_where_its_discovery_says(store: SizingStore) -> None:
-    """A broker may have dropped what came first: zero would be the offset of nothing."""
+def test_discovered_partition_starts_at_its_recorded_offset(store: ScriptedStore) -> None:
+    """A broker may have dropped the first messages: zero would be the offset of nothing."""
     discover(store, a=Partition(start=70), b=Partition())
     register(store, "web", "j")
     publisher = Publisher(store, gap_seconds=0.0)
     acks = Acks.claim(store, publisher, "web", 3, ["a@broker", "b@broker", "c@broker", "j"])
     assert acks.offsets == {"a@broker": 70, "b@broker": 0, "j": 0}
-    assert store.sizes[-1] == 3 + 2, "what two partitions are registered in is checked once"
+    assert len(store.transactions[-1]) == 3 + 2, (
+        "what two partitions are registered in is checked once"
+    )
     discover(store, a=Partition(start=90))
     acks.advance([Range("a@broker", 70, 75)])
     again = Acks.claim(store, publisher, "web", 4, ["a@broker", "j"])
     assert again.offsets == {"a@broker": 75, "j": 0}
 
 
-def test_what_is_not_discovered_any_more_in_the_middle_of_a_claim_gets_no_ack() -> None:
-    class Vanishing(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if any(isinstance(write, Check) for write in writes):
-                discover(FakeStore(self.tree))
-            return super().commit(writes)
-
-    store = Vanishing()
+def test_partition_removed_during_a_claim_gets_no_ack() -> None:
+    store = ScriptedStore()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
     discover(store, a=Partition())
+    store.before_commit = once(lambda: discover(FakeStore(store.tree)), checks)
     with pytest.raises(ConflictError):
         Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 3, ["a@broker"])
     assert Acks.claim(store, Publisher(store), "web", 3, ["a@broker"]).offsets == {}
 
 
-def test_what_was_discovered_and_cannot_be_read_is_not_taken_for_gone(store: FakeStore) -> None:
+def test_unreadable_partition_record_is_not_taken_for_absent(store: FakeStore) -> None:
     discover(store, a=Partition())
     store.tree.znodes[str(paths.partitions("web"))].data = b"no record"
     with pytest.raises(CorruptError):
         Acks.claim(store, Publisher(store), "web", 3, ["a@broker"])
 
 
-def test_a_claim_goes_on_where_the_last_owner_was(store: FakeStore) -> None:
+def test_claim_continues_at_the_offset_of_the_last_owner(store: FakeStore) -> None:
     claim(store, 3, ["a"]).advance([Range("a", 0, 7)])
     acks = claim(store, 4, ["a", "b"])
     assert acks.offsets == {"a": 7, "b": 0}
@@ -119,7 +103,7 @@ def test_a_claim_goes_on_where_the_last_owner_was(store: FakeStore) -> None:
 
 
 @pytest.mark.parametrize("later_epoch", [3, 4])
-def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(
+def test_claim_fences_the_previous_claimant_even_under_the_same_epoch(
     store: FakeStore, later_epoch: int
 ) -> None:
     old = claim(store, 3, ["a"])
@@ -129,7 +113,7 @@ def test_a_claim_fences_who_claimed_before_even_under_the_same_epoch(
     assert ack(store, "a").offset == 0
 
 
-def test_a_claim_under_an_older_epoch_is_refused(store: FakeStore) -> None:
+def test_claim_under_an_older_epoch_is_refused(store: FakeStore) -> None:
     claim(store, 4, ["a"])
     with pytest.raises(ConflictError, match="epoch 4"):
         claim(store, 3, ["a"])
@@ -145,7 +129,7 @@ def test_one_fenced_partition_stops_the_whole_batch(store: FakeStore) -> None:
     assert store.children(paths.commits("web")) == []
 
 
-def test_acks_move_again_and_again_under_one_claim(store: FakeStore) -> None:
+def test_acks_advance_repeatedly_under_one_claim(store: FakeStore) -> None:
     acks = claim(store, 1, ["a"])
     for start in range(5):
         acks.advance([Range("a", start, start + 1)])
@@ -154,20 +138,20 @@ def test_acks_move_again_and_again_under_one_claim(store: FakeStore) -> None:
     assert (found.value.offset, found.version) == (5, Version(5))
 
 
-def test_a_range_that_leaves_a_gap_is_a_fault(store: FakeStore) -> None:
+def test_range_that_leaves_a_gap_is_an_error(store: FakeStore) -> None:
     acks = claim(store, 1, ["a"])
     with pytest.raises(AssertionError, match="does not follow"):
         acks.advance([Range("a", 1, 2)])
 
 
-def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: SizingStore) -> None:
+def test_thousands_of_partitions_are_claimed_in_bounded_transactions(store: ScriptedStore) -> None:
     acks = claim(store, 1, [f"p{number}" for number in range(2_500)])
     assert len(acks.offsets) == 2_500
-    assert max(store.sizes) <= 1_000
+    assert max(map(len, store.transactions)) <= 1_000
 
 
-def test_a_journal_that_is_struck_off_gets_no_ack(store: FakeStore) -> None:
-    """Nobody would ever remove it, and what is recreated begins with version 0 again."""
+def test_removed_journal_gets_no_ack(store: FakeStore) -> None:
+    """Nothing would ever remove that ack, and a recreated one begins with version 0 again."""
     old = claim(store, 3, ["a", "b"])
     for path in (paths.journal("a"), paths.ack("web", CURSOR_MAIN, "a")):
         store.remove(path, ANY)
@@ -178,18 +162,12 @@ def test_a_journal_that_is_struck_off_gets_no_ack(store: FakeStore) -> None:
         old.advance([Range("a", 0, 1)])
 
 
-def test_a_journal_that_is_struck_off_in_the_middle_of_a_claim_gets_no_ack() -> None:
-    class Striking(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if any(isinstance(write, Check) for write in writes):
-                FakeStore(self.tree).remove(paths.journal("a"), ANY)
-            return super().commit(writes)
-
-    store = Striking()
+def test_journal_removed_during_a_claim_gets_no_ack() -> None:
+    store = ScriptedStore()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
+    strike_off = partial(FakeStore(store.tree).remove, paths.journal("a"), ANY)
+    store.before_commit = once(strike_off, checks)
     with pytest.raises(ConflictError, match="journals/a"):
         claim(store, 1, ["a"])
     assert store.read(paths.ack("web", CURSOR_MAIN, "a")) is None
@@ -212,16 +190,14 @@ def test_a_journal_that_the_session_has_not_seen_yet_is_claimed() -> None:
 
     store = Lagging()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
     register(store, "web", "a")
     store.behind = True
     acks = Acks.claim(store, Publisher(store, gap_seconds=0.0), "web", 1, ["a"])
     assert acks.offsets == {"a": 0}
 
 
-def test_an_ack_that_moves_is_not_taken_for_somebody_elses(store: SizingStore) -> None:
+def test_moving_ack_is_not_taken_for_a_foreign_change(store: ScriptedStore) -> None:
     """It is looked at, to see whether an operator has moved it, while a batch is committed."""
     acks = claim(store, 1, ["a"])
     looks: list[Future[None]] = []

@@ -20,7 +20,7 @@ TASK = "web/collect.0"
 
 
 class Sums:
-    """An accumulator of a process that runs everything itself."""
+    """An accumulator in a process that runs all tasks itself."""
 
     value: Entries[int] = {}
 
@@ -62,7 +62,7 @@ def test_the_mean_age_of_events_is_exact_over_any_batches(sums: Sums) -> None:
     assert times.take().received is None
 
 
-def test_the_time_of_a_sink_is_without_that_of_what_is_before_it(sums: Sums) -> None:
+def test_time_of_a_sink_excludes_the_stages_before_it(sums: Sums) -> None:
     times = BatchTimes(sums, TASK, [SINK])
     write = TimeWrite((slow, iter), TASK, SINK, AccumulatorHandle.of(sums))
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_the_time_of_a_sink_is_without_that_of_what_is_before_it(sums: Sums) -> 
     assert times.take().writes == {}
 
 
-def test_events_count_in_the_metrics_by_their_age_and_never_as_younger_than_0(sums: Sums) -> None:
+def test_latency_metric_counts_events_by_age_and_never_below_0(sums: Sums) -> None:
     measures = Measures()
     times = BatchTimes(sums, TASK, [SINK])
     note = NoteReceipt(TASK, AccumulatorHandle.of(sums))

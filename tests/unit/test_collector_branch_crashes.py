@@ -1,4 +1,4 @@
-"""Branches and dead letters of filters are in one commit, whatever dies at whatever step.
+"""Branches and dead letters of filters are in one commit, with a crash at any step of any owner.
 
 The flow's own plan is run, split by split, in this process: nothing in it needs Spark.
 """
@@ -54,11 +54,11 @@ class Sum:
     value: Any = {}
 
     def add(self, term: Any) -> None:
-        """Nobody asks."""
+        """Ignore the counts."""
 
 
 class NoSession:
-    """What a pipeline that is all Arrow asks of a session of Spark."""
+    """The attributes of a Spark session that an all-Arrow pipeline reads."""
 
     defaultParallelism = 2  # noqa: N815  # pyspark's
 
@@ -138,7 +138,7 @@ class Branching(World):
         assert list(self.root.glob("*/_flumeng/*")) == []
 
 
-def test_an_undisturbed_collector_has_each_event_once(tmp_path: Path) -> None:
+def test_undisturbed_collector_delivers_each_event_once(tmp_path: Path) -> None:
     world = Branching(tmp_path)
     world.collect(1)
     world.check_done()
@@ -149,7 +149,7 @@ def test_an_undisturbed_collector_has_each_event_once(tmp_path: Path) -> None:
     assert letter["dead_revision"] == TASK.revision
 
 
-def test_it_may_die_at_every_third_step(tmp_path: Path) -> None:
+def test_collector_may_die_at_every_third_step(tmp_path: Path) -> None:
     """Each single one is tried in ``test_collector_crashes``, with files that cost less."""
     for at in range(0, Branching(tmp_path / "counted").collect(1).count, 3):
         world = Branching(tmp_path / f"lake-{at}")
@@ -160,7 +160,7 @@ def test_it_may_die_at_every_third_step(tmp_path: Path) -> None:
         world.check_done()
 
 
-def test_a_record_of_a_gap_has_the_columns_behind_all_filters_of_the_flow(tmp_path: Path) -> None:
+def test_letter_of_a_gap_has_the_columns_behind_all_filters(tmp_path: Path) -> None:
     select = FLOW.replace("branches:", "  - select: [seq, n]\nbranches:")
     session: Any = NoSession()
     spec = check_flow(select.replace("ROOT", str(tmp_path)))

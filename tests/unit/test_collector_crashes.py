@@ -1,4 +1,4 @@
-"""Exactly once into files, whatever dies or sleeps at whatever step.
+"""Exactly once into files, with any owner that dies or sleeps at any step.
 
 A collector's every step on ZooKeeper and on the lake is counted, so that it can be cut off, or
 overtaken by its successor, before and after each single one. After that another owner finishes the
@@ -31,9 +31,10 @@ from flumeng.agent.collector.ranges import BatchSize, Scale
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Written
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.platform import file_store
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import FakePositions, register
 from tests.testkit.owner_steps import (
     Baton,
@@ -55,7 +56,7 @@ BATCH_EVENTS = 5
 
 
 class SteppingFileStore:
-    """The local disk, one rename a step. Does not sync, which would cost minutes here."""
+    """The local disk with one rename a step. It does not sync, which would cost minutes here."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -95,7 +96,7 @@ class SteppingFileStore:
 
 
 class FakePipeline:
-    """Writes a file for each range and each of two directories, a line an event."""
+    """Writes a file for each range and each of two directories, with one event a line."""
 
     shareable = False
     intent = None
@@ -147,15 +148,14 @@ def flow_spec(delivery: str) -> FlowSpec:
 
 @dataclass
 class World:
-    """One cluster and one lake, and as many collectors after and over each other as wanted."""
+    """One cluster and one lake, with any number of collectors, also at the same time."""
 
     root: Path
     delivery: str = "exactly-once"
     tree: FakeTree = field(default_factory=FakeTree)
 
     def __post_init__(self) -> None:
-        store = FakeStore(self.tree)
-        tree.init(store)
+        store = new_cluster(self.tree)
         for folder in flow_folders(FLOW)[1:]:
             self.make(store, folder)
         register(store, FLOW, *JOURNALS)
@@ -170,7 +170,7 @@ class World:
         return FakePipeline(flow_spec(self.delivery), str(self.root))
 
     def collect(self, epoch: int, steps: Steps | None = None) -> Steps:
-        """A collector's life: until all is acked, or whatever ``steps`` does to it."""
+        """Run a collector until all is acked or ``steps`` ends it."""
         steps = steps or Steps()
         assignment = Assignment(FLOW, "collect.0", epoch, 1, "", tuple(JOURNALS))
         pipeline = self.pipeline()
@@ -186,7 +186,7 @@ class World:
         )
         try:
             while not task.caught_up:
-                if task.may_start and task.look(eager=True).events:
+                if task.may_start and task.backlog(eager=True).events:
                     batch = task.start()
                     assert batch
                     pipeline.write_into(task, batch)
@@ -213,7 +213,8 @@ class World:
         return FakeStore(self.tree).children(paths.commits(FLOW))
 
     def check_visible(self) -> None:
-        """At any moment: nothing twice, and what is not shown is not acked, or is decided."""
+        """At any moment: no event is visible twice, and invisible events are not acked, or their
+        commit is decided."""
         assert max(self.shown().values(), default=0) <= 1
         if not self.records():
             acked = {f"{name} {seq}" for name, ack in self.acks().items() for seq in range(ack)}
@@ -244,7 +245,7 @@ def number_of_steps(tmp_path: Path) -> int:
     return count
 
 
-def test_an_undisturbed_collector_shows_everything_once(tmp_path: Path) -> None:
+def test_undisturbed_collector_shows_every_event_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     steps = world.collect(1)
     world.check_done()
@@ -258,7 +259,7 @@ def test_an_undisturbed_collector_shows_everything_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
+def test_collector_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         world = next(fresh)
@@ -269,7 +270,7 @@ def test_it_may_die_at_any_step(tmp_path: Path, next_epoch: int) -> None:
         world.check_done()
 
 
-def test_its_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
+def test_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         for then in range(0, 40, 5):
@@ -285,7 +286,7 @@ def test_its_successor_may_die_at_any_step_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
+def test_collector_may_sleep_at_any_step_while_another_does_all_the_work(
     tmp_path: Path, next_epoch: int
 ) -> None:
     """The sleeper wakes up believing that it owns the task. It must end fenced or find all done."""
@@ -303,7 +304,7 @@ def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
         world.check_done()
 
 
-def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path) -> None:
+def test_collector_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path) -> None:
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
         for then in range(1, 40, 4):
@@ -322,7 +323,7 @@ def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(tmp_path: Path)
             world.check_done()
 
 
-def test_two_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
+def test_two_owners_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
     """A third owner comes while the second is in the middle, the second wakes before the first."""
     fresh = worlds(tmp_path)
     for at in range(number_of_steps(tmp_path)):
@@ -338,7 +339,7 @@ def test_two_may_take_turns_at_any_two_steps(tmp_path: Path) -> None:
             world.check_done()
 
 
-def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(
+def test_owner_that_wakes_up_late_removes_no_staged_file_of_a_later_one(
     tmp_path: Path,
 ) -> None:
     """It claimed, slept while a later owner staged, and slept again while that one decided."""
@@ -375,7 +376,7 @@ def test_an_owner_that_wakes_up_late_removes_nothing_that_a_later_one_staged(
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_three_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
+def test_three_owners_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
     world = World(tmp_path)
     baton = Baton(random.Random(seed), owners=3)
@@ -396,10 +397,10 @@ def test_three_may_take_turns_in_any_order(tmp_path: Path, seed: int) -> None:
     world.check_done()
 
 
-def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(
+def test_lost_answer_is_settled_by_comparing_or_by_claiming_again(
     tmp_path: Path,
 ) -> None:
-    """A write may have happened although the caller was told that ZooKeeper is away."""
+    """A write may have happened although the caller got an error that ZooKeeper is away."""
     raised = 0
 
     def lose() -> None:
@@ -417,7 +418,7 @@ def test_an_answer_that_is_lost_is_settled_by_comparing_or_by_claiming_again(
     assert raised
 
 
-def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path: Path) -> None:
+def test_file_removed_by_its_reader_does_not_stop_recovery(tmp_path: Path) -> None:
     """Shown, then compacted by a reader, before the record was removed: not lost, not an error."""
     names = World(tmp_path / "counted").collect(1).names
     world = World(tmp_path / "lake")
@@ -431,18 +432,18 @@ def test_a_file_that_its_reader_took_away_does_not_stop_recovery(tmp_path: Path)
     world.check_done()
 
 
-def test_staging_that_vanished_under_a_decided_batch_is_said_loudly(tmp_path: Path) -> None:
+def test_missing_staged_files_of_a_decided_batch_are_an_error(tmp_path: Path) -> None:
     names = World(tmp_path / "counted").collect(1).names
     world = World(tmp_path / "lake")
     with pytest.raises(CrashError):
         world.collect(1, Steps(names.index("before rename"), crash))
     shutil.rmtree(world.root / "_flumeng")
-    with pytest.raises(Exception, match="neither staged nor at their place"):
+    with pytest.raises(Exception, match="neither staged nor published"):
         world.collect(1)
     assert world.records() != []
 
 
-def test_a_commit_that_nobody_can_finish_stops_its_own_task_only(tmp_path: Path) -> None:
+def test_unfinishable_commit_stops_its_own_task_only(tmp_path: Path) -> None:
     """Of a task that is on a host which died with its disk, or in a store that does not answer."""
     world, store = World(tmp_path), FakeStore()
     store.tree = world.tree
@@ -459,7 +460,7 @@ def test_a_commit_that_nobody_can_finish_stops_its_own_task_only(tmp_path: Path)
         world.collect(2)
 
 
-def test_what_an_unfinished_commit_has_staged_is_left_alone(tmp_path: Path) -> None:
+def test_staged_files_of_an_unfinished_commit_are_left_alone(tmp_path: Path) -> None:
     """The journal of another task's commit is ours by now; half of its files cannot be renamed."""
     world, store = World(tmp_path), FakeStore()
     store.tree = world.tree
@@ -511,7 +512,7 @@ def test_at_most_once_may_lose_a_batch_but_repeats_none(tmp_path: Path) -> None:
 
 
 def late(world: World, epoch: int, steps: Steps) -> None:
-    """A collector that may be overtaken: being fenced, or robbed of its staging, ends it."""
+    """Run a collector that may be overtaken: fencing, or the loss of its staging, ends it."""
     try:
         world.collect(epoch, steps)
     except (ConflictError, UnavailableError, OSError):

@@ -1,4 +1,5 @@
-"""What an input has deleted before it was read: passed over in batches of its own, and acked."""
+"""Events that an input has deleted before they were read: passed over in batches of their own,
+acked."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from flumeng.connectors.api.ranged import DELETED, Gone, Range, Reach
 from flumeng.connectors.api.sink import Written
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ANY, Put, tree
+from flumeng.control.zookeeper import ANY, Put
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import ScriptedPipeline, StillPositions, register
-from tests.testkit.store import FakeStore
 from zkschema import paths
 from zkschema.records import Cluster
 
@@ -34,7 +35,7 @@ class Shortened(StillPositions):
         return {name: self.reach[name] for name in partitions if name in self.reach}
 
 
-def test_only_what_is_gone_makes_a_gap() -> None:
+def test_gap_has_only_the_deleted_events() -> None:
     reached = {A: Reach("", 20, gone_below=7, gone_why="it is damaged"), B: Reach("", 5)}
     assert gaps({A: 3, B: 0}, reached, 10) == (Gap(Range(A, 3, 7), "it is damaged"),)
     assert gaps({A: 7, B: 0}, reached, 10) == ()
@@ -43,14 +44,14 @@ def test_only_what_is_gone_makes_a_gap() -> None:
     assert [gap.piece for gap in most] == [Range("a", 0, 9), Range("b", 0, 9)]
 
 
-def test_what_can_be_read_before_a_gap_is_not_in_it() -> None:
+def test_readable_events_before_a_gap_are_not_in_it() -> None:
     reached = {A: Reach("", 20, gone_from=5, gone_below=7)}
     assert gaps({A: 4}, reached, 10) == ()
     assert [gap.piece for gap in gaps({A: 5}, reached, 10)] == [Range(A, 5, 7)]
     assert gone((Range(A, 4, 7),), reached) == ()
 
 
-def test_a_batch_is_gone_when_all_of_it_is() -> None:
+def test_batch_is_a_gap_when_all_of_its_events_are_deleted() -> None:
     reached = {A: Reach("", 20, gone_below=7), B: Reach("", 5)}
     assert gone((Range(A, 0, 7),), reached) == (Gap(Range(A, 0, 7), DELETED),)
     assert gone((Range(A, 0, 8),), reached) == ()
@@ -58,9 +59,8 @@ def test_a_batch_is_gone_when_all_of_it_is() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once", "exactly-once"])
-def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
-    store = FakeStore()
-    tree.init(store)
+def test_gap_is_acked_and_reading_continues_behind_it(delivery: str) -> None:
+    store = new_cluster()
     text = (
         f"flow: web\nsources: [{{syslog: {{listen: '127.0.0.1:0'}}}}]\ndelivery: {delivery}\n"
         "sinks: [{files: {path: /lake}}]\n"
@@ -81,7 +81,7 @@ def test_a_gap_is_acked_and_read_on_behind_it(delivery: str) -> None:
     )
     seen = []
     while not task.caught_up:
-        if task.may_start and task.look(eager=True).events:
+        if task.may_start and task.backlog(eager=True).events:
             batch = task.start()
             assert batch is not None
             seen.append((bool(batch.gaps), batch.gone, batch.events, batch.ranges))

@@ -1,4 +1,5 @@
-"""Exactly once into a target that knows batches by number, whatever dies or sleeps at any step.
+"""Exactly once into a target that knows batches by number, with owners that die or sleep at any
+step.
 
 The target takes a batch unless it has its number, in one step, as a database does. It is written in
 the driver after the intent, or in parts by the stage, each under the number of its split.
@@ -28,8 +29,9 @@ from flumeng.agent.collector.ranges import BatchSize, Scale, split
 from flumeng.config import FlowSpec, parse_flow
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import BatchId, Written
-from flumeng.control.zookeeper import ABSENT, ANY, Put, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import FakePositions, register
 from tests.testkit.owner_steps import Baton, CrashError, SteppingStore, Steps, TurnTaking, crash
 from tests.testkit.store import FakeStore, FakeTree
@@ -44,7 +46,7 @@ WHEN: tuple[Intent, ...] = ("before", "after")
 
 @dataclass
 class Target:
-    """Remembers the last number of each part of a series; rows say by which revision they are."""
+    """Remembers the last number of each part of a series; rows have their revision."""
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
@@ -57,7 +59,7 @@ class Target:
 
 @dataclass
 class NumberedPipeline:
-    """``changed``: a newer one of another number of cores, and of a later revision."""
+    """``changed``: a pipeline of a later revision and with another number of cores."""
 
     spec: FlowSpec
     intent: Intent
@@ -118,15 +120,14 @@ def flow_spec() -> FlowSpec:
 
 @dataclass
 class World:
-    """One cluster and one target, and as many owners after and over each other as wanted."""
+    """One cluster and one target, with any number of owners, also at the same time."""
 
     when: Intent
     tree: FakeTree = field(default_factory=FakeTree)
     target: Target = field(default_factory=Target)
 
     def __post_init__(self) -> None:
-        store = FakeStore(self.tree)
-        tree.init(store)
+        store = new_cluster(self.tree)
         for folder in flow_folders(FLOW)[1:]:
             parent = str(folder).rpartition("/")[0]
             if parent not in self.tree.znodes:
@@ -135,8 +136,10 @@ class World:
         register(store, FLOW, *JOURNALS)
 
     def collect(self, epoch: int, steps: Steps | None = None, batch: int = BATCH_EVENTS) -> Steps:
-        """An owner's life: until all is acked, or whatever ``steps`` does to it. Each has another
-        batch size, and another number of splits."""
+        """Run an owner until all is acked or ``steps`` ends it.
+
+        Each has another batch size and another number of splits.
+        """
         steps = steps or Steps()
         store = SteppingStore(self.tree, steps)
         decided = intents.read(store, FLOW, TASK)
@@ -153,7 +156,7 @@ class World:
             size=BatchSize(batch),
         )
         while not task.caught_up:
-            if task.may_start and task.look(eager=True).events:
+            if task.may_start and task.backlog(eager=True).events:
                 started = task.start()
                 assert started
                 pipeline.write_into(task, started)
@@ -176,7 +179,7 @@ class World:
 
 
 def late(world: World, epoch: int, steps: Steps) -> None:
-    """An owner that may be overtaken: being fenced ends it."""
+    """Run an owner that may be overtaken: fencing ends it."""
     with suppress(ConflictError, UnavailableError):
         world.collect(epoch, steps, batch=3 + epoch)
 
@@ -186,7 +189,7 @@ def number_of_steps(when: Intent) -> int:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_an_undisturbed_owner_numbers_its_batches(when: Intent) -> None:
+def test_undisturbed_owner_numbers_its_batches(when: Intent) -> None:
     world = World(when)
     steps = world.collect(1)
     world.check_done()
@@ -198,7 +201,7 @@ def test_an_undisturbed_owner_numbers_its_batches(when: Intent) -> None:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_die_at_any_step(when: Intent, next_epoch: int) -> None:
+def test_owner_may_die_at_any_step(when: Intent, next_epoch: int) -> None:
     for at in range(number_of_steps(when)):
         world = World(when)
         with pytest.raises(CrashError):
@@ -209,7 +212,7 @@ def test_it_may_die_at_any_step(when: Intent, next_epoch: int) -> None:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_its_successor_may_die_at_any_step_too(when: Intent) -> None:
+def test_successor_may_die_at_any_step_too(when: Intent) -> None:
     for at in range(number_of_steps(when)):
         for then in range(0, 40, 3):
             world = World(when)
@@ -224,7 +227,7 @@ def test_its_successor_may_die_at_any_step_too(when: Intent) -> None:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("next_epoch", [1, 2])
-def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
+def test_owner_may_sleep_at_any_step_while_another_does_all_the_work(
     when: Intent, next_epoch: int
 ) -> None:
     for at in range(number_of_steps(when)):
@@ -241,7 +244,7 @@ def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent) -> None:
+def test_owner_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent) -> None:
     for at in range(number_of_steps(when)):
         for then in range(0, 40, 3):
             world = World(when)
@@ -258,7 +261,7 @@ def test_it_may_sleep_at_any_step_while_another_dies_at_any_step(when: Intent) -
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("seed", range(200))
-def test_three_may_take_turns_in_any_order(when: Intent, seed: int) -> None:
+def test_three_owners_may_take_turns_in_any_order(when: Intent, seed: int) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
     world = World(when)
     baton = Baton(random.Random(seed), owners=3)
@@ -279,7 +282,7 @@ def test_three_may_take_turns_in_any_order(when: Intent, seed: int) -> None:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_an_answer_that_is_lost_is_settled_by_claiming_again(when: Intent) -> None:
+def test_lost_answer_is_settled_by_claiming_again(when: Intent) -> None:
     def lose() -> None:
         raise UnavailableError("no answer")
 
@@ -292,7 +295,7 @@ def test_an_answer_that_is_lost_is_settled_by_claiming_again(when: Intent) -> No
 
 
 def decided(change: Callable[[records.Intent], records.Intent] = lambda it: it) -> World:
-    """A world whose first batch is decided, and written nowhere."""
+    """A world whose first batch is decided and not written."""
     names = World("after").collect(1).names
     world = World("after")
     with pytest.raises(CrashError):
@@ -304,7 +307,7 @@ def decided(change: Callable[[records.Intent], records.Intent] = lambda it: it) 
     return world
 
 
-def test_an_intent_that_does_not_follow_the_acks_is_told_and_nothing_is_written() -> None:
+def test_intent_that_does_not_follow_the_acks_is_reported_and_not_written() -> None:
     world = decided()
     store = FakeStore(world.tree)
     name = min(JOURNALS)
@@ -312,12 +315,12 @@ def test_an_intent_that_does_not_follow_the_acks_is_told_and_nothing_is_written(
     assert found
     moved = records.Ack(epoch=1, offset=found.value.offset + 1)
     store.commit([Put(paths.ack(FLOW, "main", name), moved, found.version)])
-    with pytest.raises(CorruptError, match=r"the batch 1 is decided and reads web.n1"):
+    with pytest.raises(CorruptError, match=r"the batch 1 was decided and reads web.n1"):
         world.collect(2)
     assert world.target.rows == []
 
 
-def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> None:
+def test_no_new_event_is_read_while_a_journal_of_the_decided_batch_is_absent() -> None:
     world = decided()
     store = FakeStore(world.tree)
     pipeline = NumberedPipeline(flow_spec(), "after", world.target, Steps(), 2, parts=1)
@@ -332,7 +335,7 @@ def test_nothing_new_is_read_while_a_journal_of_the_decided_batch_is_away() -> N
         size=BatchSize(BATCH_EVENTS),
     )
     assert task.repeating
-    assert task.look(eager=True).due_seconds is None
+    assert task.backlog(eager=True).due_seconds is None
     assert task.start() is None
     assert not task.caught_up
 
@@ -355,7 +358,7 @@ def owners(store: FakeStore) -> Iterator[Intents]:
         yield Intents(store, acks, FLOW, TASK)
 
 
-def test_who_has_lost_the_acks_decides_nothing() -> None:
+def test_owner_that_lost_its_acks_decides_nothing() -> None:
     world = World("after")
     old, _ = owners(FakeStore(world.tree))
     with pytest.raises(ConflictError):
@@ -363,7 +366,7 @@ def test_who_has_lost_the_acks_decides_nothing() -> None:
     assert intents.read(FakeStore(world.tree), FLOW, TASK) is None
 
 
-def test_who_was_fenced_by_a_master_decides_nothing() -> None:
+def test_owner_fenced_by_a_master_decides_nothing() -> None:
     """Journals have left the task, and their next owner has not claimed them yet."""
     world = World("after")
     store = FakeStore(world.tree)

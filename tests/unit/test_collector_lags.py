@@ -1,4 +1,4 @@
-"""The lag of each flow and part, as a collector's metrics show it, whatever the input is."""
+"""The lag of each flow and part, as a collector's metrics show it, for any input."""
 
 from __future__ import annotations
 
@@ -13,22 +13,12 @@ from flumeng.connectors.api.ranged import Range
 from flumeng.control.snapshot.partitions import step_of
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table
+from tests.testkit.clock import Clock
 from tests.testkit.collector import ScriptedPipeline
-from tests.unit.task_world import JOURNAL, PATIENCE_SECONDS, World, running, spec, until
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
+from tests.unit.task_world import JOURNAL, World, running, spec
 
 PART = "web~errors/collect.0"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -42,7 +32,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_lag_of_part_whose_sink_is_away_grows_until_all_is_delivered(
+def test_lag_of_a_part_with_an_unavailable_sink_grows_until_all_is_delivered(
     lags: Lags, clock: Clock
 ) -> None:
     for second in range(191):
@@ -53,7 +43,7 @@ def test_lag_of_part_whose_sink_is_away_grows_until_all_is_delivered(
     assert lags.by_flow() == {"web~errors": Lag(0, 0.0)}
 
 
-def test_flow_that_always_has_events_on_their_way_has_a_small_lag(lags: Lags, clock: Clock) -> None:
+def test_flow_with_events_always_in_transit_has_a_small_lag(lags: Lags, clock: Clock) -> None:
     """Each event is delivered eight seconds after it came, for an hour, and never all of them."""
     for second in range(3600):
         clock.now = 100.0 + second
@@ -64,7 +54,9 @@ def test_flow_that_always_has_events_on_their_way_has_a_small_lag(lags: Lags, cl
             assert 8.0 <= seconds <= 8.0 * 1.25 + 1.0
 
 
-def test_partition_that_stands_still_is_the_lag_of_its_flow(lags: Lags, clock: Clock) -> None:
+def test_partition_without_progress_determines_the_lag_of_its_flow(
+    lags: Lags, clock: Clock
+) -> None:
     for second in range(0, 400, 10):
         clock.now = 100.0 + second
         places = {"aa": Place(second, second), "bb": Place(7, 9)}
@@ -100,7 +92,7 @@ def test_partitions_and_tasks_that_are_gone_are_forgotten(lags: Lags) -> None:
 
 
 @pytest.mark.parametrize("partition", ["orders-0@kafka", "lane-0@objects", "users@polls"])
-def test_other_inputs_count_what_flow_lag_counts(lags: Lags, partition: str) -> None:
+def test_lag_metric_counts_items_as_the_command_flow_lag_does(lags: Lags, partition: str) -> None:
     step = step_of(partition)
     lags.see("web/collect.0", {partition: Place(2 * step, 5 * step)})
     assert lags.by_flow()["web"].events == 3
@@ -115,11 +107,11 @@ def test_metrics_show_the_lag_of_a_task_whose_sink_is_away(world: World) -> None
 
     world.safe[JOURNAL] = 250
     world.run(ScriptedPipeline(spec(), away))
-    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 250})
+    wait_for(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 250})
     before = world.counted(table.FLOW_LAG_SECONDS)["web",]
-    until(lambda: world.counted(table.FLOW_LAG_SECONDS)["web",] > before)  # type: ignore[operator]
+    wait_for(lambda: world.counted(table.FLOW_LAG_SECONDS)["web",] > before)  # type: ignore[operator]
     back.set()
-    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 0})
+    wait_for(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 0})
     assert world.counted(table.FLOW_LAG_SECONDS) == {("web",): 0.0}
     world.runners[0].stop()
     assert world.runners[0].join(PATIENCE_SECONDS)
@@ -130,8 +122,8 @@ def test_events_that_cannot_be_read_are_part_of_the_lag(world: World) -> None:
     world.held = {JOURNAL: 30}
     world.safe[JOURNAL] = 100
     world.run(ScriptedPipeline(spec()))
-    until(lambda: world.ack() == 100)
-    until(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 30})
+    wait_for(lambda: world.ack() == 100)
+    wait_for(lambda: world.counted(table.FLOW_LAG_EVENTS) == {("web",): 30})
 
 
 def test_last_success_is_the_time_of_the_last_committed_batch(world: World) -> None:
@@ -144,10 +136,10 @@ def test_last_success_is_the_time_of_the_last_committed_batch(world: World) -> N
     world.safe[JOURNAL] = 10
     began = time.time()
     world.run(ScriptedPipeline(spec(), away))
-    until(lambda: world.counted(table.COLLECT_FAILURES))
+    wait_for(lambda: world.counted(table.COLLECT_FAILURES))
     assert world.counted(table.COLLECT_LAST_SUCCESS) == {}
     back.set()
-    until(lambda: world.counted(table.COLLECT_LAST_SUCCESS))
+    wait_for(lambda: world.counted(table.COLLECT_LAST_SUCCESS))
     (moment,) = world.counted(table.COLLECT_LAST_SUCCESS).values()
     assert isinstance(moment, float)
     assert began <= moment <= time.time()

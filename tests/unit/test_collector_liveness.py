@@ -52,7 +52,7 @@ def test_hung_loop_keeps_the_collector_silent(loop: str, monkeypatch: pytest.Mon
     if loop == "configure":
         monkeypatch.setattr(worker, "_configure", hang)
     if loop == "watch":
-        monkeypatch.setattr(worker._scheduler, "look", hang)
+        monkeypatch.setattr(worker._scheduler, "check_limits", hang)
     running = threading.Thread(target=worker.run, daemon=True)
     running.start()
     time.sleep(0.6)

@@ -1,4 +1,5 @@
-"""What a filter cannot process is kept, dropped or becomes a dead letter; all else goes on."""
+"""Events that a filter cannot process are kept, dropped or become dead letters; all others go
+on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.agent.collector.batch import Filtered
-from flumeng.agent.collector.forks import Leaf, Plan
+from flumeng.agent.collector.output_plans import Leaf, Plan
 from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, SpecError, check_flow
 from flumeng.config.guarantees import promise
@@ -24,7 +25,7 @@ from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters import on_error
-from flumeng.filters.stages import segments_of
+from flumeng.filters.segments import segments_of
 from tests.unit.local_accumulator import LocalAccumulator
 
 NOTHING: Any = None
@@ -83,7 +84,8 @@ def to_letters(batch: LazyBatch, place: str) -> Leaf:
 def run(
     spec: FlowSpec, bodies: tuple[str, ...]
 ) -> tuple[list[tuple[int, str | None]], list[tuple[int, str]], Filtered]:
-    """What the sink gets, with errors that are left; dead letters with their places; the counts."""
+    """The rows of the sink with remaining errors; the dead letters with their places; the
+    counts."""
     tree = Stages(segments_of(spec.stages), LocalAccumulator(), "web/0")
     outputs = Outputs(lambda events, _: events.arrow(noted, NOTES), to_letters)
     events = tree.through(LazyBatch.of_splits(NOTHING, 1, Read(bodies), READ_SCHEMA))
@@ -104,8 +106,7 @@ def run(
 
 
 def flow(*filters: tuple[str, str, str]) -> str:
-    """A filter for each dead letter that bodies have to have, with its condition and
-    ``on_error``."""
+    """A filter for each kind of dead letter, with its condition and ``on_error``."""
     listed = [
         f"  - parse: {{format: regex, pattern: '(?P<has_{letter}>{letter})'}}\n"
         f"    on_error: {kind}\n" + (f'    when: "{when}"\n' if when else "")
@@ -126,7 +127,7 @@ FAILED, FINE = "attrs['parse_error'] is not null", "attrs['parse_error'] is null
     ),
     st.lists(st.text("abcd", max_size=4), max_size=7),
 )
-def test_filters_that_fail_are_as_their_model(
+def test_failing_filters_behave_as_their_model(
     filters: list[tuple[str, str]], bodies: list[str]
 ) -> None:
     """An error of an earlier filter that was kept is none of a later one, and is not lost."""
@@ -159,7 +160,7 @@ def test_filters_that_fail_are_as_their_model(
     assert (counts.dropped, counts.parse_errors) == (dropped.total(), len(failed))
 
 
-def test_what_fails_in_a_branch_names_it() -> None:
+def test_failure_in_a_branch_names_the_branch() -> None:
     text = f"""{HEAD.replace("sinks: [noop]", "")}{DEAD}
 branches:
   - name: all
@@ -193,7 +194,7 @@ branches:
         (
             "filters: [{where: 'seq > 1', on_error: drop}]",
             "filters[0].on_error",
-            "where fails for no event: leave on_error out",
+            "where cannot fail for an event: leave on_error out",
         ),
         (
             "filters: [{parse: {format: syslog}, on_error: ignore}]",
@@ -202,7 +203,7 @@ branches:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(rest: str, path: str, said: str) -> None:
+def test_invalid_on_error_is_refused(rest: str, path: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
         check_flow(f"{HEAD}{rest}\n")
     (problem,) = caught.value.problems
@@ -210,7 +211,7 @@ def test_what_makes_no_sense_is_refused(rest: str, path: str, said: str) -> None
     assert problem.message.startswith(said)
 
 
-def test_the_promise_says_what_happens() -> None:
+def test_guarantees_mention_dropped_and_dead_lettered_events() -> None:
     found = promise(
         check_flow(flow(("a", "drop", ""), ("b", "dead-letter", ""), ("c", "keep", "")))
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -30,8 +29,9 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Range, Reach, UnreadableError
 from flumeng.control.commands.acks import advance_acks
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import CorruptError, UnavailableError
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import (
     Restless,
     ScriptedEngine,
@@ -40,20 +40,20 @@ from tests.testkit.collector import (
     register,
 )
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow
+from zkschema.bootstrap import CURSOR_MAIN
 
 BAD = "web.n1.0.00000000"
 GOOD = "web.n2.0.00000000"
-PATIENCE_SECONDS = 60.0
 
 
 @dataclass
 class Servers(StillPositions):
-    """Journals with places that cannot be read, and a clock; ``probes`` counts the tries.
+    """Journals with unreadable places, and a clock; ``probes`` counts the attempts.
 
-    Tries end at once unless they are to ``hang``. ``news`` is what is not known before a refresh.
+    Attempts end at once unless they are to ``hang``. ``news`` are reaches that are unknown before a
+    refresh.
     """
 
     reach: dict[str, Reach] = field(default_factory=dict)
@@ -96,13 +96,17 @@ def partitions(servers: Servers) -> Partitions:
 STARTS = {BAD: 10, GOOD: 20}
 
 
-def test_sound_journals_are_passed_on_as_they_are(servers: Servers, partitions: Partitions) -> None:
+def test_undamaged_journals_are_passed_on_as_they_are(
+    servers: Servers, partitions: Partitions
+) -> None:
     assert partitions.of(STARTS) == servers.reach
     assert partitions.trouble is None
     assert servers.probes == 0
 
 
-def test_it_is_read_up_to_the_damage_and_says_what_to_do(partitions: Partitions) -> None:
+def test_damaged_journal_is_read_up_to_the_damage_and_names_the_repair(
+    partitions: Partitions,
+) -> None:
     partitions.stop(UnreadableError(BAD, 70, "the checksum does not match"))
     assert partitions.of(STARTS) == {BAD: Reach("a:1", 70, held=30), GOOD: Reach("a:1", 50)}
     assert partitions.trouble == (
@@ -111,7 +115,7 @@ def test_it_is_read_up_to_the_damage_and_says_what_to_do(partitions: Partitions)
     )
 
 
-def test_it_is_tried_again_ever_more_rarely_until_it_is_healed(
+def test_damaged_journal_is_retried_with_growing_delays_until_it_is_healed(
     servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -131,13 +135,14 @@ def test_it_is_tried_again_ever_more_rarely_until_it_is_healed(
     servers.now += LOOK_MOST_SECONDS
     assert partitions.of(STARTS) == servers.reach
     assert partitions.trouble is None
-    assert "is read on" in caplog.text
+    assert f"reading of partition {BAD} continues" in caplog.text
 
 
-def test_what_is_as_bad_again_at_once_waits_longer(
+def test_journal_that_fails_again_at_once_waits_longer(
     servers: Servers, partitions: Partitions
 ) -> None:
-    """A place that we can read here and the executors cannot must not cost a batch each second."""
+    """A position that we can read here and the executors cannot must not cost a batch each
+    second."""
     for wait in (1.0, 2.0, 4.0):
         partitions.stop(UnreadableError(BAD, 70, "bad"))
         servers.now += wait - 0.1
@@ -146,7 +151,7 @@ def test_what_is_as_bad_again_at_once_waits_longer(
         assert partitions.of(STARTS)[BAD].safe == 100
 
 
-def test_a_server_that_does_not_answer_heals_nothing(
+def test_unreachable_server_does_not_clear_the_damage(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.bad[BAD] = (0, UnavailableError("away"))
@@ -159,7 +164,9 @@ def test_a_server_that_does_not_answer_heals_nothing(
     assert "stops at seq 70: bad" in (partitions.trouble or "")
 
 
-def test_one_that_does_not_come_waits_and_says_so(servers: Servers, partitions: Partitions) -> None:
+def test_journal_whose_server_makes_no_progress_waits_and_is_reported(
+    servers: Servers, partitions: Partitions
+) -> None:
     """Its server says how far it reaches, and does not send it: no operator can repair that."""
     servers.bad[BAD] = (0, UnavailableError("a:1 made no progress in 5 s"))
     for wait in (1.0, 2.0, 4.0):
@@ -172,10 +179,10 @@ def test_one_that_does_not_come_waits_and_says_so(servers: Servers, partitions: 
         assert partitions.trouble is None
 
 
-def test_one_that_was_sound_for_long_waits_for_the_least_time_again(
+def test_journal_that_was_readable_for_long_waits_the_shortest_time_again(
     servers: Servers, partitions: Partitions
 ) -> None:
-    """A node that is started anew now and then is not left out ever longer."""
+    """A node that is restarted now and then is not left out ever longer."""
     for _ in range(20):
         partitions.stop(UnreadableError(BAD, 70, "it was started anew", damaged=False))
         servers.now += LOOK_SECONDS
@@ -183,7 +190,7 @@ def test_one_that_was_sound_for_long_waits_for_the_least_time_again(
         servers.now += SOUND * LOOK_SECONDS
 
 
-def test_a_probe_that_hangs_holds_up_nobody(servers: Servers, partitions: Partitions) -> None:
+def test_hanging_probe_holds_up_no_other_journal(servers: Servers, partitions: Partitions) -> None:
     servers.hang = True
     partitions.stop(UnreadableError(BAD, 70, "bad"))
     for _ in range(100):
@@ -193,66 +200,70 @@ def test_a_probe_that_hangs_holds_up_nobody(servers: Servers, partitions: Partit
     assert servers.probes == 1
 
 
-def test_a_loss_that_nobody_accepted_is_said_from_the_start(
+def test_unaccepted_loss_is_reported_from_the_start(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 60, held=40)
     assert partitions.of(STARTS) == servers.reach
     assert partitions.trouble == (
-        f"journal {BAD} stops at seq 60, where events are lost, which nobody has accepted; "
+        f"journal {BAD} stops at seq 60: the next events are lost, and the loss must be accepted; "
         "on node n1: `flumeng journal repair --accept-loss`"
     )
     partitions.stop(UnreadableError(BAD, 70, "found before the repair"))
     partitions.of(STARTS)
-    assert "nobody has accepted" in (partitions.trouble or "")
+    assert "the loss must be accepted" in (partitions.trouble or "")
     servers.reach[BAD] = Reach("a:1", 100)
     servers.now += LOOK_SECONDS
     assert partitions.of(STARTS) == servers.reach
     assert partitions.trouble is None
 
 
-def test_a_loss_below_the_ack_stops_it_where_it_is(
+def test_loss_below_the_ack_stops_the_journal_at_its_ack(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 5, held=95)
     assert partitions.of(STARTS)[BAD] == Reach("a:1", 10, held=90)
 
 
-def test_one_that_ends_below_its_ack_or_makes_no_sense_is_left_out(
+def test_journal_that_ends_below_its_ack_or_has_malformed_answers_is_left_out(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 9)
     assert partitions.of(STARTS).keys() == {GOOD}
-    assert "ends at seq 9, but 10 is acked: it has lost events" in (partitions.trouble or "")
+    assert "ends at seq 9, but 10 is acked: it has lost durable events" in (
+        partitions.trouble or ""
+    )
     servers.reach[BAD] = Reach("a:1", 0, trouble="a:1 answers with gibberish")
     assert partitions.of(STARTS).keys() == {GOOD}
     assert f"{BAD} stands still: a:1 answers with gibberish" in (partitions.trouble or "")
 
 
-def test_one_that_keeps_nothing_at_its_ack_waits_for_an_operator(
+def test_journal_whose_floor_is_above_its_ack_waits_for_an_operator(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.reach[BAD] = Reach("a:1", 100, floor=50)
     assert partitions.of(STARTS) == {BAD: Reach("a:1", 10, held=90), GOOD: Reach("a:1", 50)}
     assert partitions.trouble == (
-        f"journal {BAD} keeps nothing below seq 50, and only 10 is acked: its ack was lost, or its "
-        "oldest segments were; to go on with what is there: `flumeng ack advance`"
+        f"journal {BAD} begins at seq 50, but only 10 is acked: its ack or its oldest segments "
+        "were lost; to go on with the events that are left: `flumeng ack advance`"
     )
     assert partitions.of({**STARTS, BAD: 50}) == servers.reach
     assert partitions.trouble is None
 
 
-def test_what_lies_behind_the_ack_stops_nobody(
+def test_damage_behind_the_ack_stops_no_journal(
     servers: Servers, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At most once acks before it reads: it lost that batch, and says so."""
+    """At most once acks before it reads: it lost that batch, and logs it."""
     partitions.stop(UnreadableError(BAD, 70, "bad"))
     assert partitions.of({BAD: 71, GOOD: 20}) == servers.reach
     assert partitions.trouble is None
     assert "acked before it was read" in caplog.text
 
 
-def test_a_journal_of_somebody_else_is_forgotten(servers: Servers, partitions: Partitions) -> None:
+def test_damage_of_a_journal_that_left_the_task_is_forgotten(
+    servers: Servers, partitions: Partitions
+) -> None:
     partitions.stop(UnreadableError(BAD, 70, "bad"))
     partitions.of(STARTS)
     partitions.of({GOOD: 20})
@@ -260,7 +271,9 @@ def test_a_journal_of_somebody_else_is_forgotten(servers: Servers, partitions: P
     assert partitions.of(STARTS) == servers.reach
 
 
-def test_many_make_a_short_sentence(servers: Servers, partitions: Partitions) -> None:
+def test_many_damaged_journals_are_reported_in_a_short_sentence(
+    servers: Servers, partitions: Partitions
+) -> None:
     names = [f"web.n{number}.0.00000000" for number in range(1000)]
     servers.reach = {name: Reach("a:1", 100) for name in names}
     for name in names:
@@ -268,19 +281,19 @@ def test_many_make_a_short_sentence(servers: Servers, partitions: Partitions) ->
     partitions.of(dict.fromkeys(names, 0))
     said = partitions.trouble
     assert said is not None
-    assert said.endswith(f"; {1000 - NAMED} more partitions stand still")
+    assert said.endswith(f"; {1000 - NAMED} more partitions are stopped")
     assert len(said) < 3000
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_what_an_executor_says_is_understood(damaged: bool) -> None:
+def test_error_text_of_an_executor_is_parsed(damaged: bool) -> None:
     error = UnreadableError(BAD, 70, "a:1: /x/y.segment at byte 7: cut: short", damaged=damaged)
     assert vars(UnreadableError.parse(str(error))) == vars(error)
 
 
 @dataclass
 class World:
-    """A task of both journals. Its clock is that of the machine."""
+    """A task of both journals. It has the machine's clock."""
 
     delivery: str
     store: FakeStore = field(default_factory=FakeStore)
@@ -291,9 +304,7 @@ class World:
         self.servers.reach = {BAD: Reach("", 100), GOOD: Reach("", 50)}
         self.servers.bad[BAD] = (70, CorruptError("the checksum does not match"))
         tree.init(self.store)
-        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for folder in flow_folders("web"):
-            self.store.write(folder, None, ABSENT)
+        add_flow(self.store)
         register(self.store, "web", BAD, GOOD)
         spec = parse_flow(
             "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], delivery: "
@@ -327,13 +338,6 @@ class World:
         assert self.runner.join(PATIENCE_SECONDS)
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(getattr(request, "param", "at-least-once"))
@@ -341,49 +345,47 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
-def test_the_others_go_on_and_a_repair_heals_it_without_a_restart(world: World) -> None:
+def test_other_journals_go_on_and_a_repair_heals_without_a_restart(world: World) -> None:
     world.runner.start()
-    until(lambda: (world.ack(BAD), world.ack(GOOD)) == (70, 50))
-    until(lambda: world.statuses[-1].error)
+    wait_for(lambda: (world.ack(BAD), world.ack(GOOD)) == (70, 50))
+    wait_for(lambda: world.statuses[-1].error)
     assert "stops at seq 70: the checksum does not match" in str(world.statuses[-1].error)
     world.servers.reach[GOOD] = Reach("", 1000)
-    until(lambda: world.ack(GOOD) == 1000)
+    wait_for(lambda: world.ack(GOOD) == 1000)
     assert world.ack(BAD) == 70
     world.servers.bad.clear()
-    until(lambda: world.ack(BAD) == 100)
-    until(lambda: world.statuses[-1].error is None)
+    wait_for(lambda: world.ack(BAD) == 100)
+    wait_for(lambda: world.statuses[-1].error is None)
     assert {status.state for status in world.statuses} == {"running"}
     assert {status.partitions for status in world.statuses} == {(BAD, GOOD)}
 
 
-def test_an_ack_that_an_operator_has_moved_on_is_noticed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ack_moved_by_an_operator_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "LOOK_SECONDS", 0.02)
     world.servers.bad.clear()
     world.servers.reach[BAD] = Reach("", 100, floor=30)
     world.runner.start()
-    until(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
-    assert "keeps nothing below seq 30" in str(world.statuses[-1].error)
+    wait_for(lambda: world.ack(GOOD) == 50 and world.statuses[-1].error)
+    assert "begins at seq 30" in str(world.statuses[-1].error)
     advance_acks(Operator(world.store, "ann", "", 0.0), {BAD: 30})
-    until(lambda: world.ack(BAD) == 100)
-    until(lambda: world.statuses[-1].error is None)
+    wait_for(lambda: world.ack(BAD) == 100)
+    wait_for(lambda: world.statuses[-1].error is None)
     read = [piece for batch in world.pipeline.batches for piece in batch if piece.partition == BAD]
     assert min(piece.start for piece in read) == 30
     assert {status.state for status in world.statuses} == {"running"}
 
 
-def test_a_task_drains_as_far_as_its_journals_can_be_read(world: World) -> None:
+def test_task_drains_as_far_as_its_journals_are_readable(world: World) -> None:
     world.runner.start()
     world.runner.drain()
     assert world.runner.join(PATIENCE_SECONDS)
     assert (world.ack(BAD), world.ack(GOOD)) == (70, 50)
 
 
-def test_a_task_drains_what_was_safe_when_it_was_told_to(world: World) -> None:
-    """Also what its watch has not told it yet."""
+def test_task_drains_the_events_that_were_safe_at_the_drain_request(world: World) -> None:
+    """Also those that its watch has not reported yet."""
     world.runner.start()
-    until(lambda: world.ack(GOOD) == 50)
+    wait_for(lambda: world.ack(GOOD) == 50)
     world.servers.news[GOOD] = Reach("", 80)
     world.runner.drain()
     assert world.runner.join(PATIENCE_SECONDS)
@@ -391,27 +393,27 @@ def test_a_task_drains_what_was_safe_when_it_was_told_to(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["at-most-once"], indirect=True)
-def test_at_most_once_gives_up_the_batch_in_which_the_damage_is(world: World) -> None:
+def test_at_most_once_gives_up_the_damaged_batch(world: World) -> None:
     """It acks before it reads: there is nothing to go back to."""
     world.servers.bad[BAD] = (70, CorruptError("bad"))
     world.runner.start()
-    until(lambda: (world.ack(BAD), world.ack(GOOD)) == (100, 50))
+    wait_for(lambda: (world.ack(BAD), world.ack(GOOD)) == (100, 50))
     assert {status.state for status in world.statuses} == {"running"}
 
 
-def test_what_was_held_when_we_claimed_may_have_been_delivered_before(world: World) -> None:
+def test_events_above_the_ack_at_the_claim_are_marked_replayed(world: World) -> None:
     Acks.claim(world.store, Publisher(world.store), "web", 1, [BAD])
     world.runner.start()
-    until(lambda: world.ack(BAD) == 70)
+    wait_for(lambda: world.ack(BAD) == 70)
     world.servers.reach[BAD] = Reach("", 150)
     world.servers.bad.clear()
-    until(lambda: world.ack(BAD) == 150)
+    wait_for(lambda: world.ack(BAD) == 150)
     read = [piece for batch in world.pipeline.batches for piece in batch if piece.partition == BAD]
     assert max(piece.end for piece in read if piece.replayed) == 100
     assert min(piece.start for piece in read if not piece.replayed) == 100
 
 
-def test_a_try_that_fails_for_an_unforeseen_reason_is_made_again(
+def test_probe_that_fails_unexpectedly_is_repeated(
     servers: Servers, partitions: Partitions
 ) -> None:
     servers.bad[BAD] = (0, OSError("Invalid flatbuffers message."))

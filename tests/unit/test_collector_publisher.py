@@ -1,4 +1,4 @@
-"""Tasks share transactions for their acks, and nobody suffers from what befalls another."""
+"""Tasks share transactions for their acks, and a failure of one harms no other."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from secrets import token_hex
 
 import pytest
 
-from flumeng.agent.collector import publisher as module
 from flumeng.agent.collector.ack import Acks
 from flumeng.agent.collector.publisher import FULL_ACKS, IN_FLIGHT, Publisher
 from flumeng.connectors.api.ranged import Range
 from flumeng.control.zookeeper import ABSENT, Put, Version, Write, tree
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import register
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
+from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Commit, Flow
 
 GAP_SECONDS = 1.0
 LONG_SECONDS = 60.0
-PATIENCE_SECONDS = 60.0
 
 
 class WatchedStore(FakeStore):
-    """Remembers how many writes a transaction had; ``commits`` act instead, one a transaction."""
+    """Records the number of writes of each transaction; ``commits`` replace transactions, one
+    each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,9 +54,7 @@ class WatchedStore(FakeStore):
 def store() -> WatchedStore:
     store = WatchedStore()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
     return store
 
 
@@ -76,7 +75,7 @@ def advance(acks: Acks, also: Sequence[Write] = ()) -> None:
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> list[Future[object]]:
-    """All calls from threads of their own, at the same time; their outcomes."""
+    """Run all calls in threads at the same time; returns their outcomes."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [pool.submit(call) for call in calls]
 
@@ -90,13 +89,13 @@ def offset(store: FakeStore, partition: str) -> int:
 def shared(
     store: WatchedStore, publisher: Publisher, tasks: Sequence[Acks]
 ) -> list[Future[object]]:
-    """Outcomes of the tasks' acks in one transaction, which follows the one of another task."""
+    """The outcomes of the tasks' acks in one transaction, which follows that of another task."""
     advance(claim(store, publisher, "first"))
     store.sizes.clear()
     return at_once([partial(advance, acks) for acks in tasks])
 
 
-def test_a_task_that_is_alone_waits_for_nothing(store: WatchedStore) -> None:
+def test_task_that_is_alone_waits_for_nothing(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=LONG_SECONDS)
     acks = claim(store, publisher, "a")
     began = time.monotonic()
@@ -114,7 +113,7 @@ def test_acks_that_come_soon_after_share_a_transaction(
     assert [offset(store, f"b{n}") for n in range(10)] == [1] * 10
 
 
-def test_a_full_transaction_leaves_at_once(store: WatchedStore) -> None:
+def test_full_transaction_is_sent_at_once(store: WatchedStore) -> None:
     publisher = Publisher(store, gap_seconds=LONG_SECONDS)
     tasks = [claim(store, publisher, *(f"p{t}.{n}" for n in range(FULL_ACKS))) for t in range(3)]
     began = time.monotonic()
@@ -155,7 +154,7 @@ def test_a_fenced_partition_fails_only_its_own_task(
     assert [offset(store, f"a{n}") for n in range(5)] == [1, 1, 0, 1, 1]
 
 
-def test_what_cannot_be_sent_fails_only_its_own_task(
+def test_transaction_that_cannot_be_sent_fails_only_its_own_task(
     store: WatchedStore, publisher: Publisher
 ) -> None:
     tasks = [claim(store, publisher, f"p{n}") for n in range(2)]
@@ -167,7 +166,7 @@ def test_what_cannot_be_sent_fails_only_its_own_task(
     assert [offset(store, f"p{n}") for n in range(2)] == [1, 0]
 
 
-def test_the_record_of_a_commit_goes_with_its_acks_or_not_at_all(
+def test_commit_record_is_written_with_its_acks_or_not_at_all(
     store: WatchedStore, publisher: Publisher
 ) -> None:
     tasks = [claim(store, publisher, f"p{n}") for n in range(3)]
@@ -183,7 +182,7 @@ def test_the_record_of_a_commit_goes_with_its_acks_or_not_at_all(
     assert [offset(store, f"p{n}") for n in range(3)] == [1, 0, 1]
 
 
-def test_a_lost_reply_is_found_to_have_been_written(
+def test_lost_reply_is_found_to_have_been_written(
     store: WatchedStore, publisher: Publisher
 ) -> None:
     tasks = [claim(store, publisher, f"a{n}", f"b{n}") for n in range(3)]
@@ -197,7 +196,7 @@ def test_a_lost_reply_is_found_to_have_been_written(
     assert offset(store, "b2") == 2
 
 
-def test_a_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher) -> None:
+def test_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher) -> None:
     acks = claim(store, publisher, "a", "b")
     store.commits += [store.lose_request, store.lose_reply]
     for _ in range(2):
@@ -206,7 +205,7 @@ def test_a_lost_request_is_sent_again(store: WatchedStore, publisher: Publisher)
     assert offset(store, "b") == 2
 
 
-def test_a_request_that_arrives_late_is_not_taken_for_another_owner(
+def test_late_request_is_not_taken_for_another_owner(
     store: WatchedStore, publisher: Publisher
 ) -> None:
     """The look says untouched, then the first request arrives, so its repetition conflicts."""
@@ -229,7 +228,7 @@ def test_a_request_that_arrives_late_is_not_taken_for_another_owner(
 
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
+def test_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
     store: WatchedStore, publisher: Publisher, lost: str, epoch: int
 ) -> None:
     """Under the same epoch too: then only versions tell."""
@@ -249,10 +248,10 @@ def test_a_lost_transaction_is_not_taken_for_ours_once_another_has_claimed(
     assert found.value == Ack(epoch=epoch, offset=1 if lost == "reply" else 0)
 
 
-def test_nobody_waits_for_ever_when_the_outcome_cannot_be_had(
-    store: WatchedStore, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+def test_no_task_waits_for_ever_when_the_outcome_is_unknown(
+    store: WatchedStore,
 ) -> None:
-    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.1)
+    publisher = Publisher(store, gap_seconds=GAP_SECONDS, settle_seconds=0.1)
     acks = claim(store, publisher, "a")
     store.cut()
     with pytest.raises(UnavailableError):
@@ -262,7 +261,7 @@ def test_nobody_waits_for_ever_when_the_outcome_cannot_be_had(
     assert offset(store, "a") == 1
 
 
-def test_a_bounded_number_of_transactions_is_under_way(
+def test_number_of_concurrent_transactions_is_bounded(
     store: WatchedStore, publisher: Publisher
 ) -> None:
     tasks = [
@@ -287,10 +286,7 @@ def test_a_bounded_number_of_transactions_is_under_way(
     store.commits += [slow] * len(tasks)
     with ThreadPoolExecutor(len(tasks)) as pool:
         calls = [pool.submit(advance, acks) for acks in tasks]
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(under_way) < IN_FLIGHT:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: len(under_way) >= IN_FLIGHT)
         time.sleep(0.1)
         assert max(under_way) == IN_FLIGHT
         may_end.set()
@@ -298,8 +294,8 @@ def test_a_bounded_number_of_transactions_is_under_way(
     assert max(under_way) == IN_FLIGHT
 
 
-def test_every_call_is_answered_whatever_the_timing(store: WatchedStore) -> None:
-    """Many tasks, many rounds, no gap: nobody is forgotten, and each task's acks stay in order."""
+def test_every_call_is_answered_for_any_timing(store: WatchedStore) -> None:
+    """Many tasks, many rounds, no gap: no call is forgotten, and each task's acks stay in order."""
     publisher = Publisher(store, gap_seconds=0.001)
     lock = threading.Lock()
 
@@ -323,7 +319,7 @@ def test_every_call_is_answered_whatever_the_timing(store: WatchedStore) -> None
 @pytest.mark.parametrize(
     ("version", "error"), [(1, CorruptError), (99, UserError)], ids=["damaged", "newer"]
 )
-def test_an_ack_that_cannot_be_read_fails_its_own_task_and_nobody_waits_for_ever(
+def test_unreadable_ack_fails_its_own_task_and_no_task_waits_for_ever(
     store: WatchedStore, publisher: Publisher, version: int, error: type[Exception]
 ) -> None:
     tasks = [claim(store, publisher, f"a{n}") for n in range(3)]

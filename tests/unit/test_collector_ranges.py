@@ -1,4 +1,4 @@
-"""Which events a batch takes: nothing lost, nothing doubled, nobody starved."""
+"""The events of a batch: nothing lost, nothing doubled, no partition starved."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ journals = st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(offsets, offse
 
 
 @given(journals, st.integers(1, 30_000))
-def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(
+def test_ranges_begin_at_the_starts_and_never_pass_the_safe_offset(
     given_journals: dict[str, tuple[int, int, int]], limit: int
 ) -> None:
     starts = {name: start for name, (start, _, _) in given_journals.items()}
@@ -30,7 +30,7 @@ def test_ranges_follow_the_starts_and_never_pass_the_safe_offset(
 
 
 @given(journals, st.integers(1, 30_000))
-def test_a_batch_is_full_while_events_wait(
+def test_batch_is_full_while_events_wait(
     given_journals: dict[str, tuple[int, int, int]], limit: int
 ) -> None:
     starts = {name: start for name, (start, _, _) in given_journals.items()}
@@ -53,7 +53,7 @@ def test_a_partition_that_cannot_be_reached_is_left_out() -> None:
     assert next_ranges({"a": 5, "b": 0}, {"b": 3}, 100, {}) == (Range("b", 0, 3),)
 
 
-def test_more_partitions_than_a_transaction_holds_send_the_longest_first() -> None:
+def test_partitions_beyond_a_transaction_are_chosen_by_the_longest_backlog() -> None:
     starts = {f"j{number:04}": 0 for number in range(1_500)}
     safe = {name: 1 + (number >= 1_000) for number, name in enumerate(starts)}
 
@@ -96,14 +96,14 @@ def test_a_split_keeps_the_replayed_flag() -> None:
     assert (*first, *second) == (Range("a", 0, 5, True), Range("a", 5, 10, True))
 
 
-def test_the_size_finds_the_rate_and_stays_there() -> None:
+def test_batch_size_converges_to_the_measured_rate() -> None:
     size = BatchSize(cap=100_000_000)
     for _ in range(20):
         size.measured(size.events, 0.2 + size.events / 1_000_000)
     assert size.events == pytest.approx(1_300_000, rel=0.05)
 
 
-def test_the_size_grows_by_two_at_most_and_never_over_the_cap() -> None:
+def test_batch_size_doubles_at_most_and_never_exceeds_the_cap() -> None:
     size = BatchSize(cap=500_000)
     size.measured(size.events, 0.001)
     assert size.events == 400_000
@@ -111,7 +111,7 @@ def test_the_size_grows_by_two_at_most_and_never_over_the_cap() -> None:
     assert size.events == 500_000
 
 
-def test_a_batch_has_no_more_bytes_than_it_may_by_the_heaviest_of_the_last_ones() -> None:
+def test_batch_stays_within_its_bytes_by_the_largest_recent_event_size() -> None:
     size = BatchSize(cap=1_000_000, most_bytes=10_000_000)
     assert size.events == 10_000_000 // 1024, "nothing is known of the first one"
     size.weighed(100_000.0)
@@ -128,7 +128,7 @@ def test_a_batch_has_no_more_bytes_than_it_may_by_the_heaviest_of_the_last_ones(
     assert size.events == 1, "one event is a batch, however large"
 
 
-def test_the_first_weight_counts_as_it_is() -> None:
+def test_first_measured_event_size_counts_as_it_is() -> None:
     size = BatchSize(cap=1_000_000, most_bytes=1_024_000)
     size.weighed(100.0)
     for _ in range(5):
@@ -136,13 +136,13 @@ def test_the_first_weight_counts_as_it_is() -> None:
     assert size.events == 10_240
 
 
-def test_without_a_bound_bytes_change_nothing() -> None:
+def test_bytes_are_ignored_without_a_byte_limit() -> None:
     size = BatchSize(cap=1_000_000)
     size.weighed(100_000.0)
     assert size.events == BatchSize.FIRST
 
 
-def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow() -> None:
+def test_batch_that_was_not_full_changes_no_size_unless_it_was_slow() -> None:
     size = BatchSize(cap=10_000_000)
     size.measured(10, 0.3)
     assert size.events == BatchSize.FIRST
@@ -152,7 +152,7 @@ def test_a_batch_that_was_not_full_says_nothing_unless_it_was_slow() -> None:
     assert size.events == BatchSize.FIRST // 2
 
 
-def test_failures_make_it_smaller_and_success_large_again() -> None:
+def test_failures_shrink_the_batch_size_and_success_restores_it() -> None:
     size = BatchSize(cap=1_000_000)
     for _ in range(50):
         size.failed()
@@ -162,7 +162,7 @@ def test_failures_make_it_smaller_and_success_large_again() -> None:
     assert size.events == 1_000_000
 
 
-def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly() -> None:
+def test_too_wide_batch_sets_a_ceiling_that_rises_slowly() -> None:
     size = BatchSize(cap=1_000_000)
     size.too_wide()
     assert size.events == 100_000
@@ -177,7 +177,7 @@ def test_a_batch_that_was_too_wide_sets_a_ceiling_that_rises_slowly() -> None:
 
 
 @pytest.mark.parametrize(("fixed_seconds", "rate"), [(3.0, 1e6), (0.1, 300.0), (0.0, 5000.0)])
-def test_a_slow_lake_does_not_make_batches_ever_smaller(fixed_seconds: float, rate: float) -> None:
+def test_slow_lake_does_not_shrink_batches_without_end(fixed_seconds: float, rate: float) -> None:
     """Nor does one that costs seconds a batch keep those small that failures have made so."""
     sizes = [BatchSize(cap=1_000_000), BatchSize(cap=1_000_000)]
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""One task's thread: what it reports, when a batch runs, and what it does about failures."""
+"""The thread of one task: its status reports, the start of its batches, and its failures."""
 
 from __future__ import annotations
 
@@ -28,16 +28,11 @@ from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.metrics import table
 from flumeng.platform.scrubbing import Secret
 from tests.testkit.collector import ScriptedPipeline
+from tests.testkit.scripted_store import concerns, nothing
 from tests.testkit.store import Znodes
-from tests.unit.task_world import (
-    JOURNAL,
-    PATIENCE_SECONDS,
-    World,
-    assignment,
-    running,
-    spec,
-    until,
-)
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
+from tests.unit.task_world import JOURNAL, World, assignment, running, spec
+from zkschema import paths
 
 
 @pytest.fixture
@@ -46,26 +41,27 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_batches_run_and_one_status_is_said(world: World) -> None:
+def test_batches_run_and_one_status_is_reported(world: World) -> None:
     pipeline = ScriptedPipeline(spec())
     world.safe[JOURNAL] = 250
     world.run(pipeline)
-    until(lambda: world.ack() == 250)
+    wait_for(lambda: world.ack() == 250)
     assert sorted(pipeline.batches, key=lambda batch: batch[0].start) == [
         (Range(JOURNAL, 0, 100),),
         (Range(JOURNAL, 100, 200),),
         (Range(JOURNAL, 200, 250),),
     ]
     assert world.statuses == [Status(1, 1, "running", None, (JOURNAL,))]
-    until(lambda: world.counted(table.COLLECT_EVENTS) == {("web",): 250})
+    wait_for(lambda: world.counted(table.COLLECT_EVENTS) == {("web",): 250})
     assert world.counted(table.COLLECT_BATCHES) == {("web",): 3}
     assert world.counted(table.COLLECT_FAILURES) == {}
     world.measures.keep(["another/collect.0"])
     assert world.counted(table.COLLECT_EVENTS) == {}
 
 
-def test_what_became_of_the_events_of_committed_batches_is_counted_by_task(world: World) -> None:
-    """A claim under another epoch counts again; one that begins again after a failure goes on."""
+def test_counts_of_committed_batches_are_kept_by_task(world: World) -> None:
+    """A claim under another epoch counts from zero; one that begins again after a failure goes
+    on."""
     fail = iter((False, True))
 
     def fail_once(_: Sequence[Range]) -> None:
@@ -83,11 +79,11 @@ def test_what_became_of_the_events_of_committed_batches_is_counted_by_task(world
             for epoch, counts in found
         ]
 
-    until(lambda: minute() == [(1, 100, None, 3, 0)])
+    wait_for(lambda: minute() == [(1, 100, None, 3, 0)])
     world.safe[JOURNAL] = 200
-    until(lambda: minute() == [(1, 200, None, 6, 0)])
+    wait_for(lambda: minute() == [(1, 200, None, 6, 0)])
     world.runners[0].assign(assignment(2))
-    until(lambda: minute() == [(2, 0, 0, 0, 0)])
+    wait_for(lambda: minute() == [(2, 0, 0, 0, 0)])
 
 
 def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -> None:
@@ -100,13 +96,13 @@ def test_acks_keep_the_order_of_batches_that_finish_out_of_order(world: World) -
     pipeline = ScriptedPipeline(spec(), wait)
     world.safe[JOURNAL] = 200
     world.run(pipeline)
-    until(lambda: pipeline.batches == [(Range(JOURNAL, 100, 200),)])
+    wait_for(lambda: pipeline.batches == [(Range(JOURNAL, 100, 200),)])
     assert world.ack() == 0
     first_may_end.set()
-    until(lambda: world.ack() == 200)
+    wait_for(lambda: world.ack() == 200)
 
 
-def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
+def test_failed_batch_is_reported_once_and_retried_from_the_ack(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = []
@@ -118,8 +114,8 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
 
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(spec(), fail_twice))
-    until(lambda: world.ack() == 10)
-    until(lambda: world.states()[-1] == "running")
+    wait_for(lambda: world.ack() == 10)
+    wait_for(lambda: world.states()[-1] == "running")
     assert world.states() == ["running", "failed", "running"]
     assert world.statuses[1].error == "disk on fire"
     assert world.statuses[1].partitions == ()
@@ -127,7 +123,7 @@ def test_a_failed_batch_is_said_once_and_tried_again_from_the_ack(
     assert world.counted(table.COLLECT_FAILURES) == {("web", "failed"): 2}
 
 
-def test_a_task_that_fails_three_times_in_a_row_is_unhealthy_until_all_is_delivered(
+def test_task_is_unhealthy_after_three_failures_until_all_is_delivered(
     world: World,
 ) -> None:
     tries = []
@@ -139,8 +135,8 @@ def test_a_task_that_fails_three_times_in_a_row_is_unhealthy_until_all_is_delive
 
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(spec(), fail_thrice))
-    until(lambda: world.ack() == 10)
-    until(lambda: (world.states()[-1], world.statuses[-1].health) == ("running", ""))
+    wait_for(lambda: world.ack() == 10)
+    wait_for(lambda: (world.states()[-1], world.statuses[-1].health) == ("running", ""))
     health = [one.health for one in world.statuses if one.state == "failed"]
     assert health == ["", "unhealthy"], "the second failure was said with the first"
 
@@ -156,11 +152,11 @@ def test_a_batch_behind_a_failed_one_is_not_acked(world: World) -> None:
 
     world.safe[JOURNAL] = 200
     world.run(ScriptedPipeline(spec(), fail_first))
-    until(lambda: "failed" in world.states())
+    wait_for(lambda: "failed" in world.states())
     assert world.ack() == 0
 
 
-def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world: World) -> None:
+def test_too_wide_batch_becomes_smaller_and_is_no_failure(world: World) -> None:
     def refuse_wide(ranges: Sequence[Range]) -> None:
         if sum(piece.events for piece in ranges) > BatchSize.LEAST:
             raise BatchTooWideError("too many files")
@@ -168,90 +164,91 @@ def test_a_batch_that_is_too_wide_becomes_smaller_and_is_no_failure(world: World
     wide = replace(spec(), batch=replace(spec().batch, events=3 * BatchSize.LEAST))
     world.safe[JOURNAL] = 10 * BatchSize.LEAST
     world.run(ScriptedPipeline(wide, refuse_wide))
-    until(lambda: world.ack() == 10 * BatchSize.LEAST)
+    wait_for(lambda: world.ack() == 10 * BatchSize.LEAST)
     assert world.states() == ["running"]
 
 
-def test_a_pause_of_zookeeper_holds_acks_back_and_redoes_nothing(
+def test_lost_zookeeper_delays_acks_and_repeats_no_batch(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = ScriptedPipeline(spec())
     world.run(pipeline)
-    until(lambda: world.states() == ["running"])
+    wait_for(lambda: world.states() == ["running"])
     world.store.cut()
     world.safe[JOURNAL] = 10
-    until(lambda: "pauses" in caplog.text)
+    wait_for(lambda: "pauses" in caplog.text)
     time.sleep(0.3)
     assert caplog.text.count("pauses") == 1
     world.store.heal()
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     assert pipeline.batches == [(Range(JOURNAL, 0, 10),)]
     assert world.states() == ["running"]
 
 
-def test_a_flow_that_cannot_be_built_is_failed_with_the_sentence(world: World) -> None:
+def test_flow_that_cannot_be_built_is_failed_with_the_reason(world: World) -> None:
     def refuse(_assignment: Assignment) -> ScriptedPipeline:
         raise UserError("no such column")
 
     world.run_built(refuse)
-    until(lambda: world.statuses)
+    wait_for(lambda: world.statuses)
     statuses = world.statuses
     assert (statuses[0].state, statuses[0].error) == ("failed", "no such column")
 
 
-def test_a_status_has_no_secret_not_even_a_part_of_one(world: World) -> None:
+def test_status_shows_no_part_of_a_secret(world: World) -> None:
     password = Secret("runner-password-1")
 
     def refuse(_assignment: Assignment) -> ScriptedPipeline:
         raise UserError("x" * (ERROR_CHARACTERS - 10) + password)
 
     world.run_built(refuse)
-    until(lambda: world.statuses)
+    wait_for(lambda: world.statuses)
     error = world.statuses[0].error
     assert error is not None
     assert error.endswith("x***")
 
 
-def test_a_journal_that_ends_below_its_ack_is_said_to_have_lost_events(world: World) -> None:
+def test_journal_that_ends_below_its_ack_is_reported_to_have_lost_events(world: World) -> None:
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(spec()))
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     world.safe[JOURNAL] = 9
-    until(lambda: "lost events" in str(world.statuses[-1].error))
+    wait_for(lambda: "lost durable events" in str(world.statuses[-1].error))
     assert world.states()[-1] == "running"
     world.safe[JOURNAL] = 11
-    until(lambda: world.ack() == 11)
-    until(lambda: world.statuses[-1].error is None)
+    wait_for(lambda: world.ack() == 11)
+    wait_for(lambda: world.statuses[-1].error is None)
 
 
-def test_an_assignment_that_comes_while_an_older_one_is_refused_is_taken(world: World) -> None:
-    """What goes wrong with the old one says nothing of the new one."""
+def test_assignment_that_comes_while_an_older_one_is_refused_is_taken(world: World) -> None:
+    """An error of the old one is no error of the new one."""
     inside, gate = threading.Event(), threading.Event()
 
-    def wait() -> None:
-        inside.set()
-        assert gate.wait(PATIENCE_SECONDS)
+    def wait(wanted: Sequence[object]) -> None:
+        if concerns(paths.ack)(wanted):
+            inside.set()
+            assert gate.wait(PATIENCE_SECONDS)
 
-    world.store.before_acks = wait
+    world.store.before_read = wait
     world.safe[JOURNAL] = 10
     runner = world.run(ScriptedPipeline(spec()), epoch=1)
     assert inside.wait(PATIENCE_SECONDS)
-    world.store.before_acks = None
+    world.store.before_read = nothing
     Acks.claim(world.store, Publisher(world.store), "web", 2, [JOURNAL])
     runner.assign(assignment(3))
     gate.set()
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     assert [(each.epoch, each.state) for each in world.statuses] == [(1, "stopped"), (3, "running")]
 
 
-def test_nothing_is_reported_once_a_task_was_told_to_stop(world: World) -> None:
+def test_nothing_is_reported_after_a_stop(world: World) -> None:
     """Its report must not come behind the answer to the configuration that lacks the task."""
     told: list[str] = []
     stopped = threading.Event()
     runners: list[Runner] = []
 
     def stop() -> None:
-        until(lambda: runners)
+        wait_for(lambda: runners)
         runners[0].stop()
         told.append("stopped")
         stopped.set()
@@ -263,7 +260,7 @@ def test_nothing_is_reported_once_a_task_was_told_to_stop(world: World) -> None:
 
     runners.append(world.run(ScriptedPipeline(spec()), report=report))
     assert runners[0].join(PATIENCE_SECONDS)
-    until(lambda: len(told) == 2)
+    wait_for(lambda: len(told) == 2)
     assert told == ["running", "stopped"]
 
 
@@ -279,8 +276,8 @@ def test_a_task_recovers_its_batch_size_after_failures(world: World) -> None:
     pipeline = ScriptedPipeline(wide, fail, shareable=True)
     world.safe[JOURNAL] = 2_000_000
     runner = world.run(pipeline)
-    until(lambda: not failures)
-    until(lambda: world.ack() == 2_000_000)
+    wait_for(lambda: not failures)
+    wait_for(lambda: world.ack() == 2_000_000)
     sizes = [sum(piece.events for piece in batch) for batch in pipeline.batches]
     assert min(sizes[:3]) < SMALL_EVENTS / 2
     assert max(sizes) > 10 * SMALL_EVENTS
@@ -297,10 +294,10 @@ def test_a_small_batch_of_a_large_backlog_may_share_a_job(world: World) -> None:
         world,
         size=BatchSize(100),
     )
-    assert task.look(eager=False).events == 100
+    assert task.backlog(eager=False).events == 100
 
 
-def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None:
+def test_unavailable_target_is_reported_while_the_task_retries(world: World) -> None:
     """Until a batch is written again. The task retries and has not failed."""
     away = threading.Event()
 
@@ -310,22 +307,22 @@ def test_a_target_that_is_away_is_told_while_the_task_runs(world: World) -> None
 
     world.run(ScriptedPipeline(spec(), before_write=write))
     world.safe[JOURNAL] = 10
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     away.set()
     world.safe[JOURNAL] = 20
-    until(lambda: world.states()[-1:] == ["retrying"])
+    wait_for(lambda: world.states()[-1:] == ["retrying"])
     time.sleep(1.5)
     assert world.statuses[-1].error == "the index is away"
     assert world.statuses[-1].partitions == (JOURNAL,)
     told = len(world.statuses)
     away.clear()
-    until(lambda: world.ack() == 20)
-    until(lambda: world.statuses[-1].error in (None, ""))
+    wait_for(lambda: world.ack() == 20)
+    wait_for(lambda: world.statuses[-1].error in (None, ""))
     assert "failed" not in world.states()
     assert len(world.statuses) == told + 1, "nothing was said twice while it was away"
 
 
-def test_cause_of_retry_replaces_failure_reported_before(world: World) -> None:
+def test_cause_of_a_retry_replaces_the_failure_reported_before(world: World) -> None:
     """A batch hangs once; then the sink refuses connections, and the task reports that."""
     causes: list[Exception] = [HungError("a batch has hung")]
 
@@ -334,48 +331,46 @@ def test_cause_of_retry_replaces_failure_reported_before(world: World) -> None:
 
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(spec(), before_write=write))
-    until(lambda: world.states()[-1:] == ["retrying"])
+    wait_for(lambda: world.states()[-1:] == ["retrying"])
     assert world.states() == ["running", "failed", "retrying"]
     assert world.statuses[-1].error == "search:9201: Connection refused"
-    until(lambda: world.statuses[-1].health == "unreachable")
+    wait_for(lambda: world.statuses[-1].health == "unreachable")
     assert world.states()[2:] == ["retrying"] * len(world.states()[2:])
 
 
-def test_full_journal_begins_batch_before_its_time(world: World) -> None:
+def test_full_journal_starts_a_batch_early(world: World) -> None:
     """Its senders wait, so that no more events gather; else the batch waits for an hour."""
     patient = replace(spec(), batch=replace(spec().batch, seconds=3600.0))
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(patient))
-    until(lambda: world.states() == ["running"])
+    wait_for(lambda: world.states() == ["running"])
     time.sleep(0.2)
     assert world.ack() == 0
     world.full.add(JOURNAL)
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
 
 
-def test_an_idle_flow_costs_no_job(world: World) -> None:
+def test_idle_flow_writes_no_batch(world: World) -> None:
     """Also after it has had events: nothing is written until more of them come."""
     written: list[Sequence[Range]] = []
     world.run(ScriptedPipeline(spec(), written.append))
-    until(lambda: world.states() == ["running"])
+    wait_for(lambda: world.states() == ["running"])
     time.sleep(2)
     assert written == []
     world.safe[JOURNAL] = 10
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     jobs = len(written)
     time.sleep(2)
     assert len(written) == jobs
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
-def test_task_claims_again_where_an_export_is_imported_while_it_runs(
-    world: World, idle: bool
-) -> None:
+def test_task_claims_again_after_an_import_while_it_runs(world: World, idle: bool) -> None:
     """The import brings the same epochs. Where no tree is there nothing is claimed, so that the
     task does not go on without its partitions."""
     world.safe[JOURNAL] = 100
     world.run(ScriptedPipeline(spec()))
-    until(lambda: world.ack() == 100)
+    wait_for(lambda: world.ack() == 100)
     exported = export_cluster(world.store)
     world.store.cut()
     world.store.tree.znodes = Znodes()
@@ -383,7 +378,7 @@ def test_task_claims_again_where_an_export_is_imported_while_it_runs(
     if not idle:
         world.safe[JOURNAL] = 150
     turns = world.scheduler.turns
-    until(lambda: world.scheduler.turns > turns + 5)
+    wait_for(lambda: world.scheduler.turns > turns + 5)
     import_cluster(Operator(world.store, "a", "", 1.0), exported)
     world.safe[JOURNAL] = 200
-    until(lambda: world.ack() == 200)
+    wait_for(lambda: world.ack() == 200)

@@ -1,4 +1,5 @@
-"""Many tasks on few threads: what idles costs nothing, what hangs or fails harms only itself."""
+"""Many tasks on few threads: idle tasks cost nothing, hanging or failing ones harm only
+themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from flumeng.agent.collector.slot import SHARED_EVENTS, SHARED_MEMBERS
 from flumeng.agent.collector.status import ERROR_CHARACTERS, Status
 from flumeng.agent.collector.takeover import Surroundings
 from flumeng.connectors.api.ranged import Range, Reach
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import tree
+from tests.testkit.cluster import add_flow
 from tests.testkit.collector import (
     BreakingError,
     ScriptedEngine,
@@ -28,17 +30,17 @@ from tests.testkit.collector import (
     register,
 )
 from tests.testkit.store import FakeStore
-from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
+from tests.unit.task_world import spec, waited
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow
+from zkschema.bootstrap import CURSOR_MAIN
 
 TASKS = 1000
 
 
 @dataclass
 class World:
-    """Tasks of one flow, each with a journal of its own. ``safe``: how far those reach."""
+    """Tasks of one flow, each with a journal of its own. ``safe``: the ends of the journals."""
 
     engine: ScriptedEngine = field(default_factory=ScriptedEngine)
     store: FakeStore = field(default_factory=FakeStore)
@@ -61,12 +63,10 @@ class World:
         batch = replace(spec().batch, timeout_seconds=self.hang_seconds)
         self.spec = replace(spec(), batch=batch)
         tree.init(self.store)
-        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for folder in flow_folders("web"):
-            self.store.write(folder, None, ABSENT)
+        add_flow(self.store)
 
     def run(self, number: int, pipeline: ScriptedPipeline) -> str:
-        """Start task ``number``; gives its journal."""
+        """Start task ``number``; returns its journal."""
         journal = f"web.n{number}.0.00000000"
         register(self.store, "web", journal)
         assignment = Assignment("web", f"collect.{number}", 1, 1, "", (journal,))
@@ -101,7 +101,7 @@ class World:
 
 @dataclass
 class Ends(StillPositions):
-    """The journals' ends, as one task asks for them. ``on_change`` tells of each move."""
+    """The journals' ends as one task reads them. ``on_change`` is called with each change."""
 
     world: World
     on_change: Callable[[], None]
@@ -130,14 +130,14 @@ def world(hang_seconds: float) -> Iterator[World]:
 def test_a_thousand_idle_tasks_take_no_turns_and_a_bounded_number_of_threads(world: World) -> None:
     before = threading.active_count()
     journals = [world.run(number, ScriptedPipeline(world.spec)) for number in range(TASKS)]
-    until(lambda: len(world.statuses) == TASKS)
+    wait_for(lambda: len(world.statuses) == TASKS)
     time.sleep(0.5)
     turns = world.scheduler.turns
     time.sleep(1.0)
     assert world.scheduler.turns == turns
     assert threading.active_count() - before < 100
     world.append(journals[7], 3)
-    until(lambda: world.ack(journals[7]) == 3)
+    wait_for(lambda: world.ack(journals[7]) == 3)
     assert world.scheduler.turns - turns < 10
 
 
@@ -147,11 +147,11 @@ def test_a_thousand_busy_tasks_share_jobs_of_which_few_run_at_once(world: World)
 
     pipelines = [ScriptedPipeline(world.spec, take_long, shareable=True) for _ in range(TASKS)]
     journals = [world.run(number, pipeline) for number, pipeline in enumerate(pipelines)]
-    until(lambda: len(world.statuses) == TASKS)
+    wait_for(lambda: len(world.statuses) == TASKS)
     for _ in range(3):
         for journal in journals:
             world.append(journal, 10)
-    until(lambda: all(world.ack(journal) == 30 for journal in journals))
+    wait_for(lambda: all(world.ack(journal) == 30 for journal in journals))
     assert world.engine.most_at_once <= 2 + APART_SLOTS
     assert len(world.engine.jobs) < TASKS / 4, "most of them shared"
     assert max(world.engine.jobs) <= SHARED_MEMBERS
@@ -162,7 +162,7 @@ def test_batches_grow_while_slots_are_scarce(world: World) -> None:
     blockers = [ScriptedPipeline(world.spec, lambda _: waited(may_go)) for _ in range(2)]
     for number, pipeline in enumerate(blockers):
         world.append(world.run(number, pipeline), 1)
-    until(lambda: world.engine.at_once == 2)
+    wait_for(lambda: world.engine.at_once == 2)
     pipeline = ScriptedPipeline(world.spec)
     journal = world.run(2, pipeline)
     for _ in range(5):
@@ -170,26 +170,26 @@ def test_batches_grow_while_slots_are_scarce(world: World) -> None:
         time.sleep(0.05)
     assert pipeline.batches == []
     may_go.set()
-    until(lambda: world.ack(journal) == 50)
+    wait_for(lambda: world.ack(journal) == 50)
     assert pipeline.batches == [(Range(journal, 0, 50),)]
 
 
-def test_batches_of_a_shared_job_are_small_however_much_they_have_grown(world: World) -> None:
+def test_batches_of_a_shared_job_are_small_for_any_batch_size(world: World) -> None:
     world.spec = replace(world.spec, batch=replace(world.spec.batch, events=1_000_000))
     may_go = threading.Event()
     blockers = [ScriptedPipeline(world.spec, lambda _: waited(may_go)) for _ in range(2)]
     for number, pipeline in enumerate(blockers):
         world.append(world.run(number, pipeline), 1)
-    until(lambda: world.engine.at_once == 2)
+    wait_for(lambda: world.engine.at_once == 2)
     pipelines = [ScriptedPipeline(world.spec, shareable=True) for _ in range(12)]
     journals = [world.run(number, pipeline) for number, pipeline in enumerate(pipelines, 2)]
     for journal in journals:
         world.append(journal, 1)
-    until(lambda: world.jobs.load[1] == 12)
+    wait_for(lambda: world.jobs.load[1] == 12)
     for journal in journals:
         world.append(journal, 50_000)
     may_go.set()
-    until(lambda: all(world.ack(journal) == 50_001 for journal in journals))
+    wait_for(lambda: all(world.ack(journal) == 50_001 for journal in journals))
     assert max(world.engine.jobs) > 10
     assert max(world.engine.events[n] for n, of in enumerate(world.engine.jobs) if of > 1) <= (
         SHARED_EVENTS
@@ -197,7 +197,7 @@ def test_batches_of_a_shared_job_are_small_however_much_they_have_grown(world: W
 
 
 @pytest.mark.parametrize("hang_seconds", [0.3])
-def test_a_batch_that_hangs_is_given_up_told_and_begun_anew_and_harms_nobody_else(
+def test_hanging_batch_is_given_up_reported_and_repeated_and_harms_no_other(
     world: World,
 ) -> None:
     may_end = threading.Event()
@@ -210,31 +210,31 @@ def test_a_batch_that_hangs_is_given_up_told_and_begun_anew_and_harms_nobody_els
 
     hanging = world.run(0, ScriptedPipeline(world.spec, hang_at_first, shareable=True))
     others = [world.run(n, ScriptedPipeline(world.spec, shareable=True)) for n in range(1, 20)]
-    until(lambda: len(world.statuses) == 20)
+    wait_for(lambda: len(world.statuses) == 20)
     world.append(hanging, 10)
-    until(lambda: tries)
+    wait_for(lambda: tries)
     for journal in others:
         world.append(journal, 10)
-    until(lambda: all(world.ack(journal) == 10 for journal in others))
+    wait_for(lambda: all(world.ack(journal) == 10 for journal in others))
     looking = threading.Event()
     threading.Thread(target=look, args=(world, looking), daemon=True).start()
-    until(lambda: world.last(0).state == "failed")
+    wait_for(lambda: world.last(0).state == "failed")
     assert "a batch for sinks[0]." in str(world.last(0).error)
     assert "has hung: no end after" in str(world.last(0).error)
-    until(lambda: len(tries) == 2)
+    wait_for(lambda: len(tries) == 2)
     assert world.ack(hanging) == 0
-    until(lambda: len(world.engine.cancelled) == 2)
+    wait_for(lambda: len(world.engine.cancelled) == 2)
     may_end.set()
-    until(lambda: world.ack(hanging) == 10)
+    wait_for(lambda: world.ack(hanging) == 10)
     assert sum(world.engine.apart) >= 2, "from the first hang until a batch ended"
-    until(lambda: world.last(0).state == "running")
+    wait_for(lambda: world.last(0).state == "running")
     assert all(world.statuses[f"web/collect.{n}"] == [world.last(n)] for n in range(1, 20))
     looking.set()
 
 
 @pytest.mark.parametrize("hang_seconds", [0.3])
-def test_what_is_behind_a_batch_that_hangs_is_given_up_with_it(world: World) -> None:
-    """It is written, and nothing of it is acked before what comes before it is."""
+def test_batch_behind_a_hanging_one_is_given_up_with_it(world: World) -> None:
+    """It is written, and nothing of it is acked before the earlier batch is."""
     may_end = threading.Event()
     tries: list[tuple[int, int]] = []
 
@@ -247,24 +247,26 @@ def test_what_is_behind_a_batch_that_hangs_is_given_up_with_it(world: World) -> 
     looking = threading.Event()
     world.safe["web.n0.0.00000000"] = 200
     journal = world.run(0, ScriptedPipeline(world.spec, hang_at_first))
-    until(lambda: sorted(tries) == [(0, 100), (100, 200)])
+    wait_for(lambda: sorted(tries) == [(0, 100), (100, 200)])
     assert world.ack(journal) == 0
     threading.Thread(target=look, args=(world, looking), daemon=True).start()
-    until(lambda: "failed" in [status.state for status in world.statuses.get("web/collect.0", ())])
-    until(lambda: world.ack(journal) == 200)
+    wait_for(
+        lambda: "failed" in [status.state for status in world.statuses.get("web/collect.0", ())]
+    )
+    wait_for(lambda: world.ack(journal) == 200)
     assert sorted(tries[2:]) == [(0, 100), (100, 200)]
     may_end.set()
     looking.set()
 
 
-def test_a_batch_with_less_time_than_others_shares_no_job(world: World) -> None:
-    """Or what gives it up would give up theirs."""
+def test_batch_with_less_time_than_others_shares_no_job(world: World) -> None:
+    """Or its cancellation would cancel theirs."""
     hasty = replace(world.spec, batch=replace(world.spec.batch, timeout_seconds=1.0))
     may_go = threading.Event()
     for number in range(2):
         blocker = ScriptedPipeline(world.spec, lambda _: waited(may_go))
         world.append(world.run(number, blocker), 1)
-    until(lambda: world.engine.at_once == 2)
+    wait_for(lambda: world.engine.at_once == 2)
     journals = [
         world.run(n, ScriptedPipeline(hasty if n == 5 else world.spec, shareable=True))
         for n in range(2, 8)
@@ -273,39 +275,39 @@ def test_a_batch_with_less_time_than_others_shares_no_job(world: World) -> None:
         world.append(journal, 10)
     time.sleep(0.5)
     may_go.set()
-    until(lambda: all(world.ack(journal) == 10 for journal in journals))
+    wait_for(lambda: all(world.ack(journal) == 10 for journal in journals))
     assert sorted(world.engine.jobs) == [1, 1, 1, 5]
 
 
 def look(world: World, end: threading.Event) -> None:
     while not end.wait(0.02):
-        world.jobs.look()
-        world.scheduler.look()
+        world.jobs.check_limits()
+        world.scheduler.check_limits()
 
 
 @pytest.mark.parametrize("hang_seconds", [0.3])
-def test_an_engine_that_does_not_end_what_was_cancelled_is_told_of(
+def test_job_that_the_engine_does_not_cancel_is_reported(
     world: World,
 ) -> None:
     may_end = threading.Event()
     journal = world.run(0, ScriptedPipeline(world.spec, lambda _: waited(may_end)))
     world.append(journal, 10)
-    until(lambda: world.engine.at_once)
+    wait_for(lambda: world.engine.at_once)
     end = threading.Event()
     threading.Thread(target=look, args=(world, end), daemon=True).start()
-    until(lambda: world.stuck)
+    wait_for(lambda: world.stuck)
     end.set()
     may_end.set()
-    assert "was cancelled" in world.stuck[0]
+    assert "after its cancel" in world.stuck[0]
 
 
-def test_a_job_that_breaks_down_is_tried_anew_batch_by_batch(world: World) -> None:
-    """Who breaks Spark's worker fails alone; the others do not even say that they failed."""
+def test_failed_shared_job_is_repeated_batch_by_batch(world: World) -> None:
+    """A batch that breaks Spark's worker fails alone; the others do not even report a failure."""
     may_go = threading.Event()
     blockers = [ScriptedPipeline(world.spec, lambda _: waited(may_go)) for _ in range(2)]
     for number, blocker in enumerate(blockers):
         world.append(world.run(number, blocker), 1)
-    until(lambda: world.engine.at_once == 2)
+    wait_for(lambda: world.engine.at_once == 2)
 
     def break_all(_ranges: Sequence[Range]) -> None:
         raise BreakingError("out of memory")
@@ -316,16 +318,16 @@ def test_a_job_that_breaks_down_is_tried_anew_batch_by_batch(world: World) -> No
         world.append(journal, 10)
     time.sleep(0.5)
     may_go.set()
-    until(lambda: all(world.ack(journal) == 10 for journal in others))
-    until(lambda: world.last(2).state == "failed")
+    wait_for(lambda: all(world.ack(journal) == 10 for journal in others))
+    wait_for(lambda: world.last(2).state == "failed")
     assert max(world.engine.jobs) > 1
     assert all(world.last(number).state == "running" for number in range(3, 9))
 
 
-def test_errors_are_cut(world: World) -> None:
+def test_long_errors_are_truncated(world: World) -> None:
     def fail(_ranges: Sequence[Range]) -> None:
         raise OSError("x" * 100_000)
 
     world.append(world.run(0, ScriptedPipeline(world.spec, fail)), 1)
-    until(lambda: world.statuses and world.last(0).state == "failed")
+    wait_for(lambda: world.statuses and world.last(0).state == "failed")
     assert len(str(world.last(0).error)) == ERROR_CHARACTERS

@@ -86,13 +86,13 @@ def test_parquet_grows_by_bounded_row_groups(
     assert (metadata.num_rows, metadata.num_row_groups) == (500, 5)
 
 
-def test_text_is_the_bodies_untouched(tmp_path: Path) -> None:
+def test_text_format_has_the_unchanged_bodies(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none")
     (row,) = stage(tmp_path, options, batch(b"a\xff\0", b"", None), batch(b"b").slice(0, 1))
     assert Path(str(row["source"])).read_bytes() == b"a\xff\0\n\n\nb\n"
 
 
-def test_lines_are_compressed_so_that_usual_tools_read_them(tmp_path: Path) -> None:
+def test_compressed_lines_are_readable_by_usual_tools(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "gzip")
     (row,) = stage(tmp_path, options, batch(b"a", b"b"))
     assert str(row["source"]).endswith(".log.gz")
@@ -117,7 +117,8 @@ def test_each_directory_has_its_file_and_no_row_is_lost(tmp_path: Path) -> None:
 def test_files_are_closed_by_least_recent_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three directories and two open files: who is written to all the time has one file."""
+    """Three directories and two open files: a directory that is written to all the time has one
+    file."""
     monkeypatch.setattr(open_files, "OPEN_FILES", 2)
     monkeypatch.setattr(files, "GATHERED_BYTES", 1)
     options = Files(f"{tmp_path}/lake/%H", "text", "none")
@@ -127,7 +128,7 @@ def test_files_are_closed_by_least_recent_use(
 
 
 @pytest.mark.parametrize("every", [1, 100])
-def test_random_times_of_a_sender_do_not_make_batches_small(tmp_path: Path, every: int) -> None:
+def test_random_event_times_do_not_make_batches_small(tmp_path: Path, every: int) -> None:
     """All events, or one of a hundred, of any hour within the bound of `parse`, both ways."""
     chance, numbers = random.Random(1), range(50_000)
     hours = [chance.randrange(2 * 7 * 24) if n % every == 0 else 168 for n in numbers]
@@ -140,7 +141,7 @@ def test_random_times_of_a_sender_do_not_make_batches_small(tmp_path: Path, ever
     assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
 
 
-def test_more_files_than_a_commit_can_hold_are_told_and_no_error(
+def test_more_files_than_a_commit_can_hold_are_reported_as_too_wide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_files, "MOST_FILES", 10)
@@ -157,7 +158,7 @@ def test_the_smallest_batch_is_never_too_wide() -> None:
     assert len(codec.encode(record)) < paths.commit("web", "t@1").row.size_bytes
 
 
-def test_events_whose_time_was_not_believed_are_counted(tmp_path: Path) -> None:
+def test_events_with_refused_times_are_counted(tmp_path: Path) -> None:
     refused = pa.array(
         [[("ts_refused", "x")], [("k", "v")], []] * 2, batch(b"").schema.field(2).type
     )
@@ -172,7 +173,7 @@ def test_no_events_make_no_files(tmp_path: Path) -> None:
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_a_file_that_is_full_is_closed_and_the_batch_goes_on_in_another(
+def test_full_file_is_closed_and_the_batch_continues_in_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "GATHERED_BYTES", 1)
@@ -181,7 +182,7 @@ def test_a_file_that_is_full_is_closed_and_the_batch_goes_on_in_another(
     assert [row["events"] for row in rows] == [4, 2]
 
 
-def test_a_column_of_too_many_values_makes_batches_small_and_not_files_by_the_million(
+def test_column_of_too_many_values_makes_batches_small_and_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_files, "MOST_FILES", 10)
@@ -191,7 +192,7 @@ def test_a_column_of_too_many_values_makes_batches_small_and_not_files_by_the_mi
     assert len(list((tmp_path / "staging").iterdir())) <= 11
 
 
-def test_a_marker_comes_after_the_files_of_its_commit_once_for_each_directory(
+def test_success_marker_follows_the_files_of_its_commit_once_per_directory(
     tmp_path: Path,
 ) -> None:
     options = Files(f"{tmp_path}/lake/%H", "text", "none", marker=True)
@@ -216,7 +217,7 @@ def test_flat_files_have_no_nested_columns(tmp_path: Path) -> None:
     assert pq.read_table(row["source"])["attrs"].to_pylist() == ['{"k":"v"}']
 
 
-def test_names_are_never_used_twice(tmp_path: Path) -> None:
+def test_file_names_are_never_used_twice(tmp_path: Path) -> None:
     options = Files(f"{tmp_path}/lake", "text", "none")
     (tmp_path / "staging").mkdir()
     work = StageFiles(options, str(tmp_path / "staging"))
@@ -229,7 +230,7 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
     assert len(set(targets)) == 50
 
 
-def test_lines_cannot_be_snappy() -> None:
+def test_snappy_is_refused_for_lines() -> None:
     problem = ("compression", "json files take zstd, gzip or none")
     assert list(Files("/lake", "json", "snappy").problems()) == [problem]
 
@@ -241,7 +242,7 @@ def test_lines_cannot_be_snappy() -> None:
         remote_store.RemoteFileStore(fs.SubTreeFileSystem("/", fs.LocalFileSystem())),
     ],
 )
-def test_every_lake_keeps_the_contract(tmp_path: Path, this: file_store.FileStore) -> None:
+def test_every_file_store_keeps_the_contract(tmp_path: Path, this: file_store.FileStore) -> None:
     source, target = f"{tmp_path}/s/one", f"{tmp_path}/t/deep/one"
     assert this.directories(f"{tmp_path}/s") == []
     this.make_directory(f"{tmp_path}/s")
@@ -261,7 +262,7 @@ def test_every_lake_keeps_the_contract(tmp_path: Path, this: file_store.FileStor
     assert this.directories(str(tmp_path)) == ["s"]
 
 
-def test_places_are_paths_or_uris() -> None:
+def test_store_is_opened_by_path_or_uri() -> None:
     assert file_store.open_store("/data/web") == (file_store.LOCAL, "/data/web")
     assert file_store.open_store("file:///data/web") == (file_store.LOCAL, "/data/web")
     with pytest.raises(UserError, match="ftp://"):
@@ -271,7 +272,7 @@ def test_places_are_paths_or_uris() -> None:
 OVERRIDE = "region=us-east-1&scheme=http&endpoint_override=localhost%3A9000"
 
 
-def test_the_query_of_a_url_says_how_its_store_is_reached() -> None:
+def test_query_of_a_url_has_the_options_of_its_store() -> None:
     given, path = file_store.open_store(f"s3a://lake/web/x#y?{OVERRIDE}")
     assert path == "lake/web/x#y"
     assert isinstance(given, remote_store.RemoteFileStore)
@@ -282,7 +283,7 @@ def test_the_query_of_a_url_says_how_its_store_is_reached() -> None:
     assert file_store.open_store("/data/what?x=1") == (file_store.LOCAL, "/data/what?x=1")
 
 
-def test_credentials_travel_as_references_and_are_looked_up_where_a_store_is_opened(
+def test_credentials_are_references_until_a_store_is_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = Credentials(access_key="${secret:lake-id}", secret_key="${secret:lake-key}")
@@ -317,21 +318,21 @@ def test_credentials_travel_as_references_and_are_looked_up_where_a_store_is_ope
         ("Connection reset by peer", UnavailableError),
     ],
 )
-def test_errors_of_stores_are_split_by_who_must_act(said: str, kind: type[Exception]) -> None:
+def test_store_errors_are_typed_by_the_needed_action(said: str, kind: type[Exception]) -> None:
     store = remote_store.RemoteFileStore(fs.LocalFileSystem(), "s3://lake")
     found = store.explained(OSError(f"{said} (Request ID: 1)"))
     assert type(found) is kind
     assert str(found) == f"s3://lake: {said}"
 
 
-def test_what_lies_below_a_url_has_its_query() -> None:
+def test_path_below_a_url_keeps_its_query() -> None:
     assert file_store.below("s3://b/a?q=1", "c", "d") == "s3://b/a/c/d?q=1"
     assert file_store.below("s3://b/a/", "c") == "s3://b/a/c"
     assert file_store.below("/a?b", "c") == "/a?b/c"
 
 
-def test_a_sink_stages_and_commits_below_a_url_with_a_query() -> None:
-    """The query stays at the end, whatever is appended."""
+def test_sink_stages_and_commits_below_a_url_with_a_query() -> None:
+    """The query stays at the end of each path."""
     made: list[str] = []
 
     class Lake(file_store.LocalFileStore):
@@ -354,14 +355,14 @@ def test_the_console_shows_the_first_events_of_a_batch_and_counts_the_rest() -> 
     assert row["events"] == 30
 
 
-def test_nothing_printed_can_act_on_the_terminal() -> None:
+def test_console_output_has_no_terminal_control_characters() -> None:
     line = render({"body": b"\x1b[2J\x07\r\n\x9b\xc2\x9b\x7f", "host": "a\u202eb\u200b", "x": None})
     assert line.isprintable()
     assert "\\u001b[2J" in line
     assert "x" not in render({"x": None})
 
 
-def test_a_long_line_is_cut_and_times_and_maps_are_readable() -> None:
+def test_long_console_line_is_cut_and_times_and_maps_are_readable() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     assert render({"ts": moment, "attrs": [("a", "b")]}) == (
         '{"ts": "2026-01-02 00:00:00+00:00", "attrs": {"a": "b"}}'

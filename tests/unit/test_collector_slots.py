@@ -1,4 +1,4 @@
-"""Who gets a slot next, who shares a job, and who begins too late for it."""
+"""The order of batches for slots, shared jobs, and batches that begin too late."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from flumeng.agent.collector.slot import (
 )
 from flumeng.agent.collector.threads import Threads
 from flumeng.connectors.api.ranged import Range
+from tests.testkit.clock import Clock
 from tests.testkit.collector import ScriptedEngine, ScriptedPipeline
-from tests.unit.task_world import PATIENCE_SECONDS, spec, until, waited
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
+from tests.unit.task_world import spec, waited
 
 
 @dataclass(eq=False)
 class Asker:
-    """Who asks for a slot under that name. Takes ``seconds`` to begin; notes what it may hold."""
+    """Asks for a slot under that name. Takes ``seconds`` to begin; records the granted sizes."""
 
     name: str
     seconds: float = 0.0
@@ -68,13 +70,13 @@ def test_flows_take_turns_however_many_tasks_they_have() -> None:
     assert slots.next(apart=False) == []
 
 
-def test_a_flow_that_wants_small_batches_waits_less_and_no_flow_for_ever() -> None:
-    now = [0.0]
-    slots = Slots(clock=lambda: now[0])
+def test_flow_with_small_batches_waits_less_and_no_flow_waits_for_ever() -> None:
+    clock = Clock(0.0)
+    slots = Slots(clock=clock)
     slots.ask(request("patient", shareable=False, gather_seconds=2.0))
-    now[0] = 0.1
+    clock.now = 0.1
     slots.ask(request("hasty", shareable=False, gather_seconds=0.2))
-    now[0] = 0.2
+    clock.now = 0.2
     assert keys(slots.next(apart=False)) == ["hasty/collect.0"], "half of 0.2 s, a tenth of 2 s"
     turns = 0
     said: list[str] = []
@@ -82,13 +84,13 @@ def test_a_flow_that_wants_small_batches_waits_less_and_no_flow_for_ever() -> No
         turns += 1
         hasty = request("hasty", shareable=False, gather_seconds=0.001)
         slots.ask(hasty)
-        now[0] += 0.2
+        clock.now += 0.2
         said = keys(slots.next(apart=False))
         slots.withdraw(hasty)
     assert 8 <= turns <= 11, "however hasty the other one is"
 
 
-def test_small_batches_go_together_and_large_ones_and_sql_alone() -> None:
+def test_small_batches_share_a_job_and_large_ones_and_sql_run_alone() -> None:
     slots = Slots()
     slots.ask(request("a"))
     slots.ask(request("large", SMALL_EVENTS + 1))
@@ -109,7 +111,7 @@ def test_a_shared_job_is_bounded_in_batches_and_in_events() -> None:
     assert sum(each.events for each in slots.next(apart=False)) <= SHARED_EVENTS
 
 
-def test_who_is_apart_waits_for_slots_of_its_own() -> None:
+def test_batch_apart_waits_for_slots_of_its_own() -> None:
     slots = Slots()
     slots.ask(request("a", apart=True))
     slots.ask(b := request("b", apart=True))
@@ -120,7 +122,7 @@ def test_who_is_apart_waits_for_slots_of_its_own() -> None:
     assert slots.next(apart=True) == []
 
 
-def test_who_has_grown_since_it_asked_gets_its_part_of_a_shared_job() -> None:
+def test_batch_that_grew_while_waiting_gets_its_part_of_a_shared_job() -> None:
     for events, members in ((10, 128), (SMALL_EVENTS, 10), (1, 3)):
         most = bounds([request(f"f{number}", events) for number in range(members)])
         assert all(each is not None and events <= each <= SMALL_EVENTS for each in most)
@@ -128,7 +130,7 @@ def test_who_has_grown_since_it_asked_gets_its_part_of_a_shared_job() -> None:
     assert bounds([request("alone")]) == [None]
 
 
-def test_two_of_one_name_wait_each_for_itself() -> None:
+def test_two_requests_of_one_task_wait_independently() -> None:
     """A task that is given back soon after it was taken away waits beside its former self."""
     slots = Slots()
     before, after = request("a"), request("a")
@@ -138,7 +140,7 @@ def test_two_of_one_name_wait_each_for_itself() -> None:
     assert slots.next(apart=False) == [after]
 
 
-def test_who_is_reached_by_no_thread_has_not_begun_and_nobody_is_late() -> None:
+def test_batch_without_a_thread_has_not_begun_and_is_not_late() -> None:
     """Each batch has its time from when a thread takes it."""
     late: list[Work] = []
     starts = Starts(late.append, start_seconds=0.5)
@@ -152,7 +154,7 @@ def test_who_is_reached_by_no_thread_has_not_begun_and_nobody_is_late() -> None:
     assert STARTS_AT_ONCE <= len(begun) == sum(len(asker.bounds) for asker in askers) < 40
 
 
-def test_a_batch_that_is_late_to_begin_is_written_apart_and_not_thrown_away() -> None:
+def test_batch_that_begins_too_late_is_written_apart_and_not_discarded() -> None:
     """Its acks may have moved already."""
     engine = ScriptedEngine()
     jobs = Jobs(engine, 1, on_stuck=pytest.fail, start_seconds=0.3)
@@ -160,13 +162,13 @@ def test_a_batch_that_is_late_to_begin_is_written_apart_and_not_thrown_away() ->
     askers = [Asker("late", may_begin=may_begin), *(Asker(str(number)) for number in range(3))]
     for asker in askers:
         jobs.ask(Request("f", asker, 1, shareable=True))
-    until(lambda: sum(engine.jobs) == 3)
+    wait_for(lambda: sum(engine.jobs) == 3)
     may_begin.set()
-    until(lambda: sum(engine.jobs) == 4)
+    wait_for(lambda: sum(engine.jobs) == 4)
     assert [len(asker.bounds) for asker in askers] == [1, 1, 1, 1]
 
 
-def test_a_shared_job_is_as_large_as_its_batches_can_begin_in_time() -> None:
+def test_shared_job_has_only_batches_that_can_begin_in_time() -> None:
     engine = ScriptedEngine()
     jobs = Jobs(engine, 1, on_stuck=pytest.fail)
     for turn in range(1, 5):
@@ -174,11 +176,11 @@ def test_a_shared_job_is_as_large_as_its_batches_can_begin_in_time() -> None:
         for number in range(100):
             asker = Asker(str(number), seconds=0.05)
             jobs.ask(Request(asker.name, asker, 1, shareable=True))
-        until(lambda: sum(engine.jobs) == 100 * turn)  # noqa: B023
+        wait_for(lambda: sum(engine.jobs) == 100 * turn)  # noqa: B023
     assert max(engine.jobs[before:]) <= 60, "8 begin at once, in 0.05 s, and 0.3 s are allowed"
 
 
-def test_a_batch_that_hangs_does_not_make_the_next_jobs_smaller() -> None:
+def test_hanging_batch_does_not_shrink_the_next_jobs() -> None:
     """Its job took long, and others would not."""
 
     def hang(_ranges: Sequence[Range]) -> None:
@@ -191,16 +193,16 @@ def test_a_batch_that_hangs_does_not_make_the_next_jobs_smaller() -> None:
         may_go = threading.Event()
         blocker = Asker("blocker", write=lambda _: waited(may_go))  # noqa: B023
         jobs.ask(Request("blocker", blocker, 1, shareable=False))
-        until(lambda: engine.at_once == 1)
+        wait_for(lambda: engine.at_once == 1)
         askers = [Asker("hanging", write=hang), *(Asker(str(number)) for number in range(39))]
         for asker in askers:
             jobs.ask(Request(asker.name, asker, 1, shareable=True))
         may_go.set()
-        until(lambda: sum(engine.jobs) == 41 * turn and not engine.at_once)  # noqa: B023
+        wait_for(lambda: sum(engine.jobs) == 41 * turn and not engine.at_once)  # noqa: B023
     assert engine.jobs == [1, 40] * 3
 
 
-def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
+def test_hanging_thread_is_replaced_and_reported_once() -> None:
     threads = Threads("test", 1, limit_seconds=0.05)
     may_end, done = threading.Event(), threading.Event()
     told: list[float] = []
@@ -208,14 +210,14 @@ def test_a_thread_that_hangs_is_replaced_and_told_of_once() -> None:
     threads.submit(done.set, told.append)
     time.sleep(0.1)
     assert not done.is_set()
-    threads.look()
-    threads.look()
+    threads.check_limits()
+    threads.check_limits()
     assert done.wait(PATIENCE_SECONDS)
     assert len(told) == 1
     may_end.set()
 
 
-def test_a_shared_job_takes_as_long_as_it_may() -> None:
+def test_size_of_a_shared_job_follows_its_allowed_duration() -> None:
     size = SharedSize()
     size.measured(10, 0.1, 0.3)
     assert size.members == SHARED_MEMBERS, "a job that was not full and short says nothing"
@@ -230,12 +232,12 @@ def test_a_shared_job_takes_as_long_as_it_may() -> None:
     assert size.members == SHARED_MEMBERS
 
 
-def test_a_shared_job_is_soon_over_unless_very_much_waits() -> None:
-    now = [0.0]
-    slots = Slots(clock=lambda: now[0])
+def test_shared_job_is_short_unless_others_wait_long() -> None:
+    clock = Clock(0.0)
+    slots = Slots(clock=clock)
 
     def members(jobs: int) -> int:
-        """Of the last of so many jobs, in which a batch takes 0.03 s."""
+        """The batches in the last of so many jobs, in which a batch takes 0.03 s."""
         count = 0
         for _ in range(jobs):
             count = len(chosen := slots.next(apart=False))
@@ -247,5 +249,5 @@ def test_a_shared_job_is_soon_over_unless_very_much_waits() -> None:
     for number in range(200):
         slots.ask(request(f"f{number}"))
     assert members(9) == 10, "0.3 s"
-    now[0] = 20.0
+    clock.now = 20.0
     assert members(4) == 66, "a tenth of the 20 s for which others have waited"

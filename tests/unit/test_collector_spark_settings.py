@@ -1,4 +1,4 @@
-"""What Spark's launcher is told, and what only a file of the collector's tells it."""
+"""Settings on the command line of Spark's launcher, and secrets in a file of the collector's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_LINES", "one\ntwo")
 
 
-def test_a_secret_is_in_a_file_of_ours_and_not_on_the_command_line(tmp_path: Path) -> None:
+def test_secret_is_in_a_file_of_the_collector_and_not_on_the_command_line(tmp_path: Path) -> None:
     options = SparkOptions(conf={KEY: "${secret:spark}", "spark.speculation": "true"})
-    assert spark._wanted(options) == {"spark.speculation": "true"}
+    assert spark._given_settings(options) == {"spark.speculation": "true"}
     spark._hide(tmp_path / "conf", options)
     file = tmp_path / "conf" / "spark-defaults.conf"
     assert file.read_text() == KEY + " back\\\\slash\n"
@@ -35,18 +35,20 @@ def test_a_secret_is_in_a_file_of_ours_and_not_on_the_command_line(tmp_path: Pat
 @pytest.mark.parametrize(
     ("conf", "told"),
     [
-        ({"spark.speculation": "${secret:spark}"}, "is no secret"),
+        ({"spark.speculation": "${secret:spark}"}, "cannot hold a secret"),
         ({KEY: "${secret:lines}"}, "several lines"),
         ({KEY: "${secret:gone}"}, "there is no secret gone"),
     ],
 )
-def test_what_cannot_be_hidden_is_told(tmp_path: Path, conf: dict[str, str], told: str) -> None:
+def test_setting_whose_secret_cannot_be_hidden_is_refused(
+    tmp_path: Path, conf: dict[str, str], told: str
+) -> None:
     with pytest.raises(UserError, match=told) as error:
         spark._hide(tmp_path / "conf", SparkOptions(conf=conf))
     assert "back" not in str(error.value)
 
 
-def test_nothing_is_hidden_where_nothing_is_secret(tmp_path: Path) -> None:
+def test_no_settings_file_is_written_without_secrets(tmp_path: Path) -> None:
     spark._hide(tmp_path / "conf", SparkOptions(conf={"spark.speculation": "true"}))
     assert not (tmp_path / "conf").exists()
 
@@ -60,5 +62,5 @@ def test_nothing_is_hidden_where_nothing_is_secret(tmp_path: Path) -> None:
         ({"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}, ""),
     ],
 )
-def test_java_is_told_one_garbage_collector(environment: dict[str, str], chosen: str) -> None:
+def test_java_gets_one_garbage_collector_option(environment: dict[str, str], chosen: str) -> None:
     assert spark.garbage_collector(environment) == chosen

@@ -1,9 +1,8 @@
-"""A task on standby: it gets ready, writes nothing, and takes over at once when it is told to."""
+"""A task on standby: it gets ready, writes nothing, and takes over at once on its assignment."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from flumeng.agent.collector.assignment import Assignment
@@ -15,13 +14,14 @@ from flumeng.agent.collector.status import Status
 from flumeng.agent.collector.takeover import Surroundings
 from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import Reach
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import UserError
+from tests.testkit.cluster import add_flow, new_cluster
 from tests.testkit.collector import ScriptedEngine, ScriptedPipeline, StillPositions, register
-from tests.testkit.store import FakeStore
+from tests.testkit.waiting import wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Flow
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack
 
 JOURNAL = "web.n1.0.00000000"
 ACK = paths.ack("web", CURSOR_MAIN, JOURNAL)
@@ -38,11 +38,8 @@ class Host(StillPositions):
     """A collector with one task. ``built`` are the pipelines that it has made."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.store = FakeStore()
-        tree.init(self.store)
-        self.store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-        for folder in flow_folders("web"):
-            self.store.write(folder, None, ABSENT)
+        self.store = new_cluster()
+        add_flow(self.store)
         register(self.store, "web", JOURNAL)
         self.store.write(ACK, OWNED, ABSENT)
         self.engine = ScriptedEngine()
@@ -85,13 +82,6 @@ class Host(StillPositions):
         return found.value
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_standby_is_ready_and_writes_nothing() -> None:
     host = Host()
     before = host.store.dump()
@@ -101,20 +91,20 @@ def test_a_standby_is_ready_and_writes_nothing() -> None:
     assert host.store.dump() == before
 
 
-def test_it_takes_over_with_the_pipeline_that_is_ready() -> None:
+def test_standby_takes_over_with_the_pipeline_that_is_ready() -> None:
     host = Host()
     runner = host.runner(STANDBY)
     runner.start()
-    wait_until(lambda: host.statuses)
+    wait_for(lambda: host.statuses)
     runner.assign(OWNER)
-    wait_until(lambda: host.acked() == Ack(epoch=4, offset=50))
+    wait_for(lambda: host.acked() == Ack(epoch=4, offset=50))
     runner.stop()
     assert runner.join(60)
     assert len(host.built) == 1
     assert [piece.start for batch in host.built[0].batches for piece in batch] == [40]
 
 
-def test_it_takes_over_another_revision_with_a_new_pipeline() -> None:
+def test_standby_takes_over_another_revision_with_a_new_pipeline() -> None:
     host = Host()
     runner = host.runner(STANDBY)
     runner.turn()
@@ -123,7 +113,7 @@ def test_it_takes_over_another_revision_with_a_new_pipeline() -> None:
     assert len(host.built) == 2
 
 
-def test_it_is_fenced_as_everybody_is() -> None:
+def test_standby_is_fenced_by_a_higher_epoch() -> None:
     """An owner under a higher epoch has claimed meanwhile."""
     host = Host()
     runner = host.runner(STANDBY)
@@ -135,7 +125,7 @@ def test_it_is_fenced_as_everybody_is() -> None:
     assert host.acked() == Ack(epoch=9, offset=45)
 
 
-def test_an_owner_that_becomes_the_standby_lets_go_first() -> None:
+def test_owner_that_becomes_the_standby_releases_first() -> None:
     host = Host()
     runner = host.runner(OWNER)
     runner.turn()
@@ -149,7 +139,7 @@ def test_an_owner_that_becomes_the_standby_lets_go_first() -> None:
     assert host.store.dump() == before
 
 
-def test_a_standby_whose_pipeline_does_not_fit_together_says_so_and_tries_again() -> None:
+def test_standby_with_an_invalid_pipeline_reports_it_and_retries() -> None:
     host = Host(broken=True)
     runner = host.runner(STANDBY)
     runner.turn()
@@ -160,7 +150,7 @@ def test_a_standby_whose_pipeline_does_not_fit_together_says_so_and_tries_again(
     assert host.statuses[-1].state == "standby"
 
 
-def test_a_standby_ends_at_once_and_watches_nothing_then() -> None:
+def test_standby_that_stops_or_drains_closes_its_watches_at_once() -> None:
     for end in (Runner.stop, Runner.drain):
         host = Host()
         runner = host.runner(STANDBY)

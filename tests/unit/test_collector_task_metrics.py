@@ -1,4 +1,4 @@
-"""What Spark counts of its tasks counts once, for the flows of the job, and is forgotten."""
+"""Spark's counts of its tasks count once, for the flows of the job, and are forgotten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def work(flow: str, events: int) -> Work:
 
 @dataclass
 class Spark:
-    """Its status store, and how often that is asked."""
+    """Its status store, and the number of requests to it."""
 
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_stages: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class World:
             pass
 
     def look(self) -> dict[str, float]:
-        self.metrics.look()
+        self.metrics.poll()
         return {flow: used.run_seconds for flow, used in self.used.items()}
 
 
@@ -75,7 +75,7 @@ def world() -> World:
     return World()
 
 
-def test_a_shared_job_counts_by_events_and_its_peak_for_all(world: World) -> None:
+def test_shared_job_is_counted_by_events_and_its_peak_memory_for_all(world: World) -> None:
     world.ran("a", work("one", 10), work("two", 20), work("one", 10))
     world.spark.run(7, "a", 3, 4)
     world.spark.stage(3, 3.0, peak=5, failed=2)
@@ -119,7 +119,7 @@ def test_stages_of_an_earlier_job_and_jobs_of_others_do_not_count(world: World) 
     assert world.look() == {"one": 1.5}
 
 
-def test_spark_is_not_asked_while_nothing_runs(world: World) -> None:
+def test_spark_is_not_queried_while_nothing_runs(world: World) -> None:
     world.look()
     assert world.spark.asked == 0
     world.ran("a", work("one", 1))
@@ -133,7 +133,7 @@ def test_spark_is_not_asked_while_nothing_runs(world: World) -> None:
     assert world.spark.asked == asked == 2
 
 
-def test_spark_is_asked_again_when_it_did_not_answer(
+def test_spark_is_queried_again_when_it_did_not_answer(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.ran("a", work("one", 1))
@@ -142,13 +142,13 @@ def test_spark_is_asked_again_when_it_did_not_answer(
     world.spark.trouble = ValueError("no JSON")
     assert world.look() == world.look() == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "what Spark counts of its tasks is not known: no JSON"
+        "cannot read Spark's metrics of tasks: no JSON"
     ]
     world.spark.trouble = None
     assert world.look() == {"one": 1.0}
 
 
-def test_what_spark_never_tells_of_is_forgotten(world: World) -> None:
+def test_job_that_spark_never_reports_is_forgotten(world: World) -> None:
     world.spark.trouble = ValueError("no JSON")
     for number in range(3):
         world.ran(f"job-{number}", work("one", 1))
@@ -160,7 +160,7 @@ def test_what_spark_never_tells_of_is_forgotten(world: World) -> None:
     assert world.spark.asked == asked == 2
 
 
-def test_a_job_that_cannot_be_counted_counts_no_other_twice(world: World) -> None:
+def test_uncountable_job_does_not_count_another_twice(world: World) -> None:
     world.ran("a", work("one", 1))
     world.ran("b", work("two", 1))
     world.spark.run(0, "a", 0)

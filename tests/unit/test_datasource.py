@@ -1,9 +1,9 @@
 """The data source for Spark without Spark: offsets, options, and cursors of readers that are no
-flows: who may have them, what is kept for them, and how they end."""
+flows: their owners, the events that are kept for them, and their end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,11 @@ from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import RefusedError
 from flumeng.control.master.daemon import Master
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import add_journal, come_live
 from tests.testkit.command_line import Reached, Shell
+from tests.testkit.scripted_store import ScriptedStore, concerns, fail, nothing, once
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.verify import verify
@@ -34,7 +36,7 @@ positions = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000))
 
 
 @given(positions, positions, st.integers(1, 500))
-def test_a_batch_is_limited_goes_on_and_never_back(
+def test_batch_is_limited_and_offsets_never_decrease(
     start: dict[str, int], reached: dict[str, int], most: int
 ) -> None:
     at = planning.ordered(start)
@@ -52,7 +54,7 @@ def test_a_batch_is_limited_goes_on_and_never_back(
 
 
 @given(positions, positions, st.integers(1, 500))
-def test_parts_are_exactly_what_lies_between(
+def test_splits_cover_exactly_the_range_between_two_offsets(
     start: dict[str, int], end: dict[str, int], events: int
 ) -> None:
     wanted = planning.ranges(start, end)
@@ -62,7 +64,7 @@ def test_parts_are_exactly_what_lies_between(
     assert read == [(n, seq) for n in sorted(end) for seq in range(start.get(n, 0), end[n])]
 
 
-def test_names_of_options_come_in_any_case_as_spark_gives_them() -> None:
+def test_option_names_are_case_insensitive() -> None:
     given = {name.lower(): "7000" for name in NAMES}
     given |= {"flow": "web", "cursor": "report", "startfrom": "latest", "failondataloss": "False"}
     found = Options.parse(given | {"zookeeper": "h:1/c"})
@@ -72,7 +74,7 @@ def test_names_of_options_come_in_any_case_as_spark_gives_them() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"flow": ""}, "which flow to read"),
+        ({"flow": ""}, "name the flow to read"),
         ({"zookeeper": ""}, "zookeeper"),
         ({"startFrom": "now"}, "earliest or latest"),
         ({"keepSeconds": "5"}, "60 or more"),
@@ -85,7 +87,7 @@ def test_names_of_options_come_in_any_case_as_spark_gives_them() -> None:
         ({"path": "/x"}, 'no option "path"'),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(
+def test_invalid_option_is_refused(
     given: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLUMENG_ZK", raising=False)
@@ -105,8 +107,7 @@ def store() -> FakeStore:
 
 
 def journal(store: FakeStore, name: str) -> None:
-    record = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
-    store.write(paths.journal(name), record, ABSENT)
+    add_journal(store, name, flow="web", node="n1", in_sync=())
 
 
 def take(store: FakeStore, begin: dict[str, int] | None = None, wall: float = NOON) -> Cursor:
@@ -115,7 +116,7 @@ def take(store: FakeStore, begin: dict[str, int] | None = None, wall: float = NO
     )
 
 
-def test_a_cursor_begins_once_and_goes_on_where_it_is(store: FakeStore) -> None:
+def test_cursor_begins_once_and_continues_where_it_is(store: FakeStore) -> None:
     cursor = take(store, {A: 5})
     assert (cursor.existed, cursor.offsets()) == (False, {A: 5})
     cursor.commit({A: 9, B: 3})
@@ -124,7 +125,7 @@ def test_a_cursor_begins_once_and_goes_on_where_it_is(store: FakeStore) -> None:
     assert (again.existed, again.offsets()) == (True, {A: 9, B: 3})
 
 
-def test_who_took_it_last_moves_it_and_nobody_else(store: FakeStore) -> None:
+def test_only_the_last_taker_of_a_cursor_moves_it(store: FakeStore) -> None:
     first = take(store)
     second = take(store)
     writes: list[Callable[[], None]] = [lambda: first.commit({A: 9}), first.renew]
@@ -135,44 +136,33 @@ def test_who_took_it_last_moves_it_and_nobody_else(store: FakeStore) -> None:
     assert second.offsets() == {A: 4}
 
 
-def test_a_reader_that_is_overtaken_between_its_look_and_its_write_moves_nothing(
+def test_reader_overtaken_between_its_look_and_its_write_moves_nothing(
     store: FakeStore,
 ) -> None:
-    class Overtaken(FakeStore):
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if any(write.path == paths.ack("web", "report", A) for write in writes):
-                take(store)
-            return super().commit(writes)
-
+    overtaken = ScriptedStore(
+        store.tree,
+        before_commit=once(lambda: take(store), concerns(paths.ack("web", "report", A))),
+    )
     cursor = Cursor.take(
-        Overtaken(store.tree), "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON
+        overtaken, "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON
     )
     with pytest.raises(ConflictError, match="was taken by"):
         cursor.commit({A: 9})
     assert cursor.offsets() == {}
 
 
-def test_a_commit_whose_answer_was_lost_is_said_again(store: FakeStore) -> None:
-    class Mute(FakeStore):
-        answers = True
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            done = super().commit(writes)
-            if not self.answers:
-                raise UnavailableError("no answer")
-            return done
-
-    mute = Mute(store.tree)
+def test_commit_whose_answer_was_lost_can_be_repeated(store: FakeStore) -> None:
+    mute = ScriptedStore(store.tree)
     cursor = Cursor.take(mute, "web", "report", keep_seconds=100.0, begin=dict, wall=lambda: NOON)
-    mute.answers = False
+    mute.after_commit = fail(UnavailableError("no answer"))
     with pytest.raises(UnavailableError):
         cursor.commit({A: 9})
-    mute.answers = True
+    mute.after_commit = nothing
     cursor.commit({A: 12})
     assert cursor.offsets() == {A: 12}
 
 
-def test_acks_of_journals_that_are_gone_go_once_nobody_names_them(store: FakeStore) -> None:
+def test_acks_of_removed_journals_go_once_no_commit_names_them(store: FakeStore) -> None:
     cursor = take(store, {A: 5, B: 5})
     store.remove(paths.journal(A), ANY)
     cursor.commit({A: 5, B: 6})
@@ -195,7 +185,7 @@ def test_a_cursor_of_many_journals_is_made_in_parts(store: FakeStore) -> None:
     assert store.children(paths.acks("web")) == ["main"]
 
 
-def test_what_was_interrupted_when_it_was_made_is_begun_anew_or_deleted(store: FakeStore) -> None:
+def test_interrupted_creation_of_a_cursor_is_repeated_or_deleted(store: FakeStore) -> None:
     for _ in range(2):
         store.write(paths.cursor("web", "report"), None, ABSENT)
         store.write(paths.ack("web", "report", A), records.Ack(epoch=0, offset=3), ABSENT)
@@ -205,20 +195,20 @@ def test_what_was_interrupted_when_it_was_made_is_begun_anew_or_deleted(store: F
     assert take(store, {A: 8}).offsets() == {A: 8}
 
 
-def test_no_flow_has_the_name_of_a_cursor_nor_the_other_way(store: FakeStore) -> None:
+def test_flow_and_cursor_cannot_have_the_same_name(store: FakeStore) -> None:
     take(store)
     report = COPY.replace("flow: copy", "flow: report")
     with pytest.raises(RefusedError, match="`flumeng cursor delete web report`"):
         apply_flow(Operator(store, *BY), report)
     delete_cursor(Operator(store, *BY), "web", "report")
     apply_flow(Operator(store, *BY), report)
-    with pytest.raises(UserError, match="there is a flow report"):
+    with pytest.raises(UserError, match="a flow is named report"):
         take(store)
     with pytest.raises(UserError, match="`flumeng flow delete report`"):
         delete_cursor(Operator(store, *BY), "web", "report")
 
 
-def test_a_flow_that_is_read_is_not_deleted_and_says_what_to_do(store: FakeStore) -> None:
+def test_flow_with_readers_is_not_deleted_and_the_error_lists_them(store: FakeStore) -> None:
     cursor = take(store)
     apply_flow(Operator(store, *BY), COPY)
     with pytest.raises(ConflictError) as refused:
@@ -231,7 +221,7 @@ def test_a_flow_that_is_read_is_not_deleted_and_says_what_to_do(store: FakeStore
         cursor.commit({A: 1})
 
 
-def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
+def test_masters_remove_cursors_that_were_not_renewed_in_time(store: FakeStore) -> None:
     moment = [0.0]
     store.tree.clock = lambda: NOON + moment[0]
     master = Master(FakeStore(store.tree), "m1", lambda: moment[0], lambda: 0.0)
@@ -253,7 +243,7 @@ def test_masters_remove_what_was_not_renewed_in_time(store: FakeStore) -> None:
     assert verify(store.dump()) == []
 
 
-def test_a_lease_that_cannot_be_read_is_kept_and_shown(store: FakeStore) -> None:
+def test_unreadable_lease_is_kept_and_shown(store: FakeStore) -> None:
     take(store, {A: 5})
     store.tree.znodes[str(paths.lease("web", "report"))].data = b"{"
     master = Master(FakeStore(store.tree), "m1", lambda: 0.0, lambda: NOON + 1e6)
@@ -266,14 +256,11 @@ def test_a_lease_that_cannot_be_read_is_kept_and_shown(store: FakeStore) -> None
 
 def shell(store: FakeStore) -> Shell:
     if not store.exists(paths.live_node("n1")):
-        live = records.LiveNode(
-            uuid="u", incarnation="i", pid=1, version="0", since=0.0, addresses=("n1:1",)
-        )
-        store.write(paths.live_node("n1"), live, ABSENT)
+        come_live(store, "n1", "n1:1")
     return Shell(store.tree, {"n1:1": {A: Reached(0, 20), B: Reached(0, 30)}})
 
 
-def test_an_operator_sees_who_reads_and_ends_it(store: FakeStore) -> None:
+def test_operator_lists_readers_of_a_flow_and_removes_a_cursor(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), COPY)
     take(store, {A: 5})
     at = shell(store)
@@ -286,7 +273,9 @@ def test_an_operator_sees_who_reads_and_ends_it(store: FakeStore) -> None:
     assert (cells[1], *cells[3:6]) == ("report", "2023-11-14 22:15:00", "2", "45")
     assert at.run("cursor", "list", "copy").stdout.splitlines() == lines[:1]
     done = at.run("cursor", "delete", "web", "report", "--reason", "notebook is gone")
-    assert done.stdout == "cursor report of flow web is gone: nothing is kept for it any more\n"
+    assert (
+        done.stdout == "cursor report of flow web is deleted: no events are kept for it any more\n"
+    )
     for words, why in (
         (("web", "report"), 'flow web has no cursor "report"'),
         (("web", "main"), "the flow's own cursor"),

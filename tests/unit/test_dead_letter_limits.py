@@ -1,4 +1,4 @@
-"""Dead letters are kept within what their flow says: the oldest files go, and nothing else."""
+"""Dead letters are kept within the limits of their flow: the oldest files go, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from flumeng.connectors.dead_letters.directory import DeadLetterFile
 from flumeng.connectors.dead_letters.purging import DAY_SECONDS, MOST_FILES, outdated
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.metrics import table
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import ScriptedPipeline
 from tests.testkit.command_line import Shell
-from tests.testkit.store import FakeStore
 from zkschema import paths
 
 NOW = 100 * DAY_SECONDS
@@ -50,13 +49,13 @@ def test_old_files_go_and_then_the_oldest_until_the_rest_fits() -> None:
     assert names(outdated(files, Keep(bytes=MIB), NOW)) == ["b", "d", "c", "a"]
 
 
-def test_what_a_replay_has_to_read_stays() -> None:
+def test_files_that_a_replay_has_to_read_stay() -> None:
     files = [file("a", 40, 2 * MIB), file("b", 35, 2 * MIB), file("c", 1, 2 * MIB)]
     assert names(outdated(files, Keep(days=30), NOW, needed={"a"})) == ["b"]
     assert names(outdated(files, Keep(bytes=4 * MIB), NOW, needed={"a"})) == ["b"]
 
 
-def test_a_look_deletes_a_bounded_number() -> None:
+def test_number_of_files_deleted_at_once_is_bounded() -> None:
     files = [file(f"{n:06}", 40) for n in range(MOST_FILES + 5)]
     assert len(outdated(files, Keep(days=1), NOW)) == MOST_FILES
 
@@ -65,8 +64,7 @@ class Flow:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "dead"
         self.root.mkdir()
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         text = f"""
 flow: web
 sources: [tail: {{paths: [/a]}}]
@@ -93,7 +91,7 @@ def flow(tmp_path: Path) -> Flow:
     return Flow(tmp_path)
 
 
-def test_a_flow_is_looked_after_for_as_long_as_a_task_runs_it(
+def test_limits_of_a_flow_are_enforced_while_a_task_runs_it(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, young = flow.bury(31), flow.bury(29)

@@ -1,4 +1,4 @@
-"""What a discovery process writes, when it looks, and what it says of its tasks."""
+"""A discovery process: its records, the times of its looks, and its task statuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,12 +19,15 @@ from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask
 from flumeng.control.commands.acks import accept
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import discovered
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Versioned, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Versioned, tree
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_flow
+from tests.testkit.scripted_store import ScriptedStore, fail_at, once
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Ack, Flow, Partition, Partitions, Plan, PlannedTask
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Ack, Partition, Partitions, Plan, PlannedTask
 
 P, Q, R = "orders.0.AAAAAAAA@kafka", "orders.1.AAAAAAAA@kafka", "orders.0.BBBBBBBB@kafka"
 SPEC = """
@@ -34,35 +37,17 @@ sinks: [noop: {}]
 """
 
 
-class CountingStore(FakeStore):
-    """Counts transactions, and calls ``meanwhile`` before the next one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.commits = 0
-        self.meanwhile: Callable[[], object] | None = None
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        interruption, self.meanwhile = self.meanwhile, None
-        if interruption is not None:
-            interruption()
-        self.commits += 1
-        return super().commit(writes)
-
-
 @pytest.fixture
-def store() -> CountingStore:
-    store = CountingStore()
+def store() -> ScriptedStore:
+    store = ScriptedStore()
     tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    add_flow(store)
     return store
 
 
 @dataclass
 class FakeFinder:
-    """Finds what it is told to."""
+    """Returns ``findings`` or raises ``trouble``."""
 
     findings: Findings = field(default_factory=lambda: offers(P, Q))
     trouble: FlumengError | None = None
@@ -97,16 +82,9 @@ def offers(*names: str, start: int = 0, **fields: object) -> Findings:
     return Findings(found, scope=("orders",), **fields)  # type: ignore[arg-type]
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 @pytest.fixture
@@ -115,7 +93,7 @@ def finder() -> FakeFinder:
 
 
 @pytest.fixture
-def task(store: CountingStore, finder: FakeFinder, clock: Clock) -> DiscoveryTask:
+def task(store: ScriptedStore, finder: FakeFinder, clock: Clock) -> DiscoveryTask:
     return DiscoveryTask(store, "web", 3, [finder], clock=clock)
 
 
@@ -140,49 +118,51 @@ def plan(store: FakeStore, *partitions: str) -> None:
 # -- the record
 
 
-def test_what_is_found_is_registered_once_and_written_only_when_it_changes(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_found_partitions_are_registered_once_and_written_only_on_change(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
     finder.findings = offers(P, Q, start=70)
-    task.look()
+    task.discover()
     assert record(store).partitions == {P: Partition(start=70), Q: Partition(start=70)}
     assert (record(store).epoch, record(store).scope) == (3, ("orders",))
-    before = store.commits
+    before = len(store.transactions)
     finder.findings = offers(P, Q, start=99)  # it starts where it was first found
-    task.look()
-    assert store.commits == before
+    task.discover()
+    assert len(store.transactions) == before
     assert [asked.scope for asked in finder.asked] == [None, ("orders",)]
 
 
-def test_an_owner_of_before_writes_no_more(store: CountingStore, finder: FakeFinder) -> None:
+def test_former_owner_writes_no_more(store: ScriptedStore, finder: FakeFinder) -> None:
     old = DiscoveryTask(store, "web", 3, [finder])
-    old.look()
-    DiscoveryTask(store, "web", 4, [finder]).look()
+    old.discover()
+    DiscoveryTask(store, "web", 4, [finder]).discover()
     assert record(store).epoch == 4, "taken over although nothing else has changed"
     finder.findings = offers(P)
     with pytest.raises(SupersededError) as superseded:
-        old.look()
+        old.discover()
     assert superseded.value.seen == 4
     assert record(store).partitions.keys() == {P, Q}
 
 
-def test_one_that_is_overtaken_between_its_look_and_its_write_loses(
-    store: CountingStore, finder: FakeFinder
+def test_owner_overtaken_between_its_look_and_its_write_loses(
+    store: ScriptedStore, finder: FakeFinder
 ) -> None:
-    """Two owners at once: whoever writes second finds that the record has changed."""
+    """Two owners at once: the second write finds that the record has changed."""
     old = DiscoveryTask(store, "web", 3, [finder])
-    old.look()
+    old.discover()
     finder.findings = offers(P)
-    store.meanwhile = DiscoveryTask(store, "web", 4, [FakeFinder(offers(P, Q, R))]).look
+    store.before_commit = once(
+        DiscoveryTask(store, "web", 4, [FakeFinder(offers(P, Q, R))]).discover
+    )
     with pytest.raises(SupersededError):
-        old.look()
+        old.discover()
     assert record(store).partitions.keys() == {P, Q, R}
 
 
-def test_what_an_operator_writes_meanwhile_is_heeded(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_concurrent_write_of_an_operator_is_kept(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
-    task.look()
+    task.discover()
 
     def accept() -> None:
         found = store.read(paths.partitions("web"))
@@ -190,119 +170,119 @@ def test_what_an_operator_writes_meanwhile_is_heeded(
         store.write(paths.partitions("web"), replace(found.value, accepted={"x": "l"}), ANY)
 
     finder.findings = offers(P, Q, R, held={"x": "recreated", "y": "too"})
-    store.meanwhile = accept
-    assert task.look().trouble == "recreated; too"
+    store.before_commit = once(accept)
+    assert task.discover().trouble == "recreated; too"
     assert record(store).accepted == {"x": "l"}
     finder.findings = offers(P, Q, R)
-    task.look()
+    task.discover()
     assert record(store).accepted == {}, "what is registered needs nobody's word"
 
 
 @pytest.mark.parametrize("count", [3, 3000])
-def test_an_operators_word_changes_nothing_else(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder, count: int
+def test_operators_accept_changes_nothing_else(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder, count: int
 ) -> None:
     names = [f"t.{number}.AAAAAAAA@kafka" for number in range(count)]
     finder.findings = offers(*names)
-    task.look()
+    task.discover()
     finder.findings = offers(*names, held={"t.B": "recreated"})
-    task.look()
+    task.discover()
     before = record(store)
     accept(Operator(store, "a", "", 0.0), "web", {"t.B": "latest"})
     assert record(store) == replace(before, accepted={"t.B": "latest"})
 
 
-# -- what goes
+# -- partitions that vanish
 
 
-def test_what_is_not_wanted_any_more_ends_where_it_is_and_its_ack_stays(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_unwanted_partition_ends_at_its_offset_and_keeps_its_ack(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
-    task.look()
+    task.discover()
     ack(store, Q, 40)
     plan(store, P, Q)
     finder.findings = offers(P)
-    assert task.look().soon
+    assert task.discover().soon
     assert record(store).partitions == {P: Partition(), Q: Partition(end=40)}
-    task.look()
+    task.discover()
     assert Q in record(store).partitions, "a task still reads it"
     plan(store, P)
-    task.look()
+    task.discover()
     assert record(store).partitions == {P: Partition()}
     assert store.exists(paths.ack("web", CURSOR_MAIN, Q))
     finder.findings = offers(P, Q)
-    task.look()
+    task.discover()
     assert record(store).partitions == {P: Partition(), Q: Partition()}
 
 
-def test_one_that_is_wanted_again_before_it_went_has_no_end(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_partition_wanted_again_before_its_removal_has_no_end(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
-    task.look()
+    task.discover()
     finder.findings = offers(P)
-    task.look()
+    task.discover()
     assert record(store).partitions[Q].end == 0
     finder.findings = offers(P, Q)
-    task.look()
+    task.discover()
     assert record(store).partitions[Q].end is None
 
 
-def test_what_seems_to_be_gone_is_looked_for_several_times(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_missing_partition_ends_only_after_several_looks(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
     """A server that has just started may not know of a topic yet."""
-    task.look()
+    task.discover()
     ack(store, Q, 40)
     finder.findings = offers(P, gone=frozenset({Q}))
     for _ in range(GONE_LOOKS - 1):
-        assert task.look().soon
+        assert task.discover().soon
         assert record(store).partitions[Q].end is None
     finder.findings = offers(P, Q)
-    task.look()
+    task.discover()
     finder.findings = offers(P, gone=frozenset({Q}))
     for _ in range(GONE_LOOKS - 1):
-        task.look()
+        task.discover()
     assert record(store).partitions[Q].end is None, "it was there in between"
-    task.look()
+    task.discover()
     assert record(store).partitions[Q].end == 40
 
 
-def test_the_acks_of_what_is_gone_go_after_a_while(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder, clock: Clock
+def test_acks_of_missing_partitions_go_after_a_while(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder, clock: Clock
 ) -> None:
-    task.look()
+    task.discover()
     ack(store, Q, 40)
     store.write(paths.cursor("web", "slow"), None, ABSENT)
     store.write(paths.ack("web", "slow", Q), Ack(epoch=1, offset=2), ABSENT)
     finder.findings = offers(P, gone=frozenset({Q}))
     for _ in range(GONE_LOOKS + 2):
-        task.look()
+        task.discover()
     assert Q in record(store).partitions
     clock.now += 601
-    task.look()
+    task.discover()
     assert record(store).partitions.keys() == {P}
     assert not store.exists(paths.ack("web", CURSOR_MAIN, Q))
     assert not store.exists(paths.ack("web", "slow", Q))
 
 
-def test_what_waits_for_an_operator_stays_as_it_is(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_partitions_that_wait_for_an_operator_stay_as_they_are(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
-    task.look()
+    task.discover()
     finder.findings = offers(P, kept=frozenset({Q}), held={"orders.B": "orders was recreated"})
-    outcome = task.look()
+    outcome = task.discover()
     assert (outcome.trouble, outcome.soon) == ("orders was recreated", True)
     assert record(store).partitions == {P: Partition(), Q: Partition()}
     assert record(store).held == {"orders.B": "orders was recreated"}
 
 
-def test_nothing_ends_while_a_source_does_not_answer(store: CountingStore) -> None:
+def test_nothing_ends_while_a_source_does_not_answer(store: ScriptedStore) -> None:
     one, other = FakeFinder(offers(P)), FakeFinder(offers(Q))
     task = DiscoveryTask(store, "web", 3, [one, other])
-    task.look()
+    task.discover()
     other.trouble = UnavailableError("no broker answers")
     one.findings = offers(P, R)
-    assert task.look().trouble == "no broker answers"
+    assert task.discover().trouble == "no broker answers"
     assert record(store).partitions == dict.fromkeys([P, Q, R], Partition())
 
 
@@ -310,18 +290,18 @@ def test_nothing_ends_while_a_source_does_not_answer(store: CountingStore) -> No
 
 
 def test_a_bounded_flow_stops_when_all_is_read(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
     finder.findings = Findings({P: Offer(5, 10), Q: Offer(0, 0)}, bounded=True)
-    task.look()
+    task.discover()
     ack(store, P, 9)
-    task.look()
+    task.discover()
     assert store.read(paths.flow("web")).value.state == "running"  # type: ignore[union-attr]
     assert finder.ended == 0
     ack(store, P, 10)
-    task.look()
+    task.discover()
     assert store.read(paths.flow("web")).value.state == "stopped"  # type: ignore[union-attr]
-    task.look()
+    task.discover()
     assert finder.ended == 1, "it is told before the flow stops, and not after"
     (name,) = store.children(paths.audits())
     entry = store.read(paths.audit(name))
@@ -333,12 +313,12 @@ def test_a_bounded_flow_stops_when_all_is_read(
 # -- many
 
 
-def test_many_partitions_lie_in_buckets_of_which_only_the_changed_are_written(
-    store: CountingStore, task: DiscoveryTask, finder: FakeFinder
+def test_only_changed_buckets_of_many_partitions_are_written(
+    store: ScriptedStore, task: DiscoveryTask, finder: FakeFinder
 ) -> None:
     names = [f"topic-{number % 100}.{number}.AAAAAAAA@kafka" for number in range(10_000)]
     finder.findings = offers(*names)
-    task.look()
+    task.discover()
     assert record(store).partitions.keys() == set(names)
     pointer = store.read(paths.partitions("web"))
     assert pointer is not None
@@ -352,17 +332,17 @@ def test_many_partitions_lie_in_buckets_of_which_only_the_changed_are_written(
     assert sum(sizes) < 512 * 1024, "all is one transaction"
     versions = bucket_versions(store)
     finder.findings = offers(*names, P)
-    task.look()
+    task.discover()
     assert sum(a != b for a, b in zip(versions, bucket_versions(store), strict=True)) == 1
     finder.findings = offers(*names[:10])
     for _ in range(3):
-        task.look()
+        task.discover()
     assert record(store).partitions.keys() == set(names[:10])
     assert record(store).buckets == 0
     assert store.children(paths.partitions("web")) == []
 
 
-def bucket_versions(store: CountingStore) -> list[int]:
+def bucket_versions(store: ScriptedStore) -> list[int]:
     buckets = [paths.partitions_bucket("web", str(n)) for n in range(discovered.BUCKETS)]
     return [found.version.number for found in store.read_many(buckets) if found]
 
@@ -423,8 +403,8 @@ def state(message: Message) -> str:
     return str(message["tasks"].get("web/discover.0", {}).get("state", "gone"))
 
 
-def test_it_looks_at_once_and_says_that_it_runs(
-    store: CountingStore, node: Node, finder: FakeFinder
+def test_discovery_looks_at_once_and_reports_running(
+    store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:
     start(node, store, lambda *_: [finder])
     node.configure(7)
@@ -433,7 +413,7 @@ def test_it_looks_at_once_and_says_that_it_runs(
     assert record(store).partitions.keys() == {P, Q}
 
 
-def test_a_new_revision_is_looked_at_at_once(store: CountingStore, node: Node) -> None:
+def test_new_revision_causes_a_look_at_once(store: ScriptedStore, node: Node) -> None:
     made: list[FakeFinder] = []
 
     def make(_spec: FlowSpec, _task: FindingTask) -> list[FakeFinder]:
@@ -450,8 +430,8 @@ def test_a_new_revision_is_looked_at_at_once(store: CountingStore, node: Node) -
     assert [finder.closed for finder in made] == [True, False]
 
 
-def test_a_failure_is_said_tried_again_and_healed_by_itself(
-    store: CountingStore, node: Node, finder: FakeFinder
+def test_failure_is_reported_retried_and_cleared_on_success(
+    store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:
     finder.trouble = UserError("brokers refuse the user")
     start(node, store, lambda *_: [finder])
@@ -463,7 +443,7 @@ def test_a_failure_is_said_tried_again_and_healed_by_itself(
     assert said["tasks"]["web/discover.0"]["error"] is None
 
 
-def test_a_fault_in_one_flow_is_its_own(store: CountingStore, node: Node) -> None:
+def test_error_in_one_flow_fails_its_own_task(store: ScriptedStore, node: Node) -> None:
     class Faulty(FakeFinder):
         def find(self, before: Before) -> Findings:
             raise ZeroDivisionError(f"{len(before.partitions)} partitions")
@@ -476,7 +456,7 @@ def test_a_fault_in_one_flow_is_its_own(store: CountingStore, node: Node) -> Non
     node.hears(lambda message: message["answers"] == 2)
 
 
-def test_a_secret_that_is_mended_is_looked_up_anew(store: CountingStore, node: Node) -> None:
+def test_repaired_secret_is_read_again(store: ScriptedStore, node: Node) -> None:
     made: list[FakeFinder] = []
 
     def make(_spec: FlowSpec, _task: FindingTask) -> list[FakeFinder]:
@@ -490,8 +470,8 @@ def test_a_secret_that_is_mended_is_looked_up_anew(store: CountingStore, node: N
     assert [finder.closed for finder in made] == [True, False]
 
 
-def test_one_that_fails_again_and_again_is_unhealthy_and_says_when_nobody_answers(
-    store: CountingStore, node: Node, finder: FakeFinder
+def test_task_that_fails_repeatedly_is_unhealthy_or_unreachable(
+    store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:
     finder.trouble = UserError("brokers refuse the user")
     start(node, store, lambda *_: [finder])
@@ -503,8 +483,8 @@ def test_one_that_fails_again_and_again_is_unhealthy_and_says_when_nobody_answer
     node.hears(lambda message: message["tasks"]["web/discover.0"]["health"] == "unreachable")
 
 
-def test_one_that_is_superseded_says_under_which_epoch(
-    store: CountingStore, node: Node, finder: FakeFinder
+def test_superseded_task_reports_the_higher_epoch(
+    store: ScriptedStore, node: Node, finder: FakeFinder
 ) -> None:
     store.write(paths.partitions("web"), Partitions(epoch=9), ABSENT)
     start(node, store, lambda *_: [finder])
@@ -515,9 +495,7 @@ def test_one_that_is_superseded_says_under_which_epoch(
     node.hears(lambda message: state(message) == "running")
 
 
-def test_a_task_that_is_not_wanted_any_more_ends(
-    store: CountingStore, node: Node, finder: FakeFinder
-) -> None:
+def test_unassigned_task_ends(store: ScriptedStore, node: Node, finder: FakeFinder) -> None:
     start(node, store, lambda *_: [finder])
     node.configure(1)
     node.hears(lambda message: state(message) == "running")
@@ -526,40 +504,27 @@ def test_a_task_that_is_not_wanted_any_more_ends(
     assert finder.closed
 
 
-class FailingStore(CountingStore):
-    """The commit of this number is not carried out."""
-
-    fails_at = 0
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if self.commits + 1 == self.fails_at:
-            self.fails_at = 0
-            raise UnavailableError("no connection")
-        return super().commit(writes)
-
-
 RANDOM = random.Random(1)
 MANY = [f"{RANDOM.randbytes(20).hex()}.0.AAAAAAAA@kafka" for _ in range(50_000)]
-"""Of as many topics, whose names compress little."""
+"""Partitions of as many topics, whose names hardly compress."""
 
 
 @pytest.mark.parametrize("registered", [0, discovered.INLINE, discovered.INLINE + 1])
-def test_tens_of_thousands_of_partitions_are_registered_in_several_transactions(
-    registered: int, store: CountingStore
+def test_tens_of_thousands_of_partitions_are_registered_in_parts(
+    registered: int, store: ScriptedStore
 ) -> None:
     """Whichever transaction fails, none that was registered is missing, and the next look goes on.
-    What a first look was to look for is known only when all that it found is registered."""
-    failing = FailingStore()
-    failing.tree = store.tree
+    The scope of a first look is recorded only when all that it found is registered."""
+    failing = ScriptedStore(store.tree)
     finder = FakeFinder(offers(*MANY[:registered], start=1))
     if registered:
-        DiscoveryTask(failing, "web", 2, [finder]).look()
+        DiscoveryTask(failing, "web", 2, [finder]).discover()
     finder.findings = offers(*MANY, start=7)
     known, completed = set(MANY[:registered]), False
     while not completed:
-        failing.commits, failing.fails_at = 0, 2
+        failing.before_commit = fail_at(2, UnavailableError("no connection"))
         try:
-            DiscoveryTask(failing, "web", 3, [finder]).look()
+            DiscoveryTask(failing, "web", 3, [finder]).discover()
         except UnavailableError:
             now = record(store)
             assert known <= now.partitions.keys()
@@ -575,11 +540,11 @@ def test_tens_of_thousands_of_partitions_are_registered_in_several_transactions(
     assert starts == {name: 1 if n < registered else 7 for n, name in enumerate(MANY)}
 
 
-def test_more_partitions_than_a_record_holds_are_refused_before_anything_is_written(
-    store: CountingStore,
+def test_more_partitions_than_a_record_holds_are_refused_before_any_write(
+    store: ScriptedStore,
 ) -> None:
     names = [f"{RANDOM.randbytes(30).hex()}.0.AAAAAAAA@kafka" for _ in range(120_000)]
     task = DiscoveryTask(store, "web", 3, [FakeFinder(offers(*names))])
     with pytest.raises(UserError, match="at most 51200 fit"):
-        task.look()
+        task.discover()
     assert not store.exists(paths.partitions("web"))

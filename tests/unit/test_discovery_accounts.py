@@ -1,4 +1,4 @@
-"""What a discovery process tells of its flows' partitions, and how views find it."""
+"""A discovery process's accounts of its flows' partitions, and the views that read them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ import pytest
 from flumeng.agent.discovery.accounts import PartitionAccounts
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
-from flumeng.control.queries import asking, journals
+from flumeng.control.queries import fan_out, journals
 from flumeng.control.queries.acks import acks_of, ask_worker, positions
-from flumeng.control.queries.points import ask_discovery, offsets
-from flumeng.control.queries.reading import Reading
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.queries.offset_lookup import ask_discovery, offsets
+from flumeng.control.queries.read_cache import ReadCache
+from flumeng.control.zookeeper import ABSENT
 from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_flow, come_live, new_cluster
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import DISCOVER, Ack, Flow, LiveNode, Plan, PlannedTask
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import DISCOVER, Ack, Plan, PlannedTask
 
 P, Q = "orders.0.AAAAAAAA@kafka", "orders.1.AAAAAAAA@kafka"
 
 
 @dataclass
 class Broker:
-    """A finder of two partitions, which hold what ``reach`` says. ``gate`` is open unless the
-    broker is frozen."""
+    """A finder of two partitions with the bounds in ``reach``.
+
+    ``gate`` is open unless the broker is frozen.
+    """
 
     reach: dict[str, Bounds] = field(default_factory=lambda: {P: Bounds(10, 100), Q: Bounds(0, 50)})
     gate: threading.Event = field(default_factory=threading.Event)
@@ -62,26 +66,11 @@ class Broker:
         self.gate.set()
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for flow in ("web", "audit"):
-        store.write(paths.flow(flow), Flow(revision=1), ABSENT)
-        for folder in flow_folders(flow):
-            store.write(folder, None, ABSENT)
+        add_flow(store, flow)
     store.write(paths.ack("web", CURSOR_MAIN, P), Ack(epoch=1, offset=60), ABSENT)
     return store
 
@@ -95,7 +84,7 @@ def brokers() -> dict[str, Broker]:
 def told_by(store: FakeStore, brokers: dict[str, Broker], clock: Clock) -> PartitionAccounts:
     tasks = {flow: DiscoveryTask(store, flow, 1, [broker]) for flow, broker in brokers.items()}
     for task in tasks.values():
-        task.look()
+        task.discover()
     return PartitionAccounts(lambda: tasks, clock)
 
 
@@ -114,7 +103,7 @@ def test_each_flow_has_accounts_of_its_own(told_by: PartitionAccounts) -> None:
     assert told_by.positions()[f"web/{P}"].safe == 100
 
 
-def test_a_minute_ago_is_known_after_a_minute(
+def test_position_of_a_minute_ago_is_known_after_a_minute(
     told_by: PartitionAccounts, brokers: dict[str, Broker], clock: Clock
 ) -> None:
     assert told_by.accounts()[f"web/{P}"].safe_minute_ago is None
@@ -138,12 +127,9 @@ def test_a_frozen_broker_holds_up_the_answers_of_no_other_flow(
     brokers["audit"].gate.set()
 
 
-def test_views_find_what_it_tells(store: FakeStore, told_by: PartitionAccounts) -> None:
+def test_views_read_the_accounts_of_discovery(store: FakeStore, told_by: PartitionAccounts) -> None:
     server = PartitionServer("127.0.0.1", told_by)
-    live = LiveNode(
-        uuid="u", incarnation="i", discovery=server.address, pid=1, version="1", since=0.0
-    )
-    store.write(paths.live_node("a"), live, ABSENT)
+    come_live(store, "a", discovery=server.address, version="1")
     task = PlannedTask(kind=DISCOVER, node="a", epoch=1, state="assigned")
     store.write(paths.plan("web"), Plan(epoch=1, tasks={"discover.0": task}), ABSENT)
     rows = acks_of(store, positions(store, ask_worker))
@@ -153,23 +139,23 @@ def test_views_find_what_it_tells(store: FakeStore, told_by: PartitionAccounts) 
         ("web", P, 100, 40),
         ("web", Q, 50, 45),
     ]
-    told, silent = asking.ask_all(Reading(store), journals.ask_worker)
+    told, silent = fan_out.ask_all(ReadCache(store), journals.ask_worker)
     assert (told["a"][f"web/{P}"].acked, silent) == (60, ())
     assert offsets(store, ask_discovery, "web", [P], "latest") == {P: 100}
     with pytest.raises(UserError, match="no time: never"):
         offsets(store, ask_discovery, "web", [P], "never")
-    with pytest.raises(UnavailableError, match="does not run"):
+    with pytest.raises(UnavailableError, match="is not running"):
         offsets(store, ask_discovery, "audit", [P], "latest")
     with JournalClient(server.address) as client:
         assert client.counters() == []
-        with pytest.raises(UnavailableError, match="not looked after here"):
+        with pytest.raises(UnavailableError, match="not managed here"):
             client.offsets("other", [P], "latest")
 
 
-def test_a_flow_whose_broker_is_frozen_is_left_out_and_the_others_are_told(
+def test_flow_with_a_frozen_broker_is_left_out_and_the_others_are_reported(
     told_by: PartitionAccounts, brokers: dict[str, Broker], clock: Clock
 ) -> None:
-    """What is decided about the number of tasks is decided on what is known now."""
+    """A decision about the number of tasks uses only present knowledge."""
     assert sorted(told_by.of_flows(["web", "audit", "nothing"])) == ["audit", "web"]
     brokers["web"].gate.clear()
     clock.now += 15

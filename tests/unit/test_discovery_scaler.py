@@ -11,16 +11,16 @@ from flumeng.agent.discovery.scaler import Scaler
 from flumeng.config import TaskRange
 from flumeng.control.planner.scaling import Decision
 from flumeng.control.snapshot import discovered
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Write
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_flow, come_live, new_cluster
+from tests.testkit.scripted_store import ScriptedStore, fail_at
 from tests.testkit.store import FakeStore
 from zkschema import paths
-from zkschema.bootstrap import flow_folders
 from zkschema.records import (
     COLLECT,
-    Flow,
-    LiveNode,
     Node,
     NodeStatus,
     Partition,
@@ -34,15 +34,8 @@ from zkschema.records import (
 NAMES = [f"orders.{number}.AAAAAAAA@kafka" for number in range(8)]
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Topic:
-    """What comes and what is acked of each partition, in events per second."""
+    """Arrivals and acks of each partition, in events per second."""
 
     def __init__(self) -> None:
         self.safe = self.acked = 0.0
@@ -72,22 +65,18 @@ class Topic:
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+    store = new_cluster()
+    add_flow(store)
     found = Partitions(partitions={name: Partition() for name in NAMES}, epoch=3)
     store.write(paths.partitions("web"), found, ABSENT)
-    live = LiveNode(uuid="u", incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", uuid="u")
     store.write(paths.node("n1"), Node(uuid="u", roles=(COLLECT,)), ABSENT)
     obey(store, 2)
     return store
 
 
 def obey(store: FakeStore, tasks: int) -> None:
-    """A master plans so many, and their node runs them."""
+    """A master plans so many tasks, and their node runs them."""
     names = [f"collect.{number}" for number in range(tasks)]
     task = PlannedTask(kind=COLLECT, node="n1", epoch=1, state="assigned")
     running = TaskStatus(epoch=1, revision=1, state="running")
@@ -104,7 +93,7 @@ def scaler(store: FakeStore, clock: Clock, epoch: int = 3) -> Scaler:
 def steps(
     one: Scaler, clock: Clock, topic: Topic, count: int, *, arriving: float, acked: float
 ) -> list[Decision | None]:
-    """Each partition gets and does so many events per second."""
+    """Advance: each partition receives and acks so many events per second."""
     found = []
     for _ in range(count):
         clock.now += 15
@@ -118,8 +107,8 @@ def proposed(store: FakeStore) -> Scaling | None:
     return found.value.scaling if found else None
 
 
-def test_a_lag_becomes_a_proposal_and_the_partitions_stay(store: FakeStore) -> None:
-    clock, topic = Clock(), Topic()
+def test_lag_becomes_a_proposal_and_the_partitions_stay(store: FakeStore) -> None:
+    clock, topic = Clock(1000.0), Topic()
     steps(scaler(store, clock), clock, topic, 8, arriving=300, acked=100)
     scaling = proposed(store)
     assert scaling is not None
@@ -132,17 +121,17 @@ def test_a_lag_becomes_a_proposal_and_the_partitions_stay(store: FakeStore) -> N
 
 
 class Burst(Topic):
-    """All of its events came within a second."""
+    """A topic whose events all came within a second."""
 
     def accounts(self) -> dict[str, Account]:
         found = super().accounts()
         return {name: replace(one, newest_us=10**9 + 10**6) for name, one in found.items()}
 
 
-def test_a_burst_is_late_by_how_long_it_waits_not_by_when_its_events_came(
+def test_lateness_of_a_burst_is_its_waiting_time_and_not_the_age_of_its_events(
     store: FakeStore,
 ) -> None:
-    clock, topic = Clock(), Burst()
+    clock, topic = Clock(1000.0), Burst()
     one = scaler(store, clock)
     steps(one, clock, topic, 1, arriving=100_000, acked=10)
     steps(one, clock, topic, 8, arriving=0, acked=10)
@@ -151,8 +140,8 @@ def test_a_burst_is_late_by_how_long_it_waits_not_by_when_its_events_came(
     assert (scaling.tasks, scaling.decisions[-1].kind) == (8, "out")
 
 
-def test_what_is_acked_within_each_look_is_not_late(store: FakeStore) -> None:
-    clock, topic = Clock(), Burst()
+def test_events_acked_within_each_look_are_not_late(store: FakeStore) -> None:
+    clock, topic = Clock(1000.0), Burst()
     one = scaler(store, clock)
     found = steps(one, clock, topic, 20, arriving=100, acked=100)
     topic.safe += 500
@@ -161,7 +150,7 @@ def test_what_is_acked_within_each_look_is_not_late(store: FakeStore) -> None:
 
 
 def test_nothing_is_decided_while_the_new_tasks_start(store: FakeStore) -> None:
-    clock, topic = Clock(), Topic()
+    clock, topic = Clock(1000.0), Topic()
     one = scaler(store, clock)
     steps(one, clock, topic, 8, arriving=200, acked=100)
     tasks = getattr(proposed(store), "tasks", 0)
@@ -175,8 +164,8 @@ def test_nothing_is_decided_while_the_new_tasks_start(store: FakeStore) -> None:
 
 
 @pytest.mark.parametrize("fault", ["waiting", "dead", "failed", "silent"])
-def test_what_is_not_at_work_is_named(store: FakeStore, fault: str) -> None:
-    clock, topic = Clock(), Topic()
+def test_task_or_partition_that_is_not_at_work_is_named(store: FakeStore, fault: str) -> None:
+    clock, topic = Clock(1000.0), Topic()
     one = scaler(store, clock)
     one.step(topic.accounts())
     clock.now += 15
@@ -203,15 +192,15 @@ def test_what_is_not_at_work_is_named(store: FakeStore, fault: str) -> None:
             "waiting": "task collect.1 is waiting",
             "dead": "task collect.0 does not run on node n1",
             "failed": "task collect.0 does not run on node n1",
-            "silent": f"it is unknown how far {NAMES[2]} reaches (1 partitions in all)",
+            "silent": f"the end of {NAMES[2]} is unknown (1 partitions in all)",
         }[fault],
     )
 
 
-def test_whoever_takes_over_goes_on_with_the_number_and_an_owner_before_writes_nothing(
+def test_new_owner_continues_with_the_number_and_a_former_one_writes_nothing(
     store: FakeStore,
 ) -> None:
-    clock, topic = Clock(), Topic()
+    clock, topic = Clock(1000.0), Topic()
     old = scaler(store, clock)
     steps(old, clock, topic, 8, arriving=300, acked=100)
     found = store.read(paths.partitions("web"))
@@ -224,20 +213,15 @@ def test_whoever_takes_over_goes_on_with_the_number_and_an_owner_before_writes_n
     assert [one.tasks for one in decisions if one] == [8, 8]
 
 
-def test_a_write_that_is_lost_to_another_is_tried_again(store: FakeStore) -> None:
-    class Contended(FakeStore):
-        lost = 1
+def test_write_lost_to_another_writer_is_repeated(store: FakeStore) -> None:
+    def scales_out(writes: Sequence[Write]) -> bool:
+        values = [one.value for one in writes if isinstance(one, Put)]
+        wanted = [value.scaling for value in values if isinstance(value, Partitions)]
+        return any(scaling and scaling.tasks > 2 for scaling in wanted)
 
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            puts = [one for one in writes if isinstance(one, Put)]
-            wanted = [one.value for one in puts if isinstance(one.value, Partitions)]
-            if self.lost and any(one.scaling and one.scaling.tasks > 2 for one in wanted):
-                self.lost -= 1
-                raise ConflictError("another was faster")
-            return super().commit(writes)
-
-    contended = Contended(store.tree)
-    clock, topic = Clock(), Topic()
+    losing = fail_at(1, ConflictError("another was faster"), scales_out)
+    contended = ScriptedStore(store.tree, before_commit=losing)
+    clock, topic = Clock(1000.0), Topic()
     one = scaler(contended, clock)
     with pytest.raises(ConflictError):
         steps(one, clock, topic, 20, arriving=300, acked=100)
@@ -247,7 +231,7 @@ def test_a_write_that_is_lost_to_another_is_tried_again(store: FakeStore) -> Non
 
 
 def test_a_quiet_flow_writes_nothing(store: FakeStore) -> None:
-    clock, topic = Clock(), Topic()
+    clock, topic = Clock(1000.0), Topic()
     one = scaler(store, clock)
     steps(one, clock, topic, 12, arriving=10, acked=10)
     before = store.read(paths.partitions("web"))

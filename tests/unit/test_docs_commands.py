@@ -21,18 +21,18 @@ FILES = sorted(
 QUOTED = re.compile(r"`flumeng ([a-z][^`]*)`")
 LINE = re.compile(r"^(?: {4}|\$ |ExecStart=)\s*(?:\S*/)?flumeng ([a-z].*)$", re.MULTILINE)
 NO_COMMANDS = {"journal frames", "journal key id"}
-"""Labels in the derivation of keys, which docs/journal.md gives word by word."""
+"""Labels of key derivation, which docs/journal.md quotes literally."""
 
 
 def named(text: str) -> Iterator[str]:
-    """The words behind ``flumeng`` wherever a command stands in the text."""
+    """The words after ``flumeng`` wherever a command occurs in the text."""
     joined = re.sub(r"\\\n\s*", " ", text)
     for match in (*QUOTED.finditer(joined), *LINE.finditer(joined)):
         yield " ".join(re.sub(r'"\s*f?"', "", match[1]).split())
 
 
 def problem(line: str) -> str | None:
-    """The first word of a command line that the command tree does not know."""
+    """The first word of a command line that is not in the command tree."""
     command: click.Command = tree
     context = click.Context(tree)
     words = line.split()

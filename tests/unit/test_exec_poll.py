@@ -20,6 +20,8 @@ from flumeng.connectors.exec.poll import ExecPoll
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 from flumeng.platform.options.problems import SpecError
+from tests.testkit.daemons import is_alive
+from tests.testkit.waiting import happens, wait_for
 
 DUE = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -36,19 +38,8 @@ def poll(script: str, timeout_seconds: float = 20.0, max_line_bytes: int = 2**20
     return ExecPoll(options)
 
 
-def runs(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 def ends(pid: int, seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while runs(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not runs(pid)
+    return happens(lambda: not is_alive(pid), seconds=seconds)
 
 
 def test_each_line_is_an_event() -> None:
@@ -63,8 +54,8 @@ def test_a_line_that_is_too_long_is_cut() -> None:
     assert answer.bodies.to_pylist() == [b"0" * 64, b"short"]
 
 
-def test_a_command_knows_when_it_is_due_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing of what is in the environment of this process."""
+def test_command_gets_its_due_time_and_the_previous_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of this process's own environment."""
     monkeypatch.setenv("FLUMENG_SECRET_X", "hidden")
     asked = poll("echo $FLUMENG_DUE ${FLUMENG_SINCE-never} ${FLUMENG_SECRET_X-unknown}")
     first = asked.ask("", DUE)
@@ -75,7 +66,7 @@ def test_a_command_knows_when_it_is_due_and_since_when(monkeypatch: pytest.Monke
     ]
 
 
-def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
+def test_late_repeat_of_a_due_time_does_not_move_the_window_back() -> None:
     asked = poll("echo $FLUMENG_DUE ${FLUMENG_SINCE-never}")
     late = asked.ask(asked.ask("", DUE.replace(hour=13)).state, DUE)
     assert late.bodies.to_pylist() == [b"2026-11-26T12:00:00+00:00 2026-11-26T12:00:00+00:00"]
@@ -83,12 +74,12 @@ def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
     assert following.bodies.to_pylist() == [b"2026-11-26T14:00:00+00:00 2026-11-26T13:00:00+00:00"]
 
 
-def test_a_state_of_another_kind_of_poll_is_told_with_what_to_do() -> None:
-    with pytest.raises(CorruptError, match="make another flow"):
+def test_state_of_another_kind_of_poll_is_reported_with_advice() -> None:
+    with pytest.raises(CorruptError, match="make a new flow"):
         poll("true").ask('{"v":1,"until":"2026-11-26T12:00:00Z"}', DUE)
 
 
-def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+def test_failing_command_is_reported_with_its_output() -> None:
     with pytest.raises(UserError, match=r"/bin/sh ended with status 3: no\s?such host"):
         poll("echo taken; echo 'no such' >&2; echo host >&2; exit 3").ask("", DUE)
     with pytest.raises(UserError, match="ended with status 143"):
@@ -98,8 +89,8 @@ def test_a_command_that_fails_is_told_with_what_it_said() -> None:
         ExecPoll(missing).ask("", DUE)
 
 
-def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    """Also when it does not mind SIGTERM."""
+def test_command_beyond_its_timeout_is_ended_with_its_children(tmp_path: Path) -> None:
+    """Also when it ignores SIGTERM."""
     script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; while :; do sleep 60; done"
     began = time.monotonic()
     with pytest.raises(UserError, match=r"did not end within 0\.5 s"):
@@ -108,8 +99,8 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: P
     assert ends(int((tmp_path / "child").read_text()))
 
 
-def test_a_command_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A child that has its output open holds nobody up."""
+def test_command_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A child that has its output open delays no poll."""
     script = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; echo done"
     began = time.monotonic()
     assert poll(script).ask("", DUE).bodies.to_pylist() == [b"done"]
@@ -134,7 +125,7 @@ def test_a_poll_that_is_closed_ends_its_command() -> None:
         asked.ask("", DUE)
 
 
-def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
+def test_command_ends_with_the_polling_process(tmp_path: Path) -> None:
     """However that ends."""
     script = f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60"
     code = (
@@ -143,15 +134,13 @@ def test_a_command_ends_with_the_process_that_asks(tmp_path: Path) -> None:
         f"ExecPoll(Exec(command=('/bin/sh', '-c', {script!r}))).ask('', datetime.now(UTC))"
     )
     asking = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for((tmp_path / "pid").exists, "the command has not started")
     os.kill(asking.pid, signal.SIGKILL)
     asking.wait()
     assert ends(int((tmp_path / "pid").read_text()))
 
 
-def test_no_file_is_left_open() -> None:
+def test_command_poll_leaves_no_descriptor_open() -> None:
     asked = poll("echo x")
     asked.ask("", DUE)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -168,11 +157,11 @@ def test_no_file_is_left_open() -> None:
         ("schedule: {every_seconds: 60}", "needs `once_per: cluster`"),
         (
             "once_per: cluster, answers: {path: /a}, schedule: {every_seconds: 60}, mode: once",
-            "does not count with `once_per: cluster`",
+            "has no effect with `once_per: cluster`",
         ),
     ],
 )
-def test_what_goes_together(given: str, message: str) -> None:
+def test_options_that_exclude_each_other_are_refused(given: str, message: str) -> None:
     flow = (
         f"flow: probe\nsources:\n  - exec: {{command: [/bin/true], {given}}}\nsinks:\n"
         "  - noop: {}\n"
@@ -181,7 +170,7 @@ def test_what_goes_together(given: str, message: str) -> None:
         check_flow(flow)
 
 
-def test_where_it_is_placed_and_what_it_needs() -> None:
+def test_placement_and_needs_of_a_poll_follow_its_mode() -> None:
     pinned = Exec(command=("/bin/true",), mode="once")
     assert (pinned.placing, pinned.weighed, pinned.keeps_place) == ("pinned", False, True)
     assert list(pinned.needs()) == [("command", ("/bin/true",))]

@@ -1,4 +1,4 @@
-"""Windows of event time: whatever the cuts, put together they are those of all events."""
+"""Windows of event time: for any cuts, put together they are those of all events."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def model(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @given(ROWS, st.integers(1, 30), st.integers(1, 12))
-def test_they_are_the_sums_of_the_split(
+def test_aggregates_of_splits_add_up_to_those_of_all_events(
     rows: list[dict[str, Any]], size: int, at_once: int
 ) -> None:
     rows = [{**row, "seq": number} for number, row in enumerate(rows)]
@@ -110,7 +110,7 @@ def test_they_are_the_sums_of_the_split(
 
 
 def within_one_percent(numbers: Sequence[float], found: dict[str, list[Any]]) -> bool:
-    """What is there instead of each of the sorted ``numbers``; so of each quantile too."""
+    """The histogram's value for each of the sorted ``numbers``; so for each quantile too."""
     pairs = list(zip(found["values"], found["counts"], strict=True))
     told = [value for value, count in pairs for _ in range(count)]
     assert found["values"] == sorted(set(found["values"]))
@@ -120,7 +120,7 @@ def within_one_percent(numbers: Sequence[float], found: dict[str, list[Any]]) ->
     )
 
 
-def test_histograms_of_parts_are_put_together_by_their_values() -> None:
+def test_merged_histograms_give_quantiles_within_one_percent() -> None:
     generator = np.random.default_rng(7)
     took = generator.lognormal(3, 2, 20_000)
     table = pa.table({"ts": pa.array([EPOCH] * len(took), pa.timestamp("us", "UTC")), "took": took})
@@ -138,7 +138,7 @@ def test_histograms_of_parts_are_put_together_by_their_values() -> None:
         assert abs(found - exact) <= 0.01 * exact
 
 
-def test_without_a_key_there_is_one_for_each_window() -> None:
+def test_aggregate_without_a_key_has_one_row_for_each_window() -> None:
     stage = AggregateStage((), (("n", Value("count", None)),), 10_000_000)
     batch = pa.RecordBatch.from_pylist([{"ts": EPOCH + timedelta(seconds=n)} for n in range(15)])
     batch = batch.cast(pa.schema([SCHEMA.field("ts")]))
@@ -168,8 +168,8 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a}"
         ("{values: {c: count}}", SEARCH, "", ""),
         ("{values: {c: count}}", SEARCH, "delivery: exactly-once\n", "would keep both"),
         ("{values: {c: sum}}", "noop", "", "values.c: expected count, count(x)"),
-        ("{values: {c: 'mean(n)'}}", "noop", "", "make sum(x) and count(x)"),
-        ("{values: {c: 'quantile(n, 0.9)'}}", "noop", "", "make histogram(x)"),
+        ("{values: {c: 'mean(n)'}}", "noop", "", "use sum(x) and count(x)"),
+        ("{values: {c: 'quantile(n, 0.9)'}}", "noop", "", "use histogram(x)"),
         ("{values: {c: 'count_if(n > 1)', h: histogram(n), d: 'count( * )'}}", "noop", "", ""),
         ("{values: {c: 'count_if(n)'}}", "noop", "", "count_if(n): expected a condition"),
         ("{values: {c: 'count_if(m > 1)'}}", "noop", "", 'there is no column "m"'),
@@ -178,10 +178,10 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a}"
         ("{values: {c: 'sum(b)'}}", "noop", "", "there is no column b"),
         ("{values: {host: count}, by: [host]}", "noop", "", "there is a column host already"),
         ("{values: {c: count}, by: [l]}", "noop", "", "l is a array"),
-        ("{values: {c: count}, by: [ts]}", "noop", "", "by its window"),
+        ("{values: {c: count}, by: [ts]}", "noop", "", "as the window"),
         ("{values: {c: count}}\n    when: 'n > 1'", "noop", "", "put a where before it"),
     ],
 )
-def test_problems_are_told(options: str, sink: str, more: str, message: str) -> None:
+def test_invalid_options_are_reported(options: str, sink: str, more: str, message: str) -> None:
     found = problem(options, sink, more)
     assert message in found if message else found == ""

@@ -1,4 +1,4 @@
-"""Which conditions and columns are read without Spark, and as what."""
+"""Conditions and columns that are read without Spark, and their meaning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = pa.RecordBatch.from_pylist(
         ("severity = 1 OR severity = 2 OR severity = 3 OR severity = 4 OR severity = 5", [0, 1]),
     ],
 )
-def test_a_condition_that_leaves_no_doubt_is_read_from_its_text(text: str, kept: list[int]) -> None:
+def test_unambiguous_condition_is_read_from_its_text(text: str, kept: list[int]) -> None:
     stage = arrow_text.condition(SCHEMA, text)
     assert stage is not None
     (found,) = stage(iter([ROWS]))
@@ -71,11 +71,11 @@ def test_a_condition_that_leaves_no_doubt_is_read_from_its_text(text: str, kept:
         "severity <=",
     ],
 )
-def test_anything_else_is_for_spark_to_read(text: str) -> None:
+def test_any_other_condition_is_left_to_spark(text: str) -> None:
     assert arrow_text.condition(SCHEMA, text) is None
 
 
-def test_a_name_that_two_columns_have_is_for_spark() -> None:
+def test_ambiguous_column_name_is_left_to_spark() -> None:
     twice = SCHEMA.append(pa.field("APP", pa.string()))
     assert arrow_text.condition(twice, "app = 'su'") is None
     assert arrow_text.columns(twice, ["app"]) is None
@@ -124,5 +124,5 @@ def test_casts_between_texts_and_whole_numbers_need_no_spark() -> None:
         ["TRY_CAST(app AS INT) AS t"],
     ],
 )
-def test_columns_that_are_computed_are_for_spark(texts: list[str]) -> None:
+def test_computed_columns_are_left_to_spark(texts: list[str]) -> None:
     assert arrow_text.columns(SCHEMA, texts) is None

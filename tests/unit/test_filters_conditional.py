@@ -1,4 +1,4 @@
-"""A filter with ``when`` is for the events of its condition; all others keep what they have."""
+"""A filter with ``when`` changes the matching events; all others keep their columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_text(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def twice_the_even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Drops odd numbers, has even ones twice, and makes a batch of each."""
+    """Drops odd numbers, doubles even ones, and makes a batch of each."""
     for batch in add_text(batches):
         for row in range(len(batch)):
             one = batch.slice(row, 1)
@@ -48,7 +48,7 @@ def through(inner: object, numbers: list[int], marks: list[bool]) -> list[tuple[
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=30))
-def test_events_keep_their_places(rows: list[tuple[int, bool]]) -> None:
+def test_conditional_stage_keeps_the_order_of_events(rows: list[tuple[int, bool]]) -> None:
     numbers, marks = [n for n, _ in rows], [mark for _, mark in rows]
     assert through(add_text, numbers, marks) == [(n, f"n{n}" if mark else None) for n, mark in rows]
     expected: list[tuple[int, str | None]] = []
@@ -60,7 +60,7 @@ def test_events_keep_their_places(rows: list[tuple[int, bool]]) -> None:
     assert through(twice_the_even, numbers, marks) == expected
 
 
-def test_columns_without_nulls_may_lose_that_on_their_way() -> None:
+def test_columns_without_nulls_may_become_nullable() -> None:
     before = pa.schema([pa.field("n", pa.int64(), nullable=False)])
     stage = ConditionalStage(add_text, before, before.append(BEHIND.field("text")))
     columns = [pa.array([1, 2], pa.int64()), pa.array([True, False])]
@@ -88,7 +88,7 @@ def test_the_condition_is_read_and_checked() -> None:
         check_flow(flow("parse: {format: syslog}\n    where: \"host = 'a'\""))
 
 
-def test_where_keeps_the_events_that_it_is_not_for() -> None:
+def test_where_keeps_events_outside_its_condition() -> None:
     under = WhereFilter(Where("a > 1")).under("b")
     assert under.condition.text == "coalesce(NOT (b), true) OR (a > 1)"
 
@@ -97,13 +97,19 @@ def test_where_keeps_the_events_that_it_is_not_for() -> None:
     ("step", "later", "message"),
     [
         ('select: [ts, "upper(host) AS name"]', "body IS NULL AND name = 'A'", ""),
-        ('select: [ts, "length(body) AS host"]', "", "host is a string of the events that pass by"),
+        (
+            'select: [ts, "length(body) AS host"]',
+            "",
+            "host is a string in events that bypass the filter",
+        ),
         ('select: [ts, "host AS Host"]', "", "there is a column Host already"),
         ('sql: "SELECT host, count(*) AS n FROM events GROUP BY host"', "n > 1 OR seq = 1", ""),
-        ('sql: "SELECT count(*) AS body FROM events"', "", "body is a binary of the events that"),
+        ('sql: "SELECT count(*) AS body FROM events"', "", "body is a binary in events that"),
     ],
 )
-def test_events_that_pass_by_keep_their_columns(step: str, later: str, message: str) -> None:
+def test_unmatched_events_keep_their_columns_in_the_check(
+    step: str, later: str, message: str
+) -> None:
     filters = [f"{step}\n    when: \"host = 'a'\"", *([f'where: "{later}"'] if later else [])]
     try:
         check_flow(flow(*filters))
@@ -113,7 +119,7 @@ def test_events_that_pass_by_keep_their_columns(step: str, later: str, message: 
         assert message in str(error)
 
 
-def test_columns_of_both_have_a_type_that_holds_both() -> None:
+def test_merged_column_type_holds_values_of_both_branches() -> None:
     """So an event that leaves a column out, or has a smaller number in it, loses nothing."""
     before = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int32()))])
     through = pa.schema([("a", pa.int64()), ("c", pa.list_(pa.int64())), ("d", pa.float32())])
@@ -130,12 +136,12 @@ ALPHA = "parse: {format: key_value, schema: 'level STRING, code INT'}\n    when:
 BETA = "parse: {format: json, schema: 'code BIGINT, level STRING'}\n    when: \"host = 'b'\""
 
 
-def test_formats_behind_conditions_make_the_same_columns() -> None:
+def test_conditional_formats_add_the_same_columns_with_the_same_types() -> None:
     check_flow(flow(ALPHA, BETA, "where: \"code > 1 AND level = 'x'\""))
     check_flow(flow(ALPHA.partition("\n")[0], BETA))
     for later, message in [
         (BETA.partition("\n")[0], "there is a column code already"),
-        (BETA.replace("code BIGINT", "code STRING"), "code is a integer of the events that pass"),
+        (BETA.replace("code BIGINT", "code STRING"), "code is a integer in events that bypass"),
         (BETA.replace("code BIGINT", "Code BIGINT"), "there is a column Code already"),
         (BETA.replace("code BIGINT", "seq BIGINT"), "there is a column seq already"),
     ]:
@@ -143,18 +149,18 @@ def test_formats_behind_conditions_make_the_same_columns() -> None:
             check_flow(flow(ALPHA, later))
 
 
-def test_places_of_events_are_checked_behind_a_column_made_twice() -> None:
+def test_exactly_once_path_is_checked_behind_a_column_added_by_two_filters() -> None:
     """A table decides which events the second filter reads, and so the place of each event."""
     table = "{csv: /a.csv, schema: 'host STRING, team STRING'}"
     text = flow(
         ALPHA, f"lookup: {{on: [host], table: {table}}}", BETA.replace("host = 'b'", "team = 'b'")
     )
     sink = "elasticsearch: {hosts: ['https://e:9200'], index: 'logs-{level}'}"
-    with pytest.raises(SpecError, match="depends on level"):
+    with pytest.raises(SpecError, match="places events by level"):
         check_flow(text.replace("noop", sink) + "delivery: exactly-once\n")
 
 
-def test_events_that_pass_by_keep_a_column_that_is_made_twice() -> None:
+def test_unmatched_events_keep_a_column_added_by_two_filters() -> None:
     def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             assert batch.schema.names == ["n", ROW]

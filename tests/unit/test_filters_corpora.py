@@ -1,4 +1,4 @@
-"""What the test suites of other syslog readers try: ours agrees, or docs/parsing.md says why not.
+"""Lines of the test suites of other syslog readers: ours agrees, or docs/parsing.md says why not.
 
 A case names the fields that the other reader finds. One that ``differs`` names a class of
 difference and the fields that are ours; it must really differ, so that the table stays true.
@@ -33,7 +33,7 @@ def cases(corpus: Path) -> list[Case]:
 
 
 def found(case: Case) -> Case:
-    """Every field that the line gives."""
+    """The fields of the line."""
     times = pa.array([RECEIVED], pa.timestamp("us", "UTC"))
     body = pa.array([case["line"].encode()], pa.binary())
     parsed = syslog.parse(body, times, case.get("timezone"))
@@ -45,7 +45,7 @@ def found(case: Case) -> Case:
 
 
 def disagreements(case: Case) -> Case:
-    """Our value of each field in which the other reader finds another."""
+    """Our value of each field that the other reader reads differently."""
     ours = found(case)
     if case.get("refused"):
         return {} if ours["reason"] else {"refused": False}
@@ -54,7 +54,7 @@ def disagreements(case: Case) -> Case:
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.stem)
-def test_every_line_is_read_as_the_other_reader_does_or_as_said(corpus: Path) -> None:
+def test_every_line_is_read_as_by_the_other_reader_or_as_documented(corpus: Path) -> None:
     for case in cases(corpus):
         if "differs" not in case:
             assert disagreements(case) == {}, case

@@ -70,7 +70,7 @@ def test_json_is_a_row_for_each_entry(rows: list[Any], behind: str, binary: bool
     assert [(row["seq"], row["item"], row["attrs"] == [ERROR]) for row in found] == expected
 
 
-def test_what_entries_share_is_not_multiplied_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_columns_are_not_multiplied_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explode, "BYTES_AT_ONCE", 100_000)
     batch = pa.RecordBatch.from_pydict(
         {"body": pa.array([b"x" * 50_000, b"", b"y" * 500_000]), "n": [[1, 2, 3], [], [4, 5]]}
@@ -107,12 +107,12 @@ SEARCH = "elasticsearch: {hosts: ['http://s:9200'], index: a"
         ("explode: l\n    when: 'n > 1'", "noop", "explode takes no condition"),
         ("explode: n", "noop", "n is a integer: expected an array, or JSON"),
         ("explode: m", "noop", "there is no column m"),
-        ("explode: journal", "noop", "journal is part of what an event is"),
+        ("explode: journal", "noop", "journal identifies the event"),
         ("explode: {column: l, to: A}", "noop", "there is a column A already"),
         ("select: [a]\n  - explode: a", "noop", "JSON needs the column attrs"),
-        ("explode: l", f"{SEARCH}}}", "several rows of an event, of which elasticsearch"),
+        ("explode: l", f"{SEARCH}}}", "several rows of an event, and elasticsearch"),
         ("explode: l", f"{SEARCH}, id: none}}", ""),
     ],
 )
-def test_problems_are_told(step: str, sink: str, message: str) -> None:
+def test_invalid_options_are_reported(step: str, sink: str, message: str) -> None:
     assert message in problem(step, sink) if message else problem(step, sink) == ""

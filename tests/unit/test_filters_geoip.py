@@ -1,4 +1,4 @@
-"""What a database knows of addresses, and what happens when its file changes, or is damaged."""
+"""The entries of a database for addresses, and a database file that changes, or is damaged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PATHS = (
 
 
 def write(path: Path, *, networks: str = "1.2.3.0/24 2001:db8::/32", version: int = 6) -> None:
-    """As geoipupdate does: aside, and renamed."""
+    """Write as geoipupdate does: into a temporary file that is renamed."""
     writer = MMDBWriter(version, "Test", ipv4_compatible=version == 6)
     writer.insert_network(IPSet(networks.split()), BERLIN)
     writer.to_db_file(str(path.with_suffix(".new")))
@@ -63,7 +63,7 @@ def rows(path: Path, *addresses: str | None) -> list[dict[str, Any]]:
     return listed
 
 
-def test_addresses_get_what_their_network_has(tmp_path: Path) -> None:
+def test_addresses_get_the_values_of_their_network(tmp_path: Path) -> None:
     write(tmp_path / "city.mmdb")
     known = ["1.2.3.4", " 2001:db8::1 ", "::ffff:1.2.3.9", "1.2.3.4"]
     found = rows(tmp_path / "city.mmdb", *known, "9.9.9.9", None, "1.2.3.4:5", "")
@@ -81,17 +81,17 @@ def test_addresses_get_what_their_network_has(tmp_path: Path) -> None:
     assert [row["attrs"] for row in found] == [*[[]] * 6, error, error]
 
 
-def test_a_database_of_ipv4_knows_no_ipv6(tmp_path: Path) -> None:
+def test_ipv4_database_finds_no_ipv6(tmp_path: Path) -> None:
     write(tmp_path / "v4.mmdb", networks="1.2.3.0/24", version=4)
     found = rows(tmp_path / "v4.mmdb", "1.2.3.4", "2001:db8::1")
     assert [(row["country"], row["attrs"]) for row in found] == [("DE", []), (None, [])]
 
 
-def test_a_new_file_is_used_and_a_damaged_one_is_not(
+def test_new_geoip_file_is_loaded_and_damaged_one_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "city.mmdb"
-    with pytest.raises(UnavailableError, match="cannot be read"):
+    with pytest.raises(UnavailableError, match="cannot read"):
         rows(path, "1.2.3.4")
     path.write_text("no database")
     with pytest.raises(UnavailableError, match="valid MaxMind"):
@@ -105,19 +105,19 @@ def test_a_new_file_is_used_and_a_damaged_one_is_not(
     assert rows(path, "9.9.9.9")[0]["country"] == "DE"
     path.unlink()
     assert rows(path, "9.9.9.9")[0]["country"] == "DE"
-    assert "what was there is used" in caplog.text
+    assert "still using the old version" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ('{country: country.iso_code, at: "location.latitude DOUBLE"}', ""),
-        ("{}", "expected a column at least"),
+        ("{}", "expected at least one column"),
         ("{host: country.iso_code}", "there is a column host already"),
         ('{at: "location.latitude FROG"}', "fields: "),
     ],
 )
-def test_problems_are_told(fields: str, message: str) -> None:
+def test_invalid_fields_are_reported(fields: str, message: str) -> None:
     text = (
         "flow: f\nsources: [tail: {paths: [/a]}]\nfilters:\n"
         f"  - geoip: {{column: host, database: /a.mmdb, fields: {fields}}}\n"

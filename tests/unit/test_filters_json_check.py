@@ -1,4 +1,4 @@
-"""What counts as JSON: RFC 8259, in the categories of JSONTestSuite."""
+"""The check for valid JSON: RFC 8259, in the categories of JSONTestSuite."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def alone(bodies: list[bytes]) -> dict[bytes, bool]:
     return {body: checked(body)[0] for body in bodies}
 
 
-def test_what_is_json_is_taken() -> None:
+def test_valid_json_is_accepted() -> None:
     valid = texts(CORPUS["valid"])
     assert alone(valid) == dict.fromkeys(valid, True)
     assert checked(*valid) == [True] * len(valid)
 
 
-def test_what_is_no_json_is_not_taken() -> None:
+def test_invalid_json_is_refused() -> None:
     invalid = texts([*CORPUS["invalid"]])
     assert alone(invalid) == dict.fromkeys(invalid, False)
     assert checked(*invalid) == [False] * len(invalid)
     assert checked(b"[" * 100_000, b'[{"":' * 50_000, None) == [False] * 3
 
 
-def test_where_the_rfc_leaves_it_open_the_decision_is_kept() -> None:
+def test_documented_decision_holds_where_the_rfc_leaves_it_open() -> None:
     for name, decided in CORPUS["free"].items():
         free = texts(decided["texts"])
         assert alone(free) == dict.fromkeys(free, decided["taken"]), name
@@ -81,7 +81,7 @@ def test_bodies_are_judged_alike_alone_and_together(bodies: list[bytes]) -> None
 
 
 @given(st.builds(b"".join, st.lists(pieces, max_size=8)))
-def test_the_standard_library_agrees(body: bytes) -> None:
+def test_json_check_agrees_with_the_standard_library(body: bytes) -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
@@ -93,7 +93,7 @@ def test_the_standard_library_agrees(body: bytes) -> None:
     assert checked(body) == [expected]
 
 
-def test_bodies_that_are_json_only_together_are_not() -> None:
+def test_bodies_that_are_json_only_together_are_refused() -> None:
     assert checked(b"[1", b"2]") == [False, False]
     assert checked(b"1,2", b"[3", b"4]") == [False] * 3
     assert checked(b'"a', b'b"', b"1,2") == [False] * 3

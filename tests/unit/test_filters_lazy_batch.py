@@ -1,4 +1,4 @@
-"""What may go into Spark SQL without a look at its size."""
+"""Batches that may go into Spark SQL without a look at their size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows(count: int, size: int) -> pa.RecordBatch:
     return pa.record_batch({"body": pa.array([b"x" * size] * count, pa.binary())})
 
 
-def test_rows_are_small_when_any_thousands_of_them_are() -> None:
+def test_row_size_limit_counts_rows_that_are_returned_together() -> None:
     """Those that come back together are counted, however they are cut."""
     size = BYTES_AT_ONCE // ROWS_AT_ONCE
     small = [rows(ROWS_AT_ONCE // 4, size // 2)] * 20

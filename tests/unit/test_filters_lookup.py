@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flumeng.config.tables import MOST_ROWS, Jdbc, LookupTable
-from flumeng.filters import refreshed_table, table_reader
+from flumeng.filters import table_reader
 from flumeng.filters.lookup import Directory, LookupStage
 from flumeng.filters.refreshed_table import RefreshedTable, require_unique
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.waiting import wait_for
 
 APPS = pa.schema([pa.field("app", pa.string()), pa.field("team", pa.string())])
 NO_SPARK: Any = None
@@ -29,7 +29,7 @@ NO_SPARK: Any = None
 def looked_up(
     events: dict[str, Sequence[Any]], table: pa.Table, on: tuple[str, ...], how: str = "left"
 ) -> list[dict[str, Any]]:
-    """The events, a few in a batch, with what the stage adds."""
+    """The events in small batches, with the columns that the stage adds."""
     batches = pa.table(events).to_batches(max_chunksize=3)
     added = [field for field in table.schema if field.name not in on]
     schema = pa.schema([*batches[0].schema, *added])
@@ -52,7 +52,7 @@ def test_an_event_gets_the_columns_of_its_row_or_nulls_or_is_dropped() -> None:
     assert looked_up({"app": ["x"] * 4}, table, ("app",), "inner") == []
 
 
-def test_keys_of_other_widths_and_an_empty_table_match_as_sql_does() -> None:
+def test_lookup_keys_of_other_widths_and_empty_tables_match_as_in_sql() -> None:
     table = pa.table({"code": pa.array([200, 500], pa.int64()), "ok": [True, False]})
     events = {"code": pa.array([500, 404, 200], pa.int32())}
     assert [row["ok"] for row in looked_up(events, table, ("code",))] == [False, None, True]
@@ -82,7 +82,7 @@ KEYS = st.one_of(st.none(), st.integers(0, 4))
         st.tuples(KEYS, st.one_of(st.none(), st.sampled_from("abc")), KEYS), min_size=1, max_size=9
     ),
 )
-def test_several_keys_are_one(rows: list[Any], events: list[Any]) -> None:
+def test_several_keys_match_as_in_a_join_of_sql(rows: list[Any], events: list[Any]) -> None:
     """As a join in SQL has it: a null is equal to nothing."""
     unique = {row: number for number, row in enumerate(rows)}
     table = pa.table(
@@ -105,7 +105,7 @@ def test_several_keys_are_one(rows: list[Any], events: list[Any]) -> None:
 
 def test_a_table_with_several_rows_for_a_key_is_refused() -> None:
     table = pa.table({"app": ["web", None, None, "web"], "team": ["a", "b", "c", "d"]})
-    with pytest.raises(UserError, match="it has 2 rows for app 'web', and may have one"):
+    with pytest.raises(UserError, match="it has 2 rows for app 'web', but keys must be unique"):
         require_unique(table, ("app",))
     require_unique(table, ("app", "team"))
 
@@ -149,7 +149,7 @@ def test_a_table_is_read_from_files_of_each_kind(tmp_path: Path, form: str) -> N
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        (None, UnavailableError, "it is not there"),
+        (None, UnavailableError, "it does not exist"),
         ("", UserError, "Empty CSV file"),
         ("app,team\nweb,red,x\n", UserError, "Expected 2 columns, got 3"),
         ("app\nweb\n", UserError, "team"),
@@ -157,7 +157,7 @@ def test_a_table_is_read_from_files_of_each_kind(tmp_path: Path, form: str) -> N
         pytest.param(b"\0" * 100, UserError, "column", id="zeros"),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said(
+def test_error_of_a_table_file_is_reported(
     tmp_path: Path, text: str | bytes | None, error: type[Exception], said: str
 ) -> None:
     path = tmp_path / "apps.csv"
@@ -173,11 +173,11 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": long}), tmp_path / "long")
     for name, kind in (("many", pa.int64()), ("long", pa.string())):
         options = LookupTable(schema="", parquet=str(tmp_path / name))
-        with pytest.raises(UserError, match="1,000,000 rows and 64 MiB are the most"):
+        with pytest.raises(UserError, match="the limit is 1,000,000 rows and 64 MiB"):
             table_reader.read(options, pa.schema([pa.field("id", kind)]), NO_SPARK)
 
 
-def test_of_a_table_that_is_too_large_only_so_much_leaves_the_executor() -> None:
+def test_only_a_bounded_part_of_a_too_large_table_leaves_the_executor() -> None:
     long = pa.record_batch({"id": pa.array(["x" * 10_000_000])})
     many = pa.record_batch({"id": pa.nulls(300_000)})
     for batch, wanted in ((long, 7), (many, 4)):
@@ -188,16 +188,16 @@ def test_of_a_table_that_is_too_large_only_so_much_leaves_the_executor() -> None
 
 
 class Source:
-    """What a table is read from; ``answer`` may be an error, or an event to wait for."""
+    """The source of a table; ``answer`` may be an error, or an event to wait for."""
 
-    def __init__(self, seconds: float = 100.0, stale: float = 1000.0) -> None:
+    def __init__(self, seconds: float = 100.0, stale: float = 1000.0, **limits: float) -> None:
         self.now = 0.0
         self.reads = 0
         self.answer: str | Exception | threading.Event = "first"
         options = LookupTable(
             schema="", csv="/apps.csv", refresh_seconds=seconds, stale_seconds=stale
         )
-        self.table = RefreshedTable(options, APPS, self.read, lambda: self.now)
+        self.table = RefreshedTable(options, APPS, self.read, lambda: self.now, **limits)
 
     def read(self) -> pa.Table:
         self.reads += 1
@@ -217,13 +217,6 @@ class Source:
         self.now = seconds
         self.table.refresh()
         return self.team
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_table_is_read_again_by_age() -> None:
@@ -248,7 +241,7 @@ def test_a_table_that_cannot_be_read_again_is_used_until_it_is_stale(error: Exce
     source.at(0)
     source.answer = error
     assert source.at(100) == "first"
-    assert "/apps.csv cannot be read again, and what was read before" in source.table.trouble
+    assert "/apps.csv, still using the old version" in source.table.trouble
     assert source.at(104) == "first"
     assert source.reads == 2, "not with every batch"
     assert source.at(999) == "first"
@@ -270,36 +263,28 @@ def test_a_table_that_was_never_there_holds_up_the_batch() -> None:
     assert source.at(40) == "there"
 
 
-def test_a_read_that_hangs_holds_up_one_batch_for_a_moment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(refreshed_table, "MOMENT_SECONDS", 0.05)
-    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.1)
-    source = Source()
+def test_a_read_that_hangs_holds_up_one_batch_for_a_moment() -> None:
+    source = Source(moment_seconds=0.05, first_seconds=0.1)
     source.at(0)
     source.answer = hang = threading.Event()
     for seconds in (100, 101, 219):
         assert source.at(seconds) == "first"
     assert source.reads == 2
-    with pytest.raises(UnavailableError, match="has not been read"):
+    with pytest.raises(UnavailableError, match="was not read within"):
         source.at(1001)
     hang.set()
     wait_for(lambda: source.table._reading is None)
     assert source.at(1002) != "first"
 
 
-def test_a_read_that_hangs_is_given_up_and_does_not_come_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(refreshed_table, "MOMENT_SECONDS", 5.0)
-    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.05)
-    source = Source()
+def test_a_read_that_hangs_is_given_up_and_does_not_come_back() -> None:
+    source = Source(moment_seconds=5.0, first_seconds=0.05)
     source.answer = hang = threading.Event()
     for seconds in (0, 119):
-        with pytest.raises(UnavailableError, match="has not been read"):
+        with pytest.raises(UnavailableError, match="was not read within"):
             source.at(seconds)
     assert source.reads == 1
-    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 30.0)
+    source.table.first_seconds = 30.0
     source.answer = "second"
     assert source.at(120) == "second"
     hang.set()
@@ -307,12 +292,11 @@ def test_a_read_that_hangs_is_given_up_and_does_not_come_back(
     assert source.team == "second"
 
 
-def test_reads_that_hang_for_ever_are_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refreshed_table, "FIRST_SECONDS", 0.01)
-    source = Source()
+def test_number_of_hanging_reads_is_bounded() -> None:
+    source = Source(first_seconds=0.01)
     source.answer = hang = threading.Event()
     for number in range(10):
-        with pytest.raises(UnavailableError, match="has not been read"):
+        with pytest.raises(UnavailableError, match="was not read within"):
             source.at(number * 120)
     assert source.reads == 4
     hang.set()
@@ -321,7 +305,7 @@ def test_reads_that_hang_for_ever_are_a_few(monkeypatch: pytest.MonkeyPatch) -> 
     assert source.at(2000) == "there"
 
 
-def test_a_database_that_says_nothing_is_given_up_unless_it_is_said_otherwise() -> None:
+def test_silent_database_is_given_up_unless_configured_otherwise() -> None:
     url = "jdbc:postgresql://db/shop"
     assert Jdbc(url, "apps").all_properties == {"socketTimeout": "90"}
     mysql = {"socketTimeout": "90000", "useCursorFetch": "true"}
@@ -330,9 +314,9 @@ def test_a_database_that_says_nothing_is_given_up_unless_it_is_said_otherwise() 
     assert Jdbc(url, "apps", properties=given).all_properties == given
 
 
-def test_a_database_has_a_place_for_the_policy_and_a_driver_for_spark() -> None:
+def test_jdbc_url_gives_the_place_for_the_policy_and_the_spark_driver() -> None:
     url = "jdbc:sqlserver://db.example:1433;databaseName=shop"
-    assert Jdbc(url, "apps").place == "sqlserver://db.example:1433/shop"
+    assert Jdbc(url, "apps").address == "sqlserver://db.example:1433/shop"
     assert Jdbc(url, "apps").driver == "com.microsoft.sqlserver.jdbc.SQLServerDriver"
     assert Jdbc("jdbc:postgresql://db/shop", "apps").driver == "org.postgresql.Driver"
 
@@ -354,7 +338,7 @@ def test_a_database_has_a_place_for_the_policy_and_a_driver_for_spark() -> None:
         ),
     ],
 )
-def test_a_table_of_another_database_needs_that_one_too(
+def test_policy_lists_every_database_that_a_table_query_reads(
     url: str, table: str, places: list[str]
 ) -> None:
     options = LookupTable(schema="a INT", jdbc=Jdbc(f"jdbc:{url}", table))

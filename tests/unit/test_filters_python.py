@@ -1,4 +1,4 @@
-"""What a function of a user's may do with a batch, and what is said when it does something else."""
+"""Rights of a user's function over a batch, and the errors of one that exceeds them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_columns_are_added_and_rows_dropped() -> None:
     assert found.to_pylist() == [{"n": 2, "host": "b"}]
 
 
-def test_it_takes_a_condition() -> None:
+def test_function_runs_under_a_condition() -> None:
     marked = BATCH.append_column(WHEN, pa.array([True, False, True]))
     numbered = BEHIND.insert(2, pa.field(ROW, pa.int64()))
     (found,) = ConditionalStage(stage("twice", numbered), BEFORE, BEHIND)(iter([marked]))
@@ -86,17 +86,17 @@ def test_it_takes_a_condition() -> None:
         ("deep", rf"raised json.*JSONDecodeError: .* \(line 20 of .*{MODULE}\.py\)$"),
         ("nothing", "returned a NoneType: expected a pyarrow.RecordBatch"),
         ("loses", "returned the column host 0 times"),
-        ("wrong", "returned other types than there were and adds has"),
-        ("more", "returned a column extra, which adds does not have"),
+        ("wrong", "returned other types than those of its input and adds"),
+        ("more", "returned the unknown column extra"),
         ("even", "returned the column text 0 times"),
     ],
 )
-def test_what_it_may_not_do_is_told_with_its_name(name: str, said: str) -> None:
+def test_forbidden_result_is_reported_with_the_functions_name(name: str, said: str) -> None:
     with pytest.raises(FunctionError, match=said):
         list(stage(name)(iter([BATCH])))
 
 
-def test_the_task_starts_only_with_a_function_that_is_there() -> None:
+def test_missing_function_or_secret_fails_the_task_at_its_start() -> None:
     PythonFilter(Python(f"{MODULE}:twice", "text STRING"))
     with pytest.raises(UserError, match=f"there is no function thrice in {MODULE}"):
         PythonFilter(Python(f"{MODULE}:thrice"))
@@ -104,7 +104,7 @@ def test_the_task_starts_only_with_a_function_that_is_there() -> None:
         PythonFilter(Python(f"{MODULE}:twice", options={"unit": "${secret:absent}"}))
 
 
-def test_the_policy_of_the_node_names_its_module() -> None:
+def test_python_filter_needs_a_policy_that_names_its_module() -> None:
     part = Component("filter", "python", Python(f"{MODULE}:twice"))
     with pytest.raises(UserError, match=f"does not allow functions of {MODULE}"):
         policy.UNRESTRICTED.require(part)
@@ -118,10 +118,10 @@ def test_the_policy_of_the_node_names_its_module() -> None:
         ("{function: 'a.b:c'}", ""),
         ("{function: 'a.b.c'}", "expected a module and a function"),
         ("{function: 'a.b:c', adds: 'host STRING'}", "there is a column host already"),
-        ("{function: 'a.b:c', adds: '__seq BIGINT'}", "without __ in front"),
+        ("{function: 'a.b:c', adds: '__seq BIGINT'}", "not beginning with __"),
     ],
 )
-def test_problems_are_told(options: str, message: str) -> None:
+def test_invalid_options_are_reported(options: str, message: str) -> None:
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters: [python: {options}]\nsinks: [noop]"
     try:
         check_flow(text)

@@ -1,4 +1,4 @@
-"""What is private leaves texts, and all else stays, byte for byte."""
+"""Private data is removed from texts, and all else stays, byte for byte."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def masked(*texts: str | None, kinds: str, mode: str = "mask") -> list[str | Non
         ("ipv4", "\x0210.0.0.1\x02\x0310.0.0.1\x03", "\x02***\x02\x03***\x03"),
     ],
 )
-def test_kinds(kinds: str, text: str, expected: str | None) -> None:
+def test_each_kind_of_private_data_is_redacted(kinds: str, text: str, expected: str | None) -> None:
     assert masked(text, None, "x", kinds=kinds) == [expected or text, None, "x"]
 
 
 def luhn(digits: str) -> str:
-    """The digits with the one that makes them right: each doubled digit is the sum of its own."""
+    """The digits with their Luhn check digit: each doubled digit counts by its digit sum."""
     total = sum(sum(map(int, str(int(d) * (2 - n % 2)))) for n, d in enumerate(reversed(digits)))
     return digits + str(-total % 10)
 
@@ -76,7 +76,7 @@ WORDS = st.from_regex(r"[g-z ]{0,8}", fullmatch=True)
 
 
 @given(st.lists(st.tuples(WORDS, st.one_of(CARDS, ADDRESSES)), max_size=9))
-def test_all_of_them_are_found_and_nothing_else(parts: list[tuple[str, str]]) -> None:
+def test_all_matches_are_redacted_and_nothing_else(parts: list[tuple[str, str]]) -> None:
     parts = [(word, text) for word, text in parts if text != "::"]
     rows = [f"{word} {text} {text}, {word}" for word, text in parts]
     expected = [f"{word} *** ***, {word}" for word, _ in parts]
@@ -88,7 +88,9 @@ def test_all_of_them_are_found_and_nothing_else(parts: list[tuple[str, str]]) ->
     st.sampled_from([rb"[0-9]+", rb"\xc3", rb"a|ab", rb"\x02"]),
     st.integers(0, 2),
 )
-def test_a_pattern_replaces_as_re_does(rows: list[bytes | None], pattern: bytes, skip: int) -> None:
+def test_redact_pattern_replaces_as_re_does(
+    rows: list[bytes | None], pattern: bytes, skip: int
+) -> None:
     finder = Finder(pattern.decode("latin-1").replace("\xc3", r"\xc3"))
     found = redacted(
         pa.array(rows, pa.binary()).slice(skip), (finder,), lambda text: b"<%d>" % len(text)
@@ -104,7 +106,7 @@ def digest(text: bytes) -> str:
     return hmac.new(KEY.encode(), text, hashlib.sha256).hexdigest()[:32]
 
 
-def test_a_hash_is_the_same_wherever_the_text_is_and_is_not_redacted_again() -> None:
+def test_hash_of_a_text_is_the_same_everywhere_and_is_not_redacted_again() -> None:
     one, two = (digest(text) for text in (b"10.0.0.1", b"a@b.cc"))
     assert masked("x 10.0.0.1", "10.0.0.1 a@b.cc", kinds="ipv4 email card", mode="hash") == [
         f"x {one}", f"{one} {two}",
@@ -114,7 +116,7 @@ def test_a_hash_is_the_same_wherever_the_text_is_and_is_not_redacted_again() -> 
     assert found.to_pylist() == [f"{b'10.0.0.1'.hex()} {b'ab'.hex()}"]
 
 
-def test_whole_values_and_attributes() -> None:
+def test_redact_replaces_whole_columns_and_attributes() -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             "user": pa.array(["bob", None, "bob"]),
@@ -134,7 +136,7 @@ def test_whole_values_and_attributes() -> None:
     ]  # fmt: skip
 
 
-def test_no_text_makes_the_search_for_a_mark_long() -> None:
+def test_hostile_text_does_not_prolong_the_search_for_a_free_mark() -> None:
     """A sender may know the first mark that is tried, and begins of others."""
     hostile = b"a@b.cc \x02" + b"\x03" * 1_000_000
     found = redacted(pa.array([hostile]), (FINDERS["email"],), lambda _: b"x")
@@ -149,7 +151,7 @@ def test_the_key_comes_from_a_secret_and_is_not_shown(
     with pytest.raises(UserError, match="there is no secret names"):
         RedactFilter(options)
     monkeypatch.setenv("FLUMENG_SECRET_NAMES", "short")
-    with pytest.raises(UserError, match="has 5 characters, and needs 16 at least"):
+    with pytest.raises(UserError, match="has 5 characters, and needs at least 16"):
         RedactFilter(options)
     monkeypatch.setenv("FLUMENG_SECRET_NAMES", KEY)
     RedactFilter(options)
@@ -162,16 +164,16 @@ def test_the_key_comes_from_a_secret_and_is_not_shown(
         ("{columns: [body, attrs.peer, host], kinds: [email], patterns: ['x+']}", ""),
         ("{columns: [host], mode: hash, secret: '${secret:names}'}", ""),
         ("{columns: [host], mode: hash}", 'missing "secret"'),
-        ("{columns: [host], mode: hash, secret: abc}", "never the secret"),
+        ("{columns: [host], mode: hash, secret: abc}", "not the secret itself"),
         ("{columns: [host], secret: '${secret:names}'}", "only mode hash takes it"),
         ("{columns: [hst]}", "redact[0]: there is no column hst"),
-        ("{columns: [host, seq]}", "redact[1]: seq is a integer, and no text"),
+        ("{columns: [host, seq]}", "redact[1]: seq is a integer: expected a text"),
         ("{columns: [host], kinds: [phone]}", "expected one of email"),
         ("{columns: [host], patterns: ['x*']}", "an empty text does not match"),
         ("{columns: [host], patterns: ['(?=x)']}", "no look-ahead in RE2"),
     ],
 )
-def test_problems_are_told(options: str, message: str) -> None:
+def test_invalid_options_are_reported(options: str, message: str) -> None:
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters: [redact: {options}]\nsinks: [noop]"
     try:
         check_flow(text)

@@ -1,4 +1,4 @@
-"""Which events are left of many: the same ones each time, as many as is said, none by chance."""
+"""Samples of many events: the same ones each time, at the configured rate, none by chance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BINARY = 7927195487774692348
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def test_hashes_stay_what_they_are() -> None:
+def test_hashes_are_stable_over_versions() -> None:
     """Flows in other versions, and batches that are repeated by them, choose alike."""
     columns = [pa.array(["web.n1.0", None]), pa.array([7, None], pa.int32())]
     assert of_rows(columns).tolist() == HASHES
@@ -32,7 +32,7 @@ def test_hashes_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.5, 1.0])
-def test_as_many_are_kept_as_is_said_wherever_batches_are_cut(rate: float) -> None:
+def test_sample_has_its_rate_for_any_cut_of_batches(rate: float) -> None:
     count = 20_000
     table = pa.table({"journal": ["web.n1.0"] * count, "seq": range(count)})
     stage = SampleStage(("journal", "seq"), rate)
@@ -53,7 +53,7 @@ def test_events_of_a_key_are_kept_together() -> None:
 
 
 def model(rows: Sequence[dict[str, Any]], by: str, events: int, window: int | None) -> list[int]:
-    """One dict, one row after the other."""
+    """The same with one dict, row by row."""
     seen: Counter[tuple[Any, ...]] = Counter()
     kept = []
     for row in rows:
@@ -93,7 +93,7 @@ SCHEMA = pa.schema(
     st.none() | st.integers(1, 3),
     st.integers(1, 30),
 )
-def test_the_first_of_each_key_pass(
+def test_sample_passes_the_first_events_of_each_key(
     rows: list[dict[str, Any]], by: str, events: int, window: int | None, size: int
 ) -> None:
     rows = [{**row, "n": number} for number, row in enumerate(rows)]
@@ -107,7 +107,7 @@ def test_the_first_of_each_key_pass(
     assert before == [[0] * len(batch) for batch in batches]
 
 
-def test_counts_go_on_from_one_gathering_to_the_next() -> None:
+def test_counts_continue_over_several_batches() -> None:
     count = key_counts.ROWS_AT_ONCE
     batches = [pa.RecordBatch.from_pydict({"a": ["x", "y"] * (count // 2), "n": range(count)})] * 3
     found = list(FirstOfKey(("a",), count // 2 + 3, None)(iter(batches)))
@@ -129,17 +129,17 @@ def problem(step: str) -> str:
         ("  - sample: {rate: 0.1, by: [host, seq]}\n    when: \"host = 'a'\"", ""),
         ("  - sample: {rate: 1.1}", "expected a number from 0 to 1"),
         ("  - sample: {rate: 0.1, by: [attrs]}", "attrs is a map: expected one of"),
-        ("  - select: [host]\n  - sample: {rate: 0.1}", "put select behind sample"),
+        ("  - select: [host]\n  - sample: {rate: 0.1}", "put select after sample"),
         ("  - select: [host]\n  - sample: {rate: 0.1, by: [host]}", ""),
         ("  - limit: {events: 5, by: [host]}", ""),
         ("  - limit: {events: 5}", 'missing "by"'),
-        ("  - limit: {events: 5, by: [host]}\n    when: \"host = 'a'\"", "is null, nothing is"),
-        ("  - select: [host]\n  - limit: {events: 5, by: [host]}", "put select behind limit"),
+        ("  - limit: {events: 5, by: [host]}\n    when: \"host = 'a'\"", "a null there are kept"),
+        ("  - select: [host]\n  - limit: {events: 5, by: [host]}", "put select after limit"),
         ("  - dedupe: [host, body]", ""),
         ("  - dedupe: [hst]", "there is no column hst"),
         ("  - select: [host]\n  - dedupe: [host]", ""),
         ("  - select: [host]\n  - dedupe: {by: [host], within_seconds: 1 min}", "keep it"),
     ],
 )
-def test_problems_are_told(step: str, message: str) -> None:
+def test_invalid_options_are_reported(step: str, message: str) -> None:
     assert message in problem(step) if message else problem(step) == ""

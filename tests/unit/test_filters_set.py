@@ -32,7 +32,7 @@ def put(
 
 
 @given(ROWS, KEYS, st.data(), st.integers(0, 2))
-def test_entries_are_put_and_taken_as_in_a_dict(
+def test_entries_are_put_and_removed_as_in_a_dict(
     before: list[dict[str, str]], key: str, data: st.DataObject, skip: int
 ) -> None:
     texts = st.none() | st.text(max_size=3)
@@ -77,7 +77,7 @@ EVENTS = batch_of(
 )
 
 
-def test_constants_copies_and_texts() -> None:
+def test_set_filter_writes_constants_copies_and_templates() -> None:
     one, two = set_in(
         EVENTS,
         place="{host}-{attrs.a}/{n}{{x}}",
@@ -96,13 +96,13 @@ def test_constants_copies_and_texts() -> None:
     assert (one["host"], two["host"]) == ("1", None)
 
 
-def test_entries_of_attrs() -> None:
+def test_entries_of_attrs_are_set() -> None:
     one, two = set_in(EVENTS, attrs__env="test", attrs__b="{attrs.a}", attrs__a="{n}")
     assert dict(one["attrs"]) == {"env": "test", "b": "1", "a": "7"}
     assert dict(two["attrs"]) == {"env": "test"}
 
 
-def test_names_change_and_columns_go() -> None:
+def test_columns_are_renamed_and_dropped() -> None:
     schema = pa.schema([field.with_name(f"{field.name}_2") for field in EVENTS.schema])
     (renamed,) = RenameStage(schema)(iter([EVENTS]))
     assert renamed.schema == schema and renamed["host_2"].equals(EVENTS["host"])
@@ -130,11 +130,11 @@ def problem(step: str) -> str:
         ("set: {b: '{l}', host: '{a}', body: x, attrs.x: '{n}', ts: '{ts}'}", ""),
         ("set: {b: '{c}'}", "there is no column c"),
         ("set: {b: '{a'}", "set.b: expected columns in braces"),
-        ("set: {b: 'x {l}'}", "l is a array, which no text can hold"),
+        ("set: {b: 'x {l}'}", "l is a array, which cannot be part of a text"),
         ("set: {n: 'x'}", "n is a integer and would be a string"),
         ("set: {attrs: 'x'}", "an entry of attrs"),
-        ("set: {seq: 'x'}", "seq is part of what an event is"),
-        ("set: {__seq: 'x'}", "without __ in front"),
+        ("set: {seq: 'x'}", "seq identifies the event"),
+        ("set: {__seq: 'x'}", "not beginning with __"),
         ("set: {A: 'x'}", "there is a column A already"),
         ("set: {columns: {b: x}}", "expected a value"),
         ("set: x", "expected names with values"),
@@ -145,10 +145,10 @@ def problem(step: str) -> str:
         ("rename: {a: b}\n    when: \"n > 1\"", "rename takes no condition"),
         ("drop: [a, attrs.path, body]", ""),
         ("drop: [b]", "drop[0]: there is no column b"),
-        ("drop: [attrs, attrs.x]", "drop[1]: there are no attrs"),
-        ("drop: [body, ts, host, attrs, journal, seq, replayed, a, n, l]", "no column would be"),
+        ("drop: [attrs, attrs.x]", "drop[1]: needs the column attrs"),
+        ("drop: [body, ts, host, attrs, journal, seq, replayed, a, n, l]", "no column would"),
         ("drop: [a]\n    when: \"n > 1\"", "drop takes no condition"),
     ],
 )  # fmt: skip
-def test_problems_are_told(step: str, message: str) -> None:
+def test_invalid_options_are_reported(step: str, message: str) -> None:
     assert message in problem(step) if message else problem(step) == ""

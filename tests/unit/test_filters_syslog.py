@@ -1,4 +1,4 @@
-"""Syslog lines to columns: the RFCs' own examples, what devices really send, and garbage."""
+"""Syslog lines to columns: the RFCs' own examples, lines of real devices, and garbage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse(
 
 
 def one(line: bytes, **wanted: object) -> None:
-    """The line gives exactly these; what is not named is null, the reason too."""
+    """Require exactly these columns of the line; the others are null, the reason too."""
     (found,) = parse(line)
     everything = {**dict.fromkeys([*NAMES, "host", "reason"]), "ts": RECEIVED, **wanted}
     assert found == everything
@@ -74,7 +74,7 @@ def test_rfc_5424_examples() -> None:
     )
 
 
-def test_rfc_5424_without_a_message_and_with_nothing_known() -> None:
+def test_rfc_5424_without_a_message_and_with_all_fields_nil() -> None:
     one(b"<0>1 - - - - - -", facility=0, severity=0, message="")
     one(b"<0>1 - - - - - - ", facility=0, severity=0, message="")
     one(b"<191>1 - - - - - [a]", facility=23, severity=7, structured="[a]", message="")
@@ -141,7 +141,7 @@ def test_rfc_3164_with_the_time_of_rfc_3339_as_rsyslog_forwards_it() -> None:
     )
 
 
-def test_of_elements_only_quotes_are_read() -> None:
+def test_structured_data_ends_outside_of_quotes() -> None:
     for structured in (
         b'[x a="y] z"]',
         b'[x a="\\""]',
@@ -218,7 +218,7 @@ def test_cisco_names_the_zone_and_the_message(zone: str) -> None:
         "34:Nov  5 09:15:07",
     ],
 )
-def test_what_is_no_time_is_message(stamp: str) -> None:
+def test_invalid_time_becomes_part_of_the_message(stamp: str) -> None:
     one(f"<13>{stamp} h".encode(), facility=1, severity=5, message=f"{stamp} h")
 
 
@@ -256,7 +256,7 @@ def test_a_bad_time_leaves_the_rest_of_the_line(stamp: str) -> None:
         ("2025-11-05T09:15:07+01:", 8),
     ],
 )
-def test_zone_after_time_is_not_host(stamp: str, hour: int) -> None:
+def test_zone_after_the_time_is_not_taken_for_the_host(stamp: str, hour: int) -> None:
     (found,) = parse(f"<13>{stamp} h a: x".encode(), timezone="Europe/Berlin")
     expected = hour - 1 if "M" in stamp.split("07")[1] else hour
     assert (found["host"], found["app"], found["message"]) == ("h", "a", "x")
@@ -278,18 +278,18 @@ def test_zone_after_time_is_not_host(stamp: str, hour: int) -> None:
         "{json} text",
     ],
 )
-def test_words_that_are_no_hosts_are_message(text: str) -> None:
+def test_words_that_cannot_be_a_host_belong_to_the_message(text: str) -> None:
     one(f"<13>Nov  5 09:15:07 {text}".encode(), facility=1, severity=5, message=text, ts=TIME)
 
 
 @pytest.mark.parametrize("before", ["Message forwarded from", "Forwarded from", "From"])
-def test_a_forwarded_line_has_its_first_host(before: str) -> None:
+def test_forwarded_line_has_the_host_that_sent_it_first(before: str) -> None:
     wanted = {"facility": 1, "severity": 5, "ts": TIME, "app": "sshd", "procid": "7"}
     line = f"<13>Nov  5 09:15:07 {before} aix1: sshd[7]: hi"
     one(line.encode(), host="aix1", message="hi", **wanted)
 
 
-def test_a_host_of_a_dash_is_none() -> None:
+def test_host_given_as_dash_is_null() -> None:
     wanted = {"facility": 1, "severity": 5, "ts": TIME, "app": "a", "message": "x"}
     one(b"<13>Nov  5 09:15:07 - a: x", **wanted)
 
@@ -376,7 +376,7 @@ def test_a_byte_order_mark_before_the_priority_is_passed_over() -> None:
         message="x", ts=TIME)  # fmt: skip
 
 
-def test_epochs_of_meraki_are_times() -> None:
+def test_meraki_epochs_are_read_as_times() -> None:
     wanted = {"facility": 16, "severity": 6, "ts": datetime(2026, 11, 20, 10, 11, 12, 123456, UTC)}
     text = "src=10.0.0.1 dst=10.0.0.2 protocol=tcp pattern: allow all"
     for message in (text, "type=association radio=0"):
@@ -384,21 +384,21 @@ def test_epochs_of_meraki_are_times() -> None:
         one(line.encode(), host="MX84", app="flows", message=message, **wanted)
 
 
-def test_a_tag_needs_no_time() -> None:
+def test_tag_is_read_without_a_time() -> None:
     one(b"<13>app[7]: x", facility=1, severity=5, app="app", procid="7", message="x")
     one(b"<13>app: x", facility=1, severity=5, app="app", message="x")
     for text in ("http://h/x", '{"a": 1}', "app [7]: x", "12: x", "a[b] c: x", "a[b"):
         one(b"<13>" + text.encode(), facility=1, severity=5, message=text)
 
 
-def test_a_line_of_a_file_has_no_priority() -> None:
+def test_line_without_priority_is_read_from_a_file() -> None:
     when = TIME.replace(year=2025)
     one(b"Nov  5 09:15:07 h a[1]: x", host="h", app="a", procid="1", message="x", ts=when)
     one(b"2025-11-05T09:15:07.5Z h a: x", host="h", app="a", message="x",
         ts=when.replace(microsecond=500_000))  # fmt: skip
 
 
-def test_a_time_zone_is_for_times_that_name_none() -> None:
+def test_timezone_option_applies_to_times_without_a_zone() -> None:
     summer = [b"<13>Jul  5 09:15:07 h a: x", b"<13>2025-07-05T09:15:07 h a: x"]
     winter = [b"<13>Jan  5 2025 09:15:07 h a: x"]
     named = [b"<13>2025-07-05T09:15:07+00:00 h a: x", b"<13>1 2025-07-05T09:15:07Z h a - - - x"]
@@ -408,7 +408,7 @@ def test_a_time_zone_is_for_times_that_name_none() -> None:
 
 
 @pytest.mark.parametrize(("received_hour", "hour"), [(0, 0), (1, 1)])
-def test_of_an_hour_that_comes_twice_the_one_nearer_to_receipt_is_meant(
+def test_hour_repeated_at_the_clock_change_is_the_one_nearest_to_receipt(
     received_hour: int, hour: int
 ) -> None:
     received = datetime(2025, 10, 26, received_hour, 31, tzinfo=UTC)
@@ -416,12 +416,12 @@ def test_of_an_hour_that_comes_twice_the_one_nearer_to_receipt_is_meant(
     assert found["ts"] == datetime(2025, 10, 26, hour, 30, tzinfo=UTC)
 
 
-def test_an_hour_that_never_came_is_the_moment_of_the_jump() -> None:
+def test_local_time_skipped_by_a_clock_change_is_the_moment_of_the_change() -> None:
     (found,) = parse(b"<13>Mar 30 2025 02:30:00 h a: x", timezone="Europe/Berlin")
     assert found["ts"] == datetime(2025, 3, 30, 1, tzinfo=UTC)
 
 
-def test_without_a_time_all_behind_the_priority_is_message() -> None:
+def test_message_is_everything_behind_the_priority_without_a_time() -> None:
     one(b"<189>34: link down", facility=23, severity=5, message="34: link down")
     one(b"<189>", facility=23, severity=5, message="")
 
@@ -438,7 +438,7 @@ def test_without_a_time_all_behind_the_priority_is_message() -> None:
         (b"<12", "syslog: no priority"),
     ],
 )
-def test_what_does_not_parse_has_a_reason_and_no_columns(line: bytes, reason: str) -> None:
+def test_unparsable_line_has_a_reason_and_no_columns(line: bytes, reason: str) -> None:
     assert parse(line) == [{**dict.fromkeys([*NAMES, "host"]), "ts": RECEIVED, "reason": reason}]
 
 
@@ -468,7 +468,7 @@ READ = {"facility": 1, "severity": 5, "host": "h", "app": "a", "procid": "p", "m
         ("- h a p m zz", "bad structured data: zz", {"message": "zz"}),
     ],
 )
-def test_a_wrong_part_of_rfc_5424_leaves_the_others(
+def test_wrong_rfc_5424_field_leaves_the_other_fields(
     rest: str, reason: str, read: dict[str, str | None]
 ) -> None:
     one(f"<13>1 {rest}".encode(), reason=f"syslog: {reason}", **{**READ, **read})
@@ -512,7 +512,7 @@ def test_text_that_is_not_utf_8_is_replaced_row_by_row() -> None:
     ]
 
 
-def test_slices_and_mixed_forms_are_read_in_place() -> None:
+def test_slices_with_mixed_syslog_forms_give_the_same_columns() -> None:
     lines = [b"<13>1 - a - - - - x", b"junk", b"<14>Aug 24 05:34:00 b t: y", b"<15>z"] * 3
     times = pa.array([RECEIVED] * len(lines), pa.timestamp("us", "UTC"))
     body = pa.array(lines, pa.binary())
@@ -551,7 +551,7 @@ likely = st.builds(lambda head, rest: head + b"".join(rest),
 @example([b"+", b"<0>0001-01-01T0:00:000"], None)
 @example([b"<0>Nov 5 2:00:00.5 h", b"<0>Nov 5 2:00:000 h", b"<0>Nov 5 2:00:00+01 h"], None)
 @settings(max_examples=5 * settings().max_examples)
-def test_no_bytes_whatever_raise_or_change_another_row(
+def test_any_bytes_raise_nothing_and_change_no_other_row(
     lines: list[bytes], timezone: str | None
 ) -> None:
     alone = [row for line in lines for row in parse(line, timezone=timezone)]
@@ -559,7 +559,7 @@ def test_no_bytes_whatever_raise_or_change_another_row(
 
 
 @given(st.lists(likely, min_size=1), st.integers(0, 5))
-def test_a_slice_reads_as_its_rows_do(lines: list[bytes], start: int) -> None:
+def test_slice_gives_the_same_rows_as_single_lines(lines: list[bytes], start: int) -> None:
     times = pa.array([RECEIVED] * len(lines), pa.timestamp("us", "UTC"))
     part = syslog.parse(pa.array(lines, pa.binary())[start:], times[start:])
     alone = parse(*lines[start:])
@@ -570,7 +570,7 @@ def test_a_slice_reads_as_its_rows_do(lines: list[bytes], start: int) -> None:
 
 @given(moments, st.sampled_from([b"%b %d %H:%M:%S", b"%Y-%m-%dT%H:%M:%SZ"]))
 @settings(max_examples=2 * settings().max_examples)
-def test_both_ways_to_read_a_time_agree(moment: datetime, form: bytes) -> None:
+def test_both_time_parsers_agree(moment: datetime, form: bytes) -> None:
     is_leap_day = (moment.month, moment.day) == (2, 29)
     assume(b"%Y" in form or not is_leap_day)  # of which no year is near enough
     stamp = moment.strftime(form.decode()).encode()
@@ -579,7 +579,7 @@ def test_both_ways_to_read_a_time_agree(moment: datetime, form: bytes) -> None:
     assert rare == usual
 
 
-def test_no_time_leaves_the_calendar() -> None:
+def test_times_stay_within_the_calendar() -> None:
     stamps = (b"0001-01-01T00:00:00", b"9999-12-31T23:59:59", b"Jan  1 0001 00:00:00")
     for timezone in ("Pacific/Kiritimati", "America/Adak"):
         found = parse(*(b"<13>" + stamp + b" h a: x" for stamp in stamps), timezone=timezone)
@@ -595,7 +595,7 @@ def test_no_time_leaves_the_calendar() -> None:
 
 @given(st.integers(0, 191), moments, st.lists(word, min_size=4, max_size=4), st.binary(max_size=20))
 @settings(max_examples=3 * settings().max_examples)
-def test_rfc_5424_reads_as_a_regular_expression_would(
+def test_rfc_5424_is_parsed_as_by_the_regular_expression(
     priority: int, moment: datetime, words: list[bytes], message: bytes
 ) -> None:
     line = b"<%d>1 %s %s - %s" % (priority, moment.isoformat().encode(), b" ".join(words), message)
@@ -613,7 +613,7 @@ def test_rfc_5424_reads_as_a_regular_expression_would(
 
 @given(moments, st.timedeltas(timedelta(days=-30), timedelta(days=330)))
 @settings(max_examples=3 * settings().max_examples)
-def test_rfc_3164_times_come_back(moment: datetime, delay: timedelta) -> None:
+def test_rfc_3164_times_survive_the_round_trip(moment: datetime, delay: timedelta) -> None:
     moment = moment.replace(microsecond=0)
     stamp = f"{moment:%b} {moment.day:>2} {moment:%H:%M:%S}".encode()
     (found,) = parse(b"<13>" + stamp + b" h a: x", received=moment + delay)

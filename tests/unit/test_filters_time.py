@@ -1,4 +1,4 @@
-"""Times out of texts and numbers: as Python reads them, and never a wrong one for what is none."""
+"""Times from texts and numbers: as Python reads them, and never a wrong one for an invalid text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flumeng.config import SpecError, check_flow
 from flumeng.filters.options import time_formats
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 from flumeng.filters.time import TimeStage
 
 RECEIVED = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -56,7 +56,7 @@ def year(moment: datetime) -> str:
 
 
 @given(st.lists(MOMENTS, min_size=1, max_size=9))
-def test_what_python_writes_is_read_back(moments: list[datetime]) -> None:
+def test_times_written_by_python_are_read_back(moments: list[datetime]) -> None:
     assert times([m.isoformat() for m in moments], "iso8601") == moments
     assert times([m.isoformat(timespec="microseconds") for m in moments], "rfc3339") == moments
     formats = "%d.%m.%Y %H:%M:%S,%f %z", "%A %e %B %Y %I:%M:%S.%f %p %z", "%Y/%j %T.%f%z"
@@ -70,7 +70,7 @@ def test_what_python_writes_is_read_back(moments: list[datetime]) -> None:
 
 
 @given(st.lists(MOMENTS, min_size=1, max_size=9))
-def test_numbers_are_read_as_such_and_as_texts(moments: list[datetime]) -> None:
+def test_time_filter_reads_numbers_and_numeric_strings(moments: list[datetime]) -> None:
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     micros = [(moment - epoch) // timedelta(microseconds=1) for moment in moments]
     assert times(micros, "unix_us", kind=pa.int64()) == moments
@@ -85,7 +85,7 @@ def test_numbers_are_read_as_such_and_as_texts(moments: list[datetime]) -> None:
 
 
 @given(st.lists(LATELY, min_size=1, max_size=9))
-def test_a_time_without_a_zone_is_of_the_zone_that_the_flow_says(walls: list[datetime]) -> None:
+def test_time_without_a_zone_is_in_the_zone_of_the_flow(walls: list[datetime]) -> None:
     zone = ZoneInfo("Asia/Kolkata")  # without jumps of its clock since 1945
     assert times([wall.isoformat(" ") for wall in walls], "iso8601", zone="Asia/Kolkata") == [
         wall.replace(tzinfo=zone) for wall in walls
@@ -126,7 +126,7 @@ def test_any_text_is_a_time_or_has_a_reason(said: list[str | None], pattern: str
         ("", "iso8601", None),
     ],
 )
-def test_forms(said: str, pattern: str, expected: datetime | None) -> None:
+def test_each_time_format_is_read(said: str, pattern: str, expected: datetime | None) -> None:
     assert times([said], pattern) == [expected and expected.replace(tzinfo=UTC)]
 
 
@@ -141,7 +141,7 @@ def test_the_first_format_that_fits_counts() -> None:
     ]
 
 
-def test_numbers_that_are_no_moments_are_errors() -> None:
+def test_numbers_beyond_the_calendar_are_errors() -> None:
     numbers = [float("nan"), float("inf"), 1e300, 0.5, None]
     found = rows(numbers, "unix", kind=pa.float64())
     half = datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
@@ -150,7 +150,7 @@ def test_numbers_that_are_no_moments_are_errors() -> None:
     assert times([2**63 - 1, -(2**63)], "unix_ms", kind=pa.int64()) == [None, None]
 
 
-def test_ts_is_kept_where_the_time_is_none_or_far() -> None:
+def test_ts_is_kept_where_the_time_is_invalid_or_far() -> None:
     stage = Bounded(TimeStage("said", "ts", ("iso8601",), "UTC"), 86_400, 2)
     batches = stage(iter([batch_of(["2026-11-21T13:00:00Z", "x", "1999-01-01", None])]))
     found = pa.Table.from_batches(batches).to_pylist()
@@ -175,16 +175,16 @@ def problem(options: str, before: str = "parse: {format: json, schema: 'a STRING
     return ""
 
 
-def test_problems_are_told() -> None:
+def test_invalid_options_are_reported() -> None:
     assert problem("{column: a, formats: ['%Y-%m-%d', unix], to: at}") == ""
     assert problem("{column: n, formats: [unix]}") == ""
     assert 'did you mean "iso8601"' in problem("{column: a, formats: [iso8061]}")
     assert "unknown directive %Q" in problem("{column: a, formats: ['%Q']}")
-    assert "%d is there twice" in problem("{column: a, formats: ['%d %d %m']}")
+    assert "%d occurs twice" in problem("{column: a, formats: ['%d %d %m']}")
     assert "one day" in problem("{column: a, formats: ['%H:%M']}")
     assert "%I with %p" in problem("{column: a, formats: ['%F %I']}")
     assert "a year beside %j" in problem("{column: a, formats: ['%j']}")
     assert "there is no column b" in problem("{column: b}")
     assert "n is a number, which iso8601 does not read" in problem("{column: n}")
-    assert "host is a string, and no timestamp" in problem("{column: a, to: host}")
-    assert "put select behind time" in problem("{column: host}", "select: [host]")
+    assert "host is a string: expected a timestamp" in problem("{column: a, to: host}")
+    assert "put select after time" in problem("{column: host}", "select: [host]")

@@ -1,4 +1,4 @@
-"""A flow as a graph, as text, Mermaid and Graphviz, and with what its tasks have counted."""
+"""A flow as a graph, as text, Mermaid and Graphviz, and with the counts of its tasks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from flumeng.control.queries.counters import TaskCounts, TaskCountsRow
 from flumeng.control.queries.flow_graph import Rates, graph_of, rates_of
 from flumeng.control.zookeeper import ABSENT
 from flumeng.control.zookeeper import tree as zk_tree
+from tests.testkit.cluster import come_live
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -42,7 +43,7 @@ dead_letters: {files: {path: /dead, format: json}}
 COUNTED = Rates(processed=120.0, dropped=20.5, parse_errors=0.25, dead_letters=0.0)
 
 
-def test_text_leads_from_the_sources_down() -> None:
+def test_text_graph_goes_from_sources_to_sinks() -> None:
     assert flow_graph.text(graph_of(parse_flow(FLOW), COUNTED)).splitlines() == [
         "flow web: durability disk, delivery exactly-once, 0.2 events/s with parse_error",
         "  source syslog 0.0.0.0:5514",
@@ -56,7 +57,7 @@ def test_text_leads_from_the_sources_down() -> None:
     ]
 
 
-def test_filters_say_what_becomes_of_what_they_cannot_process() -> None:
+def test_filters_show_their_on_error_action() -> None:
     for action in ("drop", "dead-letter"):
         flow = FLOW.replace("  - where", f"    on_error: {action}\n  - where")
         graph = graph_of(parse_flow(flow))
@@ -90,7 +91,7 @@ def test_mermaid_has_a_line_for_each_node_and_edge() -> None:
     assert '  n5 -->|"refused"| n7' in lines
 
 
-def test_graphviz_reads_its_own() -> None:
+def test_graphviz_output_is_valid() -> None:
     found = flow_graph.dot(graph_of(parse_flow(FLOW)))
     assert found.startswith('digraph "web" {\n')
     assert (
@@ -101,7 +102,7 @@ def test_graphviz_reads_its_own() -> None:
         subprocess.run([dot, "-Tsvg"], input=found.encode(), check=True, capture_output=True)
 
 
-def test_kafka_has_no_journal_in_between() -> None:
+def test_kafka_source_has_no_journal_in_the_graph() -> None:
     text = (
         "{flow: a, sources: [kafka: {brokers: ['b:1'], topics: [t]}], filters: [parse: {format: "
         "syslog}], sinks: [noop]}"
@@ -115,7 +116,7 @@ def test_kafka_has_no_journal_in_between() -> None:
     ("durability", "kept"),
     [("spill", "journal on disk, synced later"), ("memory", "journal in memory")],
 )
-def test_the_journal_says_what_it_keeps(durability: str, kept: str) -> None:
+def test_journal_shows_its_durability(durability: str, kept: str) -> None:
     spec = parse_flow(
         f"{{flow: a, sources: [tail: {{paths: [/a]}}], durability: {durability}, sinks: [noop]}}"
     )
@@ -131,7 +132,7 @@ def row(task: str, since: float, processed: int, errors: int | None) -> TaskCoun
     return TaskCountsRow("web", task, "n1", 1, since, counts)
 
 
-def test_rates_are_of_all_tasks_or_unknown() -> None:
+def test_rates_sum_all_tasks_or_are_unknown() -> None:
     rows = (row("collect.0", NOON - 600, 60, 6), row("collect.1", NOON - 10, 20, None))
     found = rates_of(TaskCounts(rows), NOON)
     assert found == Rates(processed=3.0, dropped=0.0, parse_errors=None, dead_letters=None)
@@ -148,7 +149,7 @@ def test_a_file_needs_no_cluster_and_a_name_does(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)["nodes"][0]["label"] == "syslog 0.0.0.0:5514"
     refused = CliRunner().invoke(tree, ["flow", "graph", "web"], env={"FLUMENG_ZK": None})
     assert refused.exit_code == 2
-    assert "say which cluster flow web is in: --zk, or FLUMENG_ZK; or name a file" in refused.stderr
+    assert "name the cluster of flow web with --zk or FLUMENG_ZK, or name a file" in refused.stderr
 
 
 def test_a_flow_of_the_cluster_has_its_rates() -> None:
@@ -159,10 +160,7 @@ def test_a_flow_of_the_cluster_has_its_rates() -> None:
     found = store.read(paths.plan("web"))
     plan = records.Plan(revision=1, tasks={"collect.0": task})
     store.write(paths.plan("web"), plan, found.version if found else ABSENT)
-    live = records.LiveNode(
-        uuid="n1", incarnation="i", pid=1, version="0", since=NOON, collector="n1:3"
-    )
-    store.write(paths.live_node("n1"), live, ABSENT)
+    come_live(store, "n1", since=NOON, collector="n1:3")
     shell = Shell(store.tree)
     counts = {name: {"1m": 600, "5m": 0, "15m": 0} for name in ("processed", "dropped")}
     told = {"flow": "web", "task": "collect.0", "epoch": 2, "since": NOON - 900, "counts": counts}
@@ -173,4 +171,4 @@ def test_a_flow_of_the_cluster_has_its_rates() -> None:
     shell.counted.clear()
     silent = shell.run("flow", "graph", "web")
     assert "events/s" not in silent.stdout
-    assert "node n1 does not say what became of events" in silent.stderr
+    assert "node n1 reports no event counts" in silent.stderr

@@ -1,4 +1,4 @@
-"""The health of a flow in one word, with what it means."""
+"""The health of a flow in one word, with its cause and advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.task_status import TaskRow
-from flumeng.platform.streak import Streak
+from flumeng.platform.health_threshold import HealthThreshold
 
 COLLECT, DISCOVER = "collect.0", "discover.0"
 
@@ -55,13 +55,13 @@ EMPTY = task(COLLECT, reads=0)
         ([task(COLLECT, "retrying", "unreachable")], "unhealthy tasks (retrying)"),
     ],
 )
-def test_the_word_follows_from_the_tasks(tasks: Sequence[TaskRow], shown: str) -> None:
+def test_flow_health_follows_from_its_tasks(tasks: Sequence[TaskRow], shown: str) -> None:
     found = flow_health("running", "", tasks)
     assert str(found) == shown
     assert bool(found.cause) == bool(found.advice) == (shown != "running")
 
 
-def test_what_an_operator_wants_comes_first() -> None:
+def test_desired_state_of_an_operator_comes_first() -> None:
     ill = [task(COLLECT, "failed", "unhealthy")]
     assert str(flow_health("suspended", "", ill)) == "suspended"
     assert str(flow_health("stopped", "", ill)) == "stopping"
@@ -74,8 +74,8 @@ def test_a_flow_is_idle_when_it_runs_and_nothing_comes() -> None:
     assert flow_health("running", "", [task(COLLECT, "starting")], idle=True).state == "pending"
 
 
-def test_three_failures_and_three_successes_in_a_row() -> None:
-    streak = Streak()
+def test_health_changes_after_three_consecutive_failures_or_successes() -> None:
+    streak = HealthThreshold()
 
     def after(*steps: bool) -> str:
         for well in steps:
@@ -91,8 +91,8 @@ def test_three_failures_and_three_successes_in_a_row() -> None:
     assert after(True) == ""
 
 
-def test_nobody_answers_only_when_that_was_so_each_time() -> None:
-    streak = Streak()
+def test_flow_is_unreachable_only_when_every_failure_was() -> None:
+    streak = HealthThreshold()
     for unreachable in (True, False, True, True):
         streak.fail(unreachable=unreachable)
     assert streak.health == "unhealthy"

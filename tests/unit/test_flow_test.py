@@ -1,4 +1,4 @@
-"""`flumeng flow test`: cases beside a flow, what is compared, and what is told when one fails."""
+"""`flumeng flow test`: cases beside a flow, their comparison, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Writes cases beside a flow, and runs them."""
+    """Write cases beside a flow and run them."""
     (tmp_path / "web.yaml").write_text(FLOW)
 
     def written(cases: str, *words: str, head: str = "flow: web.yaml") -> Result:
@@ -72,7 +72,7 @@ def test_cases_pass_when_everything_is_as_expected(run: Run) -> None:
     assert (result.exit_code, result.stdout) == (0, "3 cases, none failed\n")
 
 
-def test_what_differs_is_told_with_its_line(run: Run, tmp_path: Path) -> None:
+def test_differences_are_reported_with_their_line(run: Run, tmp_path: Path) -> None:
     junit = tmp_path / "out.xml"
     result = run(
         f"""\
@@ -103,9 +103,9 @@ def test_what_differs_is_told_with_its_line(run: Run, tmp_path: Path) -> None:
         "web.test.yaml:3: another severity: failed\n"
         "  line 7: event 0: severity: expected 3, found 2\n"
         "web.test.yaml:8: too few: failed\n"
-        "  line 10: expected, and not there: {host: web1}\n"
+        "  line 10: missing event: {host: web1}\n"
         "web.test.yaml:11: too many: failed\n"
-        '  event 0 is there, and not expected: {"body":"<1>a","ts":"2026-01-01T00:00:00.000000Z",'
+        '  unexpected event 0: {"body":"<1>a","ts":"2026-01-01T00:00:00.000000Z",'
         '"host":"127.0.0.1","attrs":{"source":"syslog"},"journal":"trial","seq":0,'
         '"replayed":false,"facility":0,"severity":1,"message":"a"}\n'
         "  parse_errors: expected 2, found 0\n"
@@ -140,7 +140,7 @@ def test_lines_are_those_of_the_source_and_the_settings_of_the_file(run: Run) ->
     assert (result.exit_code, result.stdout) == (0, "1 case, none failed\n")
 
 
-def test_a_case_is_of_one_branch(run: Run, tmp_path: Path) -> None:
+def test_case_names_its_branch(run: Run, tmp_path: Path) -> None:
     branches = "branches: [{name: bad, when: severity < 3, sinks: [noop]}]\n"
     (tmp_path / "web.yaml").write_text(FLOW.replace("sinks: [noop]\n", branches))
     bad = f"""\
@@ -148,7 +148,7 @@ def test_a_case_is_of_one_branch(run: Run, tmp_path: Path) -> None:
 """
     assert run(bad).stdout == "1 case, none failed\n"
     result = run(bad + "  - {name: b, input: [], count: 0}\n")
-    assert "cases[1]: say which branch: the flow has no sinks of its own, but bad" in result.stderr
+    assert "cases[1]: name a branch: the flow has no sinks of its own, only bad" in result.stderr
     result = run(bad + "  - {name: b, branch: bat, input: [], count: 0}\n")
     assert 'cases[1]: no branch bat with sinks; did you mean "bad"?' in result.stderr
 
@@ -165,7 +165,7 @@ def test_dead_letters_are_counted(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ("{name: a, input: []}", "line 3: cases[0]: nothing is expected: say expect, count"),
+        ("{name: a, input: []}", "line 3: cases[0]: nothing is expected: set expect, count"),
         ("{name: a, inputs: [], count: 1}", 'did you mean "input"?'),
         ("{name: a, input: [{host: b}], count: 1}", "expected either body or body_base64"),
         ("{name: a, input: [{body_base64: '!'}], count: 1}", "expected base64; found"),
@@ -174,7 +174,7 @@ def test_dead_letters_are_counted(run: Run, tmp_path: Path) -> None:
         ("{name: a, input: [], expect: a}", "expected a list"),
     ],
 )
-def test_a_file_that_is_wrong_is_told_with_its_line(run: Run, case: str, said: str) -> None:
+def test_invalid_case_file_is_reported_with_its_line(run: Run, case: str, said: str) -> None:
     result = run(f"  - {case}\n")
     assert result.exit_code == 2
     assert said.removeprefix("line 3: ") in result.stderr
@@ -203,7 +203,7 @@ def test_the_example_passes() -> None:
     assert result.stderr == ""
 
 
-def test_the_docs_tell_every_option() -> None:
+def test_docs_list_every_option() -> None:
     docs = (CONF.parents[1] / "docs" / "trying.md").read_text()
     for cls in (CaseFile, Case, GivenEvent):
         for option in dataclasses.fields(cls):
@@ -245,13 +245,13 @@ def test_the_docs_tell_every_option() -> None:
         ("a", {"a": 1}, pa.struct({"a": pa.int8()}), False),
     ],
 )
-def test_a_text_means_what_the_type_of_the_column_says(
+def test_expected_text_is_compared_by_the_type_of_its_column(
     text: str, value: Any, kind: pa.DataType, same: bool
 ) -> None:
     assert matches(document.compose(text), value, kind) is same
 
 
-def test_pairs_are_found_whatever_is_said_first() -> None:
+def test_matching_pairs_are_found_for_any_order_of_expectations() -> None:
     """The first expectation fits both events, the second one only the one that the first takes."""
     schema = pa.schema({"a": pa.int32(), "b": pa.int32()})
     events = pa.RecordBatch.from_pylist([{"a": 1, "b": 1}, {"a": 1, "b": 2}], schema)
@@ -260,7 +260,7 @@ def test_pairs_are_found_whatever_is_said_first() -> None:
     assert len(compare([*expected, expected[1]], [events], schema)) == 1
 
 
-def test_lines_of_a_case_are_joined_as_the_flow_says(run: Run, tmp_path: Path) -> None:
+def test_lines_of_a_case_are_joined_as_in_the_flow(run: Run, tmp_path: Path) -> None:
     (tmp_path / "app.yaml").write_text(
         "flow: app\nsources: [tail: {paths: [/a]}]\nmultiline: {preset: python}\n"
         "filters: [where: \"attrs['lines'] > 1\"]\nsinks: [noop]\n"

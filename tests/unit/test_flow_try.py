@@ -1,4 +1,4 @@
-"""`flumeng flow try`: what comes out of a flow's filters, without a cluster and without a JVM."""
+"""`flumeng flow try`: the output of a flow's filters, without a cluster and without a JVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cli.main import tree
 from flumeng.agent.dryrun import reading, rendering
 from flumeng.agent.dryrun.filter_tree import FilterTree
 from flumeng.agent.dryrun.reading import ahead, in_order
-from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.received_lines import ReceivedLines
 from flumeng.config import parse_flow
 from flumeng.connectors.api.framing import Messages
 from flumeng.events.attributes import parse_errors
@@ -63,7 +63,7 @@ def rows(flow: str, *words: str, given: bytes = LINES) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_people_see_what_the_filters_found(flow: str) -> None:
+def test_text_output_shows_the_parsed_columns(flow: str) -> None:
     result = run(flow, *TIME)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
@@ -74,7 +74,7 @@ def test_people_see_what_the_filters_found(flow: str) -> None:
     assert result.stderr == "flumeng: 3 events in, 2 out, 1 of them with parse_error\n"
 
 
-def test_json_has_what_the_sinks_would_have(flow: str) -> None:
+def test_json_output_is_that_of_the_sinks(flow: str) -> None:
     parsed, refused = rows(flow, *TIME, "--host", "ten", "--attr", "peer=192.0.2.1:7")
     assert parsed["host"] == "web1"
     assert parsed["body_base64"]
@@ -104,10 +104,10 @@ def test_lines_are_cut_as_the_source_cuts_them(flow: str) -> None:
     assert (empty["body"], empty["attrs"]["source"]) == ("", "tail")
     refused = run(flow, "--source", "2")
     assert refused.exit_code == 2
-    assert "has 2 sources, numbered from 0, and no source 2" in refused.stderr
+    assert "has no source 2, only 2 numbered from 0" in refused.stderr
 
 
-def test_errors_are_counted_of_the_events_that_are_there() -> None:
+def test_parse_errors_are_counted_within_a_slice() -> None:
     kinds = pa.map_(pa.string(), pa.string())
     attrs = pa.array([[("source", "tail")], [("parse_error", "no")], []], kinds)
     events = pa.RecordBatch.from_arrays([attrs], ["attrs"])
@@ -144,7 +144,7 @@ def test_files_are_read_in_the_encoding_of_their_source(
     assert [row["body"] for row in found] == ["grün", "b"]
 
 
-def test_nothing_comes_of_nothing(flow: str) -> None:
+def test_empty_input_gives_no_events(flow: str) -> None:
     result = run(flow, given=b"")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "flumeng: 0 events in, 0 out\n"
@@ -157,13 +157,13 @@ def test_nothing_comes_of_nothing(flow: str) -> None:
         (["--attr", "a"], "an attribute is KEY=VALUE, not 'a'"),
     ],
 )
-def test_wrong_words_are_told(flow: str, words: list[str], said: str) -> None:
+def test_invalid_arguments_are_reported(flow: str, words: list[str], said: str) -> None:
     result = run(flow, *words)
     assert result.exit_code == 2
     assert said in result.stderr
 
 
-def test_a_flow_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+def test_invalid_flow_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(FLOW.replace("severity <=", "sverity <="))
     result = run(str(path))
@@ -225,7 +225,7 @@ def test_events_come_out_of_every_branch_that_takes_them(tmp_path: Path) -> None
     ]
 
 
-def test_dead_letters_of_filters_are_an_end_of_their_own(tmp_path: Path) -> None:
+def test_filter_dead_letters_have_an_output_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "letters.yaml"
     text = FLOW.replace("{format: syslog}", "{format: syslog}\n    on_error: dead-letter")
     path.write_text(f"{text}dead_letters: noop\n")
@@ -263,7 +263,7 @@ def no_spark() -> Any:
     raise AssertionError("nothing here needs Spark")
 
 
-def test_an_error_ahead_comes_in_its_turn() -> None:
+def test_error_of_a_read_ahead_comes_in_order() -> None:
     def items() -> Any:
         yield pa.scalar(1)
         raise ValueError("here")
@@ -274,7 +274,7 @@ def test_an_error_ahead_comes_in_its_turn() -> None:
         next(found)
 
 
-def test_the_thread_ahead_ends_when_nobody_wants_more() -> None:
+def test_read_ahead_thread_ends_when_its_consumer_closes() -> None:
     found = ahead(itertools.count())
     assert next(found) == 0
     [thread] = [thread for thread in threading.enumerate() if thread.name == "ahead"]
@@ -283,7 +283,7 @@ def test_the_thread_ahead_ends_when_nobody_wants_more() -> None:
     assert not thread.is_alive()
 
 
-def test_what_is_done_ahead_comes_in_order_and_so_does_an_error() -> None:
+def test_results_of_parallel_work_come_in_order_and_so_does_an_error() -> None:
     def work(number: int) -> int:
         time.sleep(0.01 * (number % 3))
         return 10 // (20 - number)
@@ -295,10 +295,10 @@ def test_what_is_done_ahead_comes_in_order_and_so_does_an_error() -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [4096, reading.PIECE_BYTES])
-def test_what_is_filtered_ahead_is_what_the_filters_make_of_all_lines(
+def test_parallel_filtering_gives_the_same_as_one_batch(
     flow: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    """Many pieces, or one of which several batches come out."""
+    """Many pieces, or one that becomes several batches."""
     monkeypatch.setattr(reading, "PIECE_BYTES", piece_bytes)
     texts = [f"<{n % 40}>1 2026-11-23T10:15:03Z web{n % 7} su - - - {n}\n" for n in range(9999)]
     lines = "".join(texts).encode() + LINES
@@ -337,7 +337,7 @@ def test_a_function_of_a_user_is_called_by_one_thread_at_a_time(
 
 
 @pytest.mark.parametrize("command", ["try", "test"])
-def test_nothing_is_loaded_that_arrow_does_not_need(flow: str, command: str) -> None:
+def test_flow_try_and_test_import_only_arrow(flow: str, command: str) -> None:
     cases = Path(flow).with_name("web.test.yaml")
     cases.write_text("{flow: web.yaml, cases: [{name: one, input: [<1>x], count: 1}]}")
     words = ["flow", command, flow if command == "try" else str(cases)]
@@ -353,7 +353,7 @@ def test_nothing_is_loaded_that_arrow_does_not_need(flow: str, command: str) -> 
 
 
 @pytest.mark.parametrize("after", ["sources", "filters"])
-def test_the_filters_of_a_flow_that_is_read_do_not_run_and_that_is_told(
+def test_flow_that_reads_a_flow_warns_that_the_others_filters_do_not_run(
     tmp_path: Path, after: str
 ) -> None:
     flow = tmp_path / "alarms.yaml"

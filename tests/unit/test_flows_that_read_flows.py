@@ -1,4 +1,4 @@
-"""Flows that read flows: their cursors, what keeps journals for them, and what may be deleted."""
+"""Flows that read flows: their cursors, the journals kept for them, and deletions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from flumeng.control.master.execution import carry_out
 from flumeng.control.planner.actions import Drop
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import Snapshot
-from flumeng.control.zookeeper import ABSENT, Path, tree
+from flumeng.control.zookeeper import ABSENT, tree
 from flumeng.fleet.site_copy import copy_site
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.client import JournalClient
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import add_journal, come_live
 from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
@@ -34,26 +36,13 @@ OTHER = "web.n2.0.cd"
 BY = ("a", "", 0.0)
 
 
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
 def journal(store: FakeStore, name: str = JOURNAL, end: int | None = None) -> None:
     node = name.split(".")[1]
-    record = records.Journal(
-        flow="web", node=node, primary=node, term=1, in_sync=(), closed=end is not None, end=end
-    )
-    store.write(paths.journal(name), record, ABSENT)
-    live = records.LiveNode(
-        uuid="u", incarnation="i", addresses=(f"{node}:1",), pid=1, version="1", since=0.0
-    )
-    store.write(paths.live_node(node), live, ABSENT)
+    add_journal(store, name, flow="web", node=node, in_sync=(), closed=end is not None, end=end)
+    come_live(store, node, f"{node}:1", version="1")
 
 
-def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> None:
+def test_cursor_is_created_with_the_flow_and_removed_with_it(store: FakeStore) -> None:
     list(apply_flows(Operator(store, *BY), {"copy": COPY, "web": WEB}))
     assert store.children(paths.acks("web")) == ["copy", "main"]
     with pytest.raises(ConflictError, match="web is read by copy"):
@@ -71,25 +60,25 @@ def test_a_cursor_is_made_with_the_flow_and_goes_with_it(store: FakeStore) -> No
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (COPY.replace("web", "wbe"), "reads the flow wbe, which is not there"),
+        (COPY.replace("web", "wbe"), "reads flow wbe, which does not exist"),
         (COPY.replace("copy", "again").replace("web", "kafka"), "which has no journals"),
     ],
 )
-def test_what_cannot_be_read_is_refused(store: FakeStore, text: str, why: str) -> None:
+def test_unreadable_input_flow_is_refused(store: FakeStore, text: str, why: str) -> None:
     list(apply_flows(Operator(store, *BY), {"web": WEB, "kafka": KAFKA}))
     with pytest.raises(RefusedError, match=why):
         apply_flow(Operator(store, *BY), text.replace("flow: copy", "flow: again"))
 
 
-def test_a_flow_goes_on_reading_what_it_has_read(store: FakeStore) -> None:
+def test_flow_cannot_change_the_flow_that_it_reads(store: FakeStore) -> None:
     list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     apply_flow(Operator(store, *BY), WEB.replace("web", "other").replace("5514", "5515"))
-    with pytest.raises(RefusedError, match="reads the flow web, which keeps for it"):
+    with pytest.raises(RefusedError, match="reads flow web, which keeps its unread events"):
         apply_flow(Operator(store, *BY), COPY.replace("web", "other"))
     assert apply_flow(Operator(store, *BY), COPY.replace("noop", "console")).revision == 2
 
 
-def test_a_site_that_is_pushed_to_knows_the_cursors(store: FakeStore) -> None:
+def test_push_creates_the_cursors_of_a_reader(store: FakeStore) -> None:
     list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     changed, other = COPY.replace("noop", "console"), COPY.replace("copy", "other")
     one, two = next_revisions(copy_site(store), {"copy": changed, "other": other})
@@ -107,7 +96,7 @@ def test_a_flow_that_reads_a_flow_has_no_other_source() -> None:
         parse_flow(COPY.replace("[{flow", "[{syslog: {listen: '127.0.0.1:1'}}, {flow"))
 
 
-def test_a_journal_is_kept_for_the_slowest_of_those_who_read_it(store: FakeStore) -> None:
+def test_journal_is_kept_for_the_slowest_of_its_readers(store: FakeStore) -> None:
     list(apply_flows(Operator(store, *BY), {"web": WEB, "copy": COPY}))
     claims = ClaimsInMemory()
     claims.kept, claims.full = Claim(), False
@@ -132,7 +121,7 @@ POSITIONS = {
 
 
 def finder(store: FakeStore, silent: str = "", **options: str) -> FlowFinder:
-    """Of the flow web; the server at ``silent`` does not answer."""
+    """The finder of the flow web; the server at ``silent`` does not answer."""
 
     class Server(JournalClient):
         def __init__(self, address: str) -> None:
@@ -147,7 +136,7 @@ def finder(store: FakeStore, silent: str = "", **options: str) -> FlowFinder:
     return FlowFinder(FlowSource("web", **options), store, Server)  # type: ignore[arg-type]
 
 
-def test_journals_begin_where_they_can_be_read(store: FakeStore) -> None:
+def test_journals_begin_at_their_floor_or_end(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER, end=7)
@@ -160,7 +149,7 @@ def test_journals_begin_where_they_can_be_read(store: FakeStore) -> None:
     assert found.offers[f"{OTHER}@flow"] == Offer(0, 7)
 
 
-def test_a_journal_whose_server_is_silent_waits(store: FakeStore) -> None:
+def test_journal_of_a_silent_server_is_offered_later(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER)
@@ -173,7 +162,7 @@ def test_a_journal_whose_server_is_silent_waits(store: FakeStore) -> None:
     assert found.gone == {"web.n3.0.ef@flow"}
 
 
-def test_a_journal_that_cannot_be_read_is_read_on_and_harms_no_other(store: FakeStore) -> None:
+def test_unreadable_journal_is_read_on_and_harms_no_other(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WEB)
     journal(store)
     journal(store, OTHER)
@@ -185,28 +174,21 @@ def test_a_journal_that_cannot_be_read_is_read_on_and_harms_no_other(store: Fake
 
 
 def test_many_flows_list_the_journals_once() -> None:
-    class CountingStore(FakeStore):
-        listed = 0
-
-        def children(self, path: Path) -> list[str]:
-            self.listed += path == paths.journals()
-            return super().children(path)
-
-    store = CountingStore()
+    store = ScriptedStore()
     tree.init(store)
     apply_flow(Operator(store, *BY), WEB)
     journal(store)
-    before = store.listed
+    store.listings.clear()
     for one in [finder(store) for _ in range(1000)]:
         assert one.find(Before()).offers == {f"{JOURNAL}@flow": Offer(5)}
         one.close()
-    assert store.listed - before < 50
+    assert store.listings.count([paths.journals()]) < 50
 
 
-def test_a_flow_that_is_not_there_is_told(store: FakeStore) -> None:
+def test_missing_flow_is_reported(store: FakeStore) -> None:
     assert finder(store).find(Before()).lacks == ("there is no flow web",)
 
 
-def test_a_flow_has_no_index_of_times(store: FakeStore) -> None:
+def test_read_flow_has_no_index_of_times(store: FakeStore) -> None:
     with pytest.raises(UserError, match="not from a time"):
         finder(store).offsets([f"{JOURNAL}@flow"], "2026-11-22T08:00:00Z")

@@ -94,7 +94,7 @@ def test_columns_have_their_types() -> None:
     ]
 
 
-def test_large_fields_are_fields_like_others() -> None:
+def test_large_fields_are_read_like_others() -> None:
     large = b"x" * 1_000_000
     found = read_bodies(
         Parse("csv", schema=TEXTS),
@@ -105,7 +105,7 @@ def test_large_fields_are_fields_like_others() -> None:
     assert [len(found[0]["b"]), *found[1:]] == [1_000_000, COUNT, MALFORMED]
 
 
-def test_a_schema_that_is_none_is_refused() -> None:
+def test_invalid_schema_is_refused() -> None:
     with pytest.raises(UserError, match="not a list of columns"):
         formats.reader(Parse("csv", schema="a STRNG"))
 

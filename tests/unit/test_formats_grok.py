@@ -1,4 +1,4 @@
-"""Grok patterns: what the names of the library stand for, and what becomes of fields."""
+"""Grok patterns: the meaning of the names of the library, and the fields of a match."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def read(pattern: str | tuple[str, ...], *bodies: str | bytes, **patterns: str) 
         ("SYSLOGPROG", ["sshd[12]", "kernel"], ["a b"]),
     ],
 )  # fmt: skip
-def test_a_name_stands_for_what_it_says(name: str, texts: list[str], others: list[str]) -> None:
+def test_each_library_name_matches_its_documented_texts(
+    name: str, texts: list[str], others: list[str]
+) -> None:
     pattern = f"^%{{{name}:found}}$"
     assert [row if isinstance(row, str) else row["found"] for row in read(pattern, *texts)] == texts
     assert read(pattern, *others) == [NO_MATCH] * len(others)
@@ -72,7 +74,7 @@ def test_each_name_of_the_library_is_a_pattern_of_re2() -> None:
         pc.extract_regex(pa.array([""]), written.regex)
 
 
-def test_fields_have_types_and_what_is_empty_is_null() -> None:
+def test_fields_have_types_and_empty_ones_are_null() -> None:
     pattern = (
         "%{IP:client} %{WORD:verb} (?:%{NUMBER:bytes:int}|-) %{NUMBER:took:float} %{DATA:rest}$"
     )
@@ -89,7 +91,7 @@ def test_fields_have_types_and_what_is_empty_is_null() -> None:
         NO_MATCH,]  # fmt: skip
 
 
-def test_ts_and_host_are_the_events_own() -> None:
+def test_fields_ts_and_host_set_those_of_the_event() -> None:
     (found,) = read("%{TIMESTAMP_ISO8601:ts:timestamp} %{HOST:host} %{GREEDYDATA:text}",
                     "2026-11-08T10:00:15+01:00 web1 hello")  # fmt: skip
     assert found == {
@@ -105,7 +107,7 @@ def test_patterns_are_tried_in_their_order() -> None:
     ]  # fmt: skip
 
 
-def test_patterns_of_ones_own_and_groups_of_other_writers() -> None:
+def test_custom_patterns_and_named_groups_of_other_dialects_are_read() -> None:
     pattern = r"(?<order>%{ORDER}) (took|lasted) %{INT:ms:int} \(ms\)[(x)]"
     assert read(pattern, "AB12 took 7 (ms)x", "AB12 lasted 8 (ms)(", "ab12 took 1 (ms)x",
                 ORDER="[A-Z]{2}[0-9]+") == [
@@ -117,19 +119,19 @@ def test_patterns_of_ones_own_and_groups_of_other_writers() -> None:
     ("flags", "text"),
     [("(?m)", "b\nc"), ("(?im)", "b\nc"), ("(?s)", "b\nc"), ("", "b"), ("(?i)", "b")],
 )
-def test_flag_m_lets_a_point_match_newlines_as_in_ruby(flags: str, text: str) -> None:
+def test_flag_m_makes_the_dot_match_newlines_as_in_ruby(flags: str, text: str) -> None:
     """RE2's own ``(?m)`` lets ``^`` match at each line."""
     assert read(f"{flags}^c%{{GREEDYDATA:rest}}", "b\nc") == [NO_MATCH]
     assert read(f"{flags}^a %{{GREEDYDATA:rest}}", "a b\nc") == [{"rest": text}]
 
 
-def test_flag_m_holds_in_a_group_alone_and_is_text_behind_a_backslash() -> None:
+def test_flag_m_is_limited_to_its_group_and_literal_when_escaped() -> None:
     found = read(r"^(?m:%{GREEDYDATA:two}-)%{GREEDYDATA:one}", "a\nb-c\nd")
     assert found == [{"two": "a\nb", "one": "c"}]
     assert read(r"^\(?m:%{GREEDYDATA:rest}", "(m:a\nb") == [{"rest": "a"}]
 
 
-def test_a_field_may_stand_in_several_branches() -> None:
+def test_field_may_occur_in_several_alternatives() -> None:
     assert read("^(?:ip %{IP:who}|name %{WORD:who})", "ip ::1", "name x") == [
         {"who": "::1"}, {"who": "x"},
     ]  # fmt: skip
@@ -165,17 +167,17 @@ def test_damaged_lines_are_read_or_do_not_match() -> None:
         ("%{INT:[a][b]}", "letters, digits and _"),
         ("%{INT:a:integer}", "unknown type integer"),
         ("%{INT:a:int} %{INT:a:float}", "two types"),
-        ("%{A:x}", "within itself"),
+        ("%{A:x}", "contains itself"),
         ("%{WIDE:x}", "characters"),
         ("%{INT:x", "expected %{NAME}"),
         ("(?=%{INT:x})", "look-ahead"),
         ("(?>%{INT:x})", "regular expression|atomic"),
         ("%{INT:x}(", "regular expression"),
-        ("%{INT:ts}", "ts sets the event's own"),
+        ("%{INT:ts}", "ts is an event column"),
         ("%{INT:seq}", "every event has a column seq"),
     ],
 )
-def test_what_is_no_pattern_is_told(pattern: str, problem: str) -> None:
+def test_invalid_pattern_is_reported(pattern: str, problem: str) -> None:
     wide = {f"W{level}": f"%{{W{level + 1}}}" * 4 for level in range(20)}
     more = {"A": "%{B}", "B": "x%{A}", "W20": "x", "WIDE": "%{W0}", **wide}
     (told,) = Parse("grok", pattern=pattern, patterns=more).problems()

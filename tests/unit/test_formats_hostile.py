@@ -1,4 +1,4 @@
-"""Whatever bodies are sent, each is read or has a reason, in time that grows with its bytes."""
+"""Any body is read or has a reason, in time that grows with its bytes."""
 
 from __future__ import annotations
 

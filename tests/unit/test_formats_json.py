@@ -1,4 +1,4 @@
-"""JSON bodies as columns: what each type takes, what does not fit, and what is damaged."""
+"""JSON bodies as columns: the values of each type, misfits, and damage."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def with_schema(schema: str, *bodies: bytes) -> list[Any]:
         ("STRUCT<x: ARRAY<STRUCT<y: INT>>>", '{"x": [{"y": 1}]}', {"x": [{"y": 1}]}),
     ],
 )
-def test_a_value_is_of_its_type_or_the_reason_names_it(kind: str, text: str, value: Any) -> None:
+def test_value_has_its_type_or_the_reason_names_it(kind: str, text: str, value: Any) -> None:
     body = f'{{"before": [{{}}], "v": {text}, "w": 1}}'.encode()
     (found,) = with_schema(f"v {kind}, w INT", body)
     assert found["w"] == 1
@@ -102,7 +102,7 @@ def test_a_value_is_of_its_type_or_the_reason_names_it(kind: str, text: str, val
         ("1795169472123456789", "nanoseconds (unix_ns)"),
     ],
 )
-def test_a_number_that_is_too_large_for_seconds_names_its_unit(number: str, unit: str) -> None:
+def test_timestamp_too_large_for_seconds_is_refused_with_its_unit(number: str, unit: str) -> None:
     (found,) = with_schema("t TIMESTAMP, a STRING", f'{{"t": {number}, "a": "x"}}'.encode())
     assert found == {
         "t": None,
@@ -117,14 +117,14 @@ def test_a_long_value_is_cut_in_the_reason() -> None:
     assert found["parse_error"] == f'json: v is no INT: "{"x" * 99}...'
 
 
-def test_what_is_missing_is_null_and_what_is_more_is_passed_over() -> None:
+def test_missing_fields_are_null_and_others_ignored() -> None:
     bodies = (b"{}", b'{"c": 1, "a": 2}', b'{"A": 1, "a": 3, "a": 4}')
     assert with_schema("a INT, b STRING", *bodies) == [
         {"a": None, "b": None}, {"a": 2, "b": None}, {"a": 4, "b": None},
     ]  # fmt: skip
 
 
-def test_a_body_is_one_object() -> None:
+def test_json_body_must_be_one_object() -> None:
     bodies = (
         b' {"a": "x"}\r\n', b"{}}", b'{"a": "x"} y', b"{'a': 'x'}", b'["a"]', b"1", b"",
         b"\0", b'{"a": "\0"}', b'{"a": "caf\xe9"}', b'\xef\xbb\xbf{"a": "x"}',
@@ -134,7 +134,7 @@ def test_a_body_is_one_object() -> None:
     ]  # fmt: skip
 
 
-def test_bodies_that_are_objects_only_together_are_none() -> None:
+def test_bodies_that_are_objects_only_together_are_malformed() -> None:
     bodies = (b'{"a":[{}', b"{}]}", b"{},{}", b"{}{}", b'{"a":"}', b'{"}')
     assert with_schema("a STRING", *bodies, b'{"a":1}') == [*[MALFORMED] * 6, {"a": "1"}]
 
@@ -144,7 +144,7 @@ def test_a_body_of_two_objects_does_not_shift_those_behind_it() -> None:
     assert with_schema("a STRING", *bodies) == [MALFORMED, {"a": "3"}, MALFORMED, {"a": "6"}]
 
 
-def test_depth_costs_no_stack() -> None:
+def test_deep_nesting_does_not_overflow_the_stack() -> None:
     bodies = [b'{"a":' * depth + b"1" + b"}" * depth for depth in (1, 300, 50_000)]
     found = with_schema("a STRING", *bodies, *(b"[" * depth for depth in range(900, 1000)))
     assert [row == MALFORMED for row in found[:3]] == [False, False, True]
@@ -153,7 +153,7 @@ def test_depth_costs_no_stack() -> None:
         assert row == MALFORMED or set(row) == {"a"}
 
 
-def test_ts_and_host_are_the_events_own() -> None:
+def test_fields_ts_and_host_set_those_of_the_event() -> None:
     reader = formats.reader(Parse("json", schema="ts TIMESTAMP, host STRING, a INT"))
     bodies = [b'{"ts":"2026-02-28T01:02:03Z","host":"h","a":1}', b'{"ts":"x","host":"h"}', b"{}"]
     found = reader.read(pa.array(bodies, pa.binary()), pa.nulls(3))
@@ -187,7 +187,7 @@ def test_values_at_paths_become_columns() -> None:
     ]  # fmt: skip
 
 
-def test_everything_goes_into_a_map_of_texts() -> None:
+def test_whole_document_goes_into_a_map_of_texts() -> None:
     found = read_bodies(
         Parse("json", into="all"), NESTED, b'{"a":1,"b":"\\u00e9","a":"2"}', b"{}", b"1"
     )
@@ -217,17 +217,17 @@ def test_fields_and_a_map_go_together() -> None:
         (Parse("json", schema="user STRNG,"), "not a list of columns"),
         (Parse("json", schema="INT"), "not a list of columns"),
         (Parse("json", schema="a INT, A INT"), "not a list of columns"),
-        (Parse("json", schema="ts STRING"), "ts sets the event's own"),
-        (Parse("json", schema="a ARRAY<MAP<INT, INT>>"), "keys of a MAP"),
-        (Parse("json", fields={"host": "a INT"}), "host sets the event's own"),
+        (Parse("json", schema="ts STRING"), "ts is an event column"),
+        (Parse("json", schema="a ARRAY<MAP<INT, INT>>"), "needs keys of the type STRING"),
+        (Parse("json", fields={"host": "a INT"}), "host is an event column"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_a_sentence(options: Parse, message: str) -> None:
+def test_invalid_options_are_refused(options: Parse, message: str) -> None:
     with pytest.raises(UserError, match=message):
         formats.reader(options)
 
 
-def test_the_texts_of_the_corpus_are_read_as_they_are_judged() -> None:
+def test_texts_of_the_corpus_are_read_as_judged_there() -> None:
     corpus = yaml.load(TEXTS.read_text(), yaml.CSafeLoader)
     groups = [(corpus["valid"], True), (corpus["invalid"], False)]
     groups += [(group["texts"], group["taken"]) for group in corpus["free"].values()]
@@ -238,13 +238,13 @@ def test_the_texts_of_the_corpus_are_read_as_they_are_judged() -> None:
             assert [row != MALFORMED for row in found] == [taken] * len(bodies)
 
 
-def test_a_megabyte_is_a_body_like_others() -> None:
+def test_body_of_a_megabyte_is_read_like_others() -> None:
     large = b'{"a":"' + b"x\\n" * 350_000 + b'"}'
     found = with_schema("a STRING", b'{"a":"1"}', large, large[:-1])
     assert [len(found[1]["a"]), found[0], found[2]] == [700_000, {"a": "1"}, MALFORMED]
 
 
-def test_a_reader_travels_to_executors() -> None:
+def test_reader_can_be_pickled() -> None:
     reader = formats.reader(Parse("json", fields={"a": "b INT"}, into="all"))
     assert pickle.loads(pickle.dumps(reader)) == reader
 
@@ -293,7 +293,7 @@ def test_columns_agree_with_the_standard_library_row_by_row(bodies: list[bytes])
 
 
 @given(st.lists(documents, max_size=4))
-def test_a_map_says_what_the_document_says(documents: list[dict[str, Any]]) -> None:
+def test_map_has_the_values_of_the_document(documents: list[dict[str, Any]]) -> None:
     found = read_bodies(
         Parse("json", into="all"), *(json.dumps(document).encode() for document in documents)
     )

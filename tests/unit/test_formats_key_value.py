@@ -82,7 +82,9 @@ CASES: list[tuple[bytes, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("body", "expected", "logfmt"), CASES)
-def test_pairs_are_read_alone_and_among_others(body: bytes, expected: Any, logfmt: Any) -> None:
+def test_pairs_are_read_from_single_and_mixed_lines(
+    body: bytes, expected: Any, logfmt: Any
+) -> None:
     assert pairs("key_value", body) == expected
     assert pairs("logfmt", body) == (logfmt or expected)
 
@@ -136,7 +138,7 @@ def test_columns_have_their_types() -> None:
     )  # fmt: skip
 
 
-def test_what_is_large_takes_no_longer_than_its_bytes() -> None:
+def test_large_input_takes_time_proportional_to_its_bytes() -> None:
     many = b" ".join(b"k%d=v" % number for number in range(100_000))
     bodies = [many, b'"' * 1_000_000, b"\\" * 1_000_000, b" " * 1_000_000, b'a="' + b"\\" * 99_999]
     found = read_bodies(Parse("key_value", into="all"), *bodies, b"a=1")
@@ -152,7 +154,7 @@ def test_what_is_large_takes_no_longer_than_its_bytes() -> None:
 
 
 def model(reader: PairsReader, body: bytes) -> Any:
-    """One row, by a scanner that goes from the left to the right."""
+    """The pairs of one row, by a scanner from left to right."""
     found: dict[str, str] = {}
     paired = False
     for name, value in reader.scanned(body):
@@ -222,6 +224,6 @@ def test_a_slice_of_a_column_is_read_like_a_column() -> None:
         (r"c:\dir\new", r"c:\dir\new"),
     ],
 )
-def test_escapes_of_go_are_read_and_others_stay(written: str, said: str) -> None:
+def test_go_escapes_are_decoded_and_others_kept(written: str, said: str) -> None:
     (found,) = read_bodies(Parse("logfmt", schema="m STRING"), f'm="{written}"'.encode())
     assert found == {"m": said}

@@ -1,4 +1,4 @@
-"""CEF and LEEF: their headers, their escapes, and what devices make of them."""
+"""CEF and LEEF: their headers, their escapes, and lines of real devices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cef(body: bytes) -> Any:
         ("a=é ü=ö b=1".encode(), [("a", "é ü=ö"), ("b", "1")]),
     ],
 )
-def test_an_extension_is_names_and_values(extension: bytes, expected: Any) -> None:
+def test_cef_extension_is_read_as_names_and_values(extension: bytes, expected: Any) -> None:
     for before in (b"", b"<13>Nov  9 10:00:15 host ", b"<13>1 2026-11-09T10:00:15Z h - - - - "):
         assert cef(before + HEAD + extension) == (HEADER, expected)
 
@@ -53,11 +53,11 @@ def test_an_extension_is_names_and_values(extension: bytes, expected: Any) -> No
         (b"CEF:", "too few fields"),
     ],
 )
-def test_what_is_no_cef_says_why(body: bytes, reason: str) -> None:
+def test_line_that_is_not_cef_has_a_reason(body: bytes, reason: str) -> None:
     assert cef(body) == f"cef: {reason}"
 
 
-def test_a_header_may_be_all_of_it() -> None:
+def test_cef_line_may_have_a_header_only() -> None:
     assert cef(b"CEF:0|a|b|c|d|e|5") == (["0", "a", "b", "c", "d", "e", "5"], [])
 
 
@@ -92,7 +92,7 @@ PAIRS = [("src", "192.0.2.1"), ("msg", "two words"), ("x", "y=z")]
         b"LEEF:2.0|v|p|1|id|;|src=192.0.2.1;msg=two words;=1;alone;x=y=z",
     ],
 )
-def test_attributes_are_parted_by_what_the_header_says(body: bytes) -> None:
+def test_leef_attributes_are_split_by_the_delimiter_of_the_header(body: bytes) -> None:
     version = body.partition(b"LEEF:")[2][:3].decode()
     assert leef(body) == ([version, "v", "p", "1", "id"], PAIRS)
 
@@ -108,7 +108,7 @@ def test_attributes_are_parted_by_what_the_header_says(body: bytes) -> None:
         (b"LEEF:1.0|\xe9|p|1|id|a=\xe9", (["1.0", "\ufffd", "p", "1", "id"], [("a", "\ufffd")])),
     ],
 )
-def test_leef_at_its_edges(body: bytes, expected: Any) -> None:
+def test_edge_cases_of_leef(body: bytes, expected: Any) -> None:
     assert leef(body) == expected
 
 
@@ -119,13 +119,13 @@ def test_rows_with_different_delimiters_are_read_as_if_each_were_alone() -> None
     assert [row["all"] for row in found if isinstance(row, dict)] == expected + expected[::-1]
 
 
-def test_names_are_looked_for_once() -> None:
+def test_names_are_searched_once() -> None:
     """Each of these might begin at the first of them: names of half a terabyte together."""
     assert cef(HEAD + b"a=" + b"=" * 1_000_000) == (HEADER, [("a", "=" * 1_000_000)])
     assert cef(HEAD + b"b" * 1_000_000 + b"=" * 100_000)[1] == [("b" * 1_000_000, "=" * 99_999)]
 
 
-def test_what_is_large_is_read_like_others() -> None:
+def test_large_bodies_are_read_like_others() -> None:
     many = b" ".join(b"k%d=v" % number for number in range(50_000))
     found = read_bodies(
         Parse("cef", into="all"), HEAD + many, HEAD + b"a=" + b"\\" * 1_000_000, b"|" * 1_000_000
@@ -135,7 +135,7 @@ def test_what_is_large_is_read_like_others() -> None:
 
 
 def model(body: bytes) -> Any:
-    """One row of CEF, by patterns."""
+    """The columns of one CEF row, by regular expressions."""
     text = body.decode("utf-8", "replace")
     head = re.search(r"CEF:((?:(?:[^\\|]|\\.)*\|){6}(?:[^\\|]|\\.)*)(\|(.*))?", text, re.DOTALL)
     if head is None:

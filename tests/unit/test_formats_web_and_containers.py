@@ -62,7 +62,7 @@ GET = {"method": "GET", "path": "/a", "protocol": "HTTP/1.1", "status": 200, "by
         }),
     ],
 )  # fmt: skip
-def test_a_line_has_its_parts(line: str | bytes, expected: dict[str, Any]) -> None:
+def test_access_line_is_read_into_its_columns(line: str | bytes, expected: dict[str, Any]) -> None:
     assert access(line) == {**expected, "ts": MOMENT}
 
 
@@ -80,7 +80,7 @@ def test_a_line_has_its_parts(line: str | bytes, expected: dict[str, Any]) -> No
         (f'h - - [{TIME}] "GET /a HTTP/1.1', "no request"),
     ],
 )
-def test_what_is_no_access_log_says_why(line: str, reason: str) -> None:
+def test_line_that_is_not_an_access_log_has_a_reason(line: str, reason: str) -> None:
     assert access(line) == f"access_log: {reason}"
 
 
@@ -122,7 +122,7 @@ def test_bad_numbers_leave_the_rest_of_an_access_log(numbers: str, read: dict[st
 )  # fmt: skip
 @pytest.mark.parametrize("user", ["-", "ann"])
 @pytest.mark.parametrize("client", ["192.0.2.1", "2001:db8::5"])
-def test_known_words_in_front_move_no_column(front: str, client: str, user: str) -> None:
+def test_known_prefixes_move_no_column(front: str, client: str, user: str) -> None:
     found = access(f'{front}{client} - {user} [{TIME}] "GET /a HTTP/1.1" 200 12')
     expected = {"client": client, **GET, "ts": MOMENT}
     assert found == (expected if user == "-" else {**expected, "user": user})
@@ -141,12 +141,12 @@ def test_client_behind_a_virtual_host_may_be_a_name() -> None:
         "shop - 192.0.2.1 - -", "h - - -", "shop client - -", '"10.0.0.1, 10.0.0.2" 10.0.0.9 - -',
     ],
 )  # fmt: skip
-def test_unknown_words_in_front_are_a_reason(names: str) -> None:
+def test_unknown_prefixes_are_a_reason(names: str) -> None:
     found = access(f'{names} [{TIME}] "GET /a HTTP/1.1" 200 12')
     assert found == "access_log: not client, ident and user before the time"
 
 
-def test_lines_with_and_without_words_in_front_are_read_together() -> None:
+def test_lines_with_and_without_a_prefix_are_read_together() -> None:
     line = f'192.0.2.1 - - [{TIME}] "GET /a HTTP/1.1" 200 12'.encode()
     rows = read_bodies(Parse("access_log"), line, b"shop:80 " + line, b"x", line)
     assert [isinstance(row, dict) and row["client"] for row in rows] == [
@@ -192,7 +192,7 @@ def test_any_bytes_are_read_or_have_a_reason(bodies: list[bytes]) -> None:
         assert len(read_bodies(Parse(form), *bodies)) == len(bodies)
 
 
-def test_what_is_large_is_read_like_others() -> None:
+def test_large_bodies_are_read_like_others() -> None:
     large = b"x" * 1_000_000
     line = f'h - - [{TIME}] "GET /'.encode() + large + b' HTTP/1.1" 200 1'
     found = read_bodies(Parse("access_log"), line, large, b'"' * 1_000_000, b" " * 1_000_000)
@@ -216,7 +216,7 @@ def test_what_is_large_is_read_like_others() -> None:
         ("", "cri: no stream"),
     ],
 )
-def test_lines_of_cri(line: str, expected: Any) -> None:
+def test_cri_lines_are_read(line: str, expected: Any) -> None:
     (found,) = read_bodies(Parse("cri"), line.encode())
     if isinstance(found, dict):
         assert found.pop("ts") == MOMENT
@@ -251,7 +251,7 @@ def test_a_bad_time_leaves_the_rest_of_a_container_line() -> None:
         ("a", "docker: malformed"),
     ],
 )
-def test_lines_of_docker(line: str, expected: Any) -> None:
+def test_docker_lines_are_read(line: str, expected: Any) -> None:
     (found,) = read_bodies(Parse("docker"), line.encode())
     if isinstance(found, dict):
         assert found.pop("ts", MOMENT).replace(microsecond=0) == MOMENT

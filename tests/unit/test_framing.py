@@ -18,7 +18,7 @@ FRAMINGS: tuple[Framing, ...] = ("newline", "octet-counted", "length-prefixed")
 
 
 def single(found: Iterable[Messages]) -> list[bytes]:
-    """The messages one by one, with the trailers that the commit thread takes off."""
+    """The single messages, without the trailers that the commit thread removes."""
     messages: list[bytes] = []
     for data, bounds, _ in found:
         if bounds is None:
@@ -30,7 +30,7 @@ def single(found: Iterable[Messages]) -> list[bytes]:
 
 
 def feed(framer: Cutter, pieces: Iterable[bytes]) -> list[bytes]:
-    """Through one buffer that is overwritten each time, as in the worker."""
+    """Feed through one buffer that is overwritten each time, as in the worker."""
     buffer = bytearray(1 << 16)
     messages = []
     for piece in pieces:
@@ -72,10 +72,10 @@ def test_any_cut_of_the_stream_gives_the_same_messages(
 
 
 @given(st.lists(st.binary(max_size=3 * MAX), max_size=9), st.lists(st.integers(0, 10**6)))
-def test_an_overlong_message_is_passed_on_cut_and_the_next_one_is_whole(
+def test_overlong_message_is_passed_on_cut_and_the_next_one_is_whole(
     messages: list[bytes], cuts: list[int]
 ) -> None:
-    """Its excess is what tells the commit thread to cut and count it, also when it came at once."""
+    """Its excess makes the commit thread cut and count it, also when it came at once."""
     for framing in FRAMINGS:
         messages = [message.replace(b"\n", b"") for message in messages]
         found = feed(cutter(framing, MAX), pieces_of(framed(messages, framing), cuts))
@@ -108,14 +108,14 @@ def test_an_overlong_line_does_not_grow_in_memory() -> None:
         (b"2026-11-21 a raw line\n", [b"2026-11-21 a raw line"]),
     ],
 )
-def test_auto_decides_by_the_first_byte_and_reads_on_where_it_was_wrong(
+def test_auto_framing_is_chosen_by_the_first_byte_and_corrected(
     first: bytes, expected: list[bytes]
 ) -> None:
     assert feed(Framer("auto", MAX), [first]) == expected
     assert feed(Framer("auto", MAX), [bytes([byte]) for byte in first]) == expected
 
 
-def test_a_bad_count_loses_nothing_and_is_told() -> None:
+def test_bad_count_loses_nothing_and_is_reported() -> None:
     framer = Framer("octet-counted", MAX)
     assert feed(framer, [b"5 hello3 abc", b"oops\nline\n"]) == [b"hello", b"abc", b"oops", b"line"]
     assert framer.malformed
@@ -194,13 +194,13 @@ def test_a_count_over_the_limit_is_text_unless_a_syslog_message_follows() -> Non
         assert not framer.malformed
 
 
-def test_digits_alone_are_a_last_line_too() -> None:
+def test_digits_at_the_end_are_a_last_line() -> None:
     framer = Framer("auto", MAX)
     assert feed(framer, [b"123"]) == []
     assert framer.end() == [Messages(b"123\n")]
 
 
-def test_what_is_skipped_of_an_endless_line_is_counted() -> None:
+def test_skipped_bytes_of_an_endless_line_are_counted() -> None:
     for nul_ends in (False, True):
         framer = Framer("auto", MAX, nul_ends=nul_ends)
         assert feed(framer, [b"x" * 5000] * 100 + [b"x\nnext\n"]) == [OVERLONG, b"next"]
@@ -208,7 +208,7 @@ def test_what_is_skipped_of_an_endless_line_is_counted() -> None:
 
 
 def plainly(stream: bytes, framing: Framing, *, nul_ends: bool) -> list[bytes]:
-    """What a whole stream means, said a second time: all messages in their full length."""
+    """A second implementation: all messages of a whole stream in their full length."""
     messages: list[bytes] = []
     counting = framing == "octet-counted"
     while framing == "auto":
@@ -251,7 +251,7 @@ SYSLOG = [
 @pytest.mark.parametrize("framing", ["auto", "octet-counted"])
 @pytest.mark.parametrize("wrong", [-20, -1, 1, 7, 30])
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_wrong_count_costs_no_message_but_its_neighbour(
+def test_wrong_count_costs_no_message_but_its_neighbour(
     framing: Framing, wrong: int, size: int
 ) -> None:
     """A count that is too large takes the beginning of the next message."""
@@ -323,7 +323,7 @@ parts = st.one_of(
 def test_framing_agrees_with_a_plain_reading_of_the_whole_stream(
     stream: bytes, cuts: list[int], framing: Framing, nul_ends: bool
 ) -> None:
-    """However it is cut; what is not passed on of over-long messages is counted to the byte."""
+    """For any cut; the bytes left out of over-long messages are counted exactly."""
     framer = Framer(framing, MAX, nul_ends=nul_ends)
     found = feed(framer, pieces_of(stream, cuts)) + single(framer.end())
     expected = plainly(stream, framing, nul_ends=nul_ends)
@@ -342,7 +342,7 @@ def test_sender_that_counts_one_byte_too_many_in_each_message_loses_none(at_once
     assert framer.malformed
 
 
-def test_count_that_is_wrong_otherwise_joins_no_messages() -> None:
+def test_wrong_octet_count_does_not_join_messages() -> None:
     texts = [b"<13>1 - h app - - - took 4", b"<13>1 - h app - - - and more text", b"<13>1 - - next"]
     framer = cutter("auto", 1 << 16)
     data = b"%d %s%d %s%d %s" % (len(texts[0]), texts[0], 10, texts[1], len(texts[2]), texts[2])

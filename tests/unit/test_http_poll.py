@@ -1,4 +1,4 @@
-"""What a poll over HTTP asks, what it takes for records, and where the next one begins."""
+"""Requests of a poll over HTTP, the records in its answers, and the start of the next request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ RECORDS: list[tuple[bytes, str | None, list[bytes]]] = [
 
 
 @pytest.mark.parametrize(("content", "path", "expected"), RECORDS)
-def test_records_keep_their_own_writing(
+def test_records_keep_their_original_text(
     content: bytes, path: str | None, expected: list[bytes]
 ) -> None:
     with serving(lambda _: Said(content)) as server:
@@ -75,15 +75,15 @@ def test_records_keep_their_own_writing(
         (b'{"a": 1} {"a": 2}', None, "is not JSON"),
         (b'[{"a": NaN}]', None, "is not JSON"),
         (b"[" * 100_000, None, "is not JSON"),
-        (b'"text"', None, "neither an array nor an object"),
-        (b'{"error": "no"}', "data.items", "has no data where the path"),
-        (b'{"data": []}', "data.items", "has no items where"),
-        (b'{"data": [1]}', "data[3]", r"has no \[3\] where"),
-        (b'{"data": {}}', "data[*]", r"has no \[\*\] where"),
-        (b'{"data": 7}', "data", "neither an array nor an object"),
+        (b'"text"', None, "leads neither to an array nor to an object"),
+        (b'{"error": "no"}', "data.items", "has no data of the path"),
+        (b'{"data": []}', "data.items", "has no items of"),
+        (b'{"data": [1]}', "data[3]", r"has no \[3\] of"),
+        (b'{"data": {}}', "data[*]", r"has no \[\*\] of"),
+        (b'{"data": 7}', "data", "leads neither to an array nor to an object"),
     ],
 )
-def test_what_is_no_answer_is_told_with_what_to_do(
+def test_unusable_answer_is_reported_with_advice(
     content: bytes, path: str | None, told: str
 ) -> None:
     with serving(lambda _: Said(content)) as server, pytest.raises(UserError, match=told) as seen:
@@ -105,7 +105,7 @@ TEXTS: list[tuple[str, bytes, str, list[bytes]]] = [
 
 
 @pytest.mark.parametrize(("form", "content", "kind", "expected"), TEXTS)
-def test_bodies_become_events_in_utf_8(
+def test_answer_bodies_become_utf8_events(
     form: Any, content: bytes, kind: str, expected: list[bytes]
 ) -> None:
     with serving(lambda _: Said(content, headers={"Content-Type": kind})) as server:
@@ -113,13 +113,13 @@ def test_bodies_become_events_in_utf_8(
 
 
 @pytest.mark.parametrize("charset", ["punycode", "zip", "nobody", "unicode_escape", "\x00"])
-def test_a_charset_that_is_none_is_told(charset: str) -> None:
+def test_unknown_charset_is_reported(charset: str) -> None:
     headers = {"Content-Type": f"text/plain; charset={charset}"}
     with serving(lambda _: Said(b"x", headers=headers)) as server:
         assert isinstance(error_of(server.url, format="text"), UserError)
 
 
-def test_what_is_compressed_is_read_and_what_is_cut_is_not() -> None:
+def test_compressed_answers_are_read_and_truncated_ones_are_not() -> None:
     whole = b"line\n" * 1000
     raw = zlib.compressobj(wbits=-15)
     packed: dict[str, list[bytes]] = {
@@ -137,7 +137,7 @@ def test_what_is_compressed_is_read_and_what_is_cut_is_not() -> None:
         assert isinstance(error_of(server.url, format="lines"), CorruptError)
 
 
-def test_a_bomb_is_not_unpacked() -> None:
+def test_compression_bomb_is_not_unpacked() -> None:
     """200 MiB of one letter are 200 KiB of gzip: no more than 64 MiB of them are ever there."""
     bomb = gzip.compress(b"x" * (200 * 2**20), compresslevel=1)
     with serving(lambda _: Said(bomb, headers={"Content-Encoding": "gzip"})) as server:
@@ -152,7 +152,7 @@ def test_a_bomb_is_not_unpacked() -> None:
         assert isinstance(error_of(server.url), UnavailableError)
 
 
-def test_an_event_has_a_bound() -> None:
+def test_size_of_an_event_is_bounded() -> None:
     with serving(lambda _: Said(b"x\n" + b"y" * (2**24 + 1))) as server:
         for form in ("text", "lines"):
             error = error_of(server.url, format=form)
@@ -219,12 +219,12 @@ def test_a_cursor_may_be_in_the_last_record() -> None:
         (Paging(by="link"), said(numbered(1), Link='<?p=1>; rel="next"')),
     ],
 )
-def test_a_server_that_gives_one_page_forever_is_told(paging: Paging, answer: Said) -> None:
+def test_server_that_repeats_one_page_is_reported(paging: Paging, answer: Said) -> None:
     query = {"p": f"{{{paging.variable}}}"} if paging.variable else {}
     with (
         serving(lambda _: answer) as server,
         polling(source(server.url, query=query, paging=paging)) as poll,
-        pytest.raises(UserError, match="same page again"),
+        pytest.raises(UserError, match="repeats the same page"),
     ):
         answers(poll)
     assert len(server.got) <= 4
@@ -233,7 +233,7 @@ def test_a_server_that_gives_one_page_forever_is_told(paging: Paging, answer: Sa
 @pytest.mark.parametrize(
     "target", ["http://127.0.0.2:{}/x", "http://a:b@127.0.0.1:{}/", "ftp://x/"]
 )
-def test_a_next_page_of_another_server_is_not_asked_for(target: str) -> None:
+def test_next_page_on_another_server_is_not_requested(target: str) -> None:
     def answer(_: Got) -> Said:
         return said({"items": [], "next": target.format(server.port)})
 
@@ -243,7 +243,7 @@ def test_a_next_page_of_another_server_is_not_asked_for(target: str) -> None:
     assert len(server.got) == 1
 
 
-def test_a_large_answer_comes_in_several_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answer_comes_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ask ends with a whole page, and a new process goes on from its state."""
     monkeypatch.setattr(http_poll, "ANSWER_BYTES", 1000)
     pages = [[{"id": number, "x": "y" * 300} for number in (p * 2, p * 2 + 1)] for p in range(7)]
@@ -265,7 +265,7 @@ def test_a_large_answer_comes_in_several_asks(monkeypatch: pytest.MonkeyPatch) -
     assert [got.query["p"] for got in server.got] == [str(n) for n in range(1, 9)]
 
 
-def test_a_server_that_wants_time_is_not_waited_for() -> None:
+def test_server_that_asks_for_a_delay_blocks_no_thread() -> None:
     """Polls share threads: one that waits in its own keeps others from being asked."""
     page = Said(b"", 429, {"Retry-After": "30"})
     with (
@@ -276,13 +276,13 @@ def test_a_server_that_wants_time_is_not_waited_for() -> None:
         first = poll.ask("", DUE)
         assert (first.bodies.to_pylist(), first.more) == ([b"1"], True)
         for _ in range(3):
-            with pytest.raises(UnavailableError, match="not to be asked again"):
+            with pytest.raises(UnavailableError, match="allows no request for"):
                 poll.ask(first.state, DUE)
         assert time.monotonic() - began < 2
     assert [got.query["p"] for got in server.got] == ["1", "2"]
 
 
-def test_pages_that_came_are_kept_when_a_later_one_does_not_come() -> None:
+def test_received_pages_are_kept_when_a_later_one_fails() -> None:
     broken = True
 
     def answer(got: Got) -> Said:
@@ -302,7 +302,7 @@ def test_pages_that_came_are_kept_when_a_later_one_does_not_come() -> None:
         assert answers(poll, first.state)[0] == bodies(3, 4)
 
 
-def test_pages_of_a_due_time_that_has_failed_come_once() -> None:
+def test_pages_of_a_failed_due_time_come_once() -> None:
     """The due time that follows goes on where it is stuck, and asks for its own then."""
     broken = True
 
@@ -331,8 +331,8 @@ def test_pages_of_a_due_time_that_has_failed_come_once() -> None:
     assert '"chain":null' in state
 
 
-def test_a_place_that_the_server_has_forgotten_is_left_once() -> None:
-    """A cursor may expire. But where each walk ends at the same page, what is before it must not
+def test_position_that_the_server_has_forgotten_is_left_once() -> None:
+    """A cursor may expire. But where each walk ends at the same page, its earlier pages must not
     come with each due time."""
 
     def answer(got: Got) -> Said:
@@ -358,8 +358,8 @@ def test_a_place_that_the_server_has_forgotten_is_left_once() -> None:
     assert server.got[-2].query == {"c": "old"}
 
 
-def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
-    """What lies before it was asked for with a later one, and is not asked for twice."""
+def test_late_repeat_of_a_due_time_does_not_move_the_window_back() -> None:
+    """The window before it was requested with a later one, and is not requested twice."""
     with (
         serving(lambda _: said([1])) as server,
         polling(source(server.url, query={"from": "{last}", "to": "{due}"})) as poll,
@@ -374,8 +374,8 @@ def test_a_due_time_that_is_asked_again_late_takes_no_window_back() -> None:
     ]  # fmt: skip
 
 
-def test_a_measurement_is_asked_for_again_late() -> None:
-    """And what it leaves does not lie before what was there."""
+def test_measurement_is_repeated_late() -> None:
+    """And its new state does not lie before the old one."""
     with (
         serving(lambda _: said([1])) as server,
         polling(source(server.url, query={"at": "{due}"})) as poll,
@@ -385,7 +385,7 @@ def test_a_measurement_is_asked_for_again_late() -> None:
     assert server.got[-1].query == {"at": "2026-11-26T12:00:00Z"}
 
 
-def test_windows_of_due_times_touch() -> None:
+def test_windows_of_consecutive_due_times_are_contiguous() -> None:
     """Without ``track``, {last} is the {due} before: also when due times were left out."""
     query = {"from": "{last}", "to": "{due}", "u": "{due:unix}", "m": "{last:unix_ms}",
              "d": "{due:%Y/%m/%d %H}"}  # fmt: skip
@@ -443,7 +443,7 @@ def test_tracking_leaves_no_gap_and_has_no_overlap(inclusive: bool, newest_first
     assert sorted(found) == list(range(len(log)))
 
 
-def test_a_tracked_value_is_sent_as_it_came() -> None:
+def test_tracked_value_is_sent_as_received() -> None:
     values = [
         "2026-11-26T12:00:00.5Z",
         "2026-11-26T14:00:00.123456789+01:00",
@@ -473,21 +473,21 @@ def test_a_tracked_value_is_sent_as_it_came() -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "told"),
     [
-        ("time", [{"t": "yesterday"}], "is to be tracked as a time"),
-        ("number", [{"t": "1e5x"}], "is to be tracked as a number"),
-        ("number", [{"t": "nan"}], "is to be tracked as a number"),
+        ("time", [{"t": "yesterday"}], "is not a time"),
+        ("number", [{"t": "1e5x"}], "is not a number"),
+        ("number", [{"t": "nan"}], "is not a number"),
         ("text", [{"t": {"a": 1}}], "neither a text nor a number"),
         ("text", [{"t": "x" * 2000}], "neither a text nor a number"),
         ("text", [{"u": 1}, {"t": None}], "no record has t"),
         ("number", [1, 2], "no record has t"),
     ],
 )
-def test_what_cannot_be_tracked_is_told(kind: Any, content: Any, told: str) -> None:
+def test_untrackable_value_is_reported(kind: Any, content: Any, told: str) -> None:
     with serving(lambda _: said(content)) as server, pytest.raises(UserError, match=told):
         ask_once(server.url, track=TrackField(path="t", type=kind))
 
 
-def test_a_record_without_the_tracked_value_passes() -> None:
+def test_record_without_the_tracked_value_is_an_event() -> None:
     with (
         serving(lambda _: said([{"t": 1}, {"u": 1}])) as server,
         polling(source(server.url, track=TrackField(path="t", type="number"))) as poll,
@@ -496,7 +496,7 @@ def test_a_record_without_the_tracked_value_passes() -> None:
         assert answers(poll, state, later(1))[0] == [b'{"u":1}']
 
 
-def test_very_many_records_of_one_value_fit_into_a_state() -> None:
+def test_state_with_thousands_of_equal_track_values_stays_small() -> None:
     content = [{"t": 1, "id": number} for number in range(10_000)]
     with serving(lambda _: said(content)) as server, polling(
         source(server.url, track=TrackField(path="t", type="number"), query={"o": "{offset}"},
@@ -508,7 +508,7 @@ def test_very_many_records_of_one_value_fit_into_a_state() -> None:
         assert len(answers(poll, state, later(1))[0]) == 8_000
 
 
-def test_what_has_not_changed_is_not_read_again() -> None:
+def test_unchanged_answer_is_not_read_again() -> None:
     def answer(got: Got) -> Said:
         if got.headers.get("If-None-Match") == '"7"':
             assert got.headers["If-Modified-Since"] == "Thu, 26 Nov 2026 11:00:00 GMT"
@@ -530,7 +530,7 @@ def test_what_has_not_changed_is_not_read_again() -> None:
             assert answers(poll, state, later(3))[0] == bodies(7)
 
 
-def test_a_post_has_a_body_with_variables() -> None:
+def test_post_body_contains_variables_and_secrets() -> None:
     body = '{"q": {"from": "{last}", "to": "{due}", "n": {}}, "k": "${secret:poll-key}"}'
     with serving(lambda _: said([{"t": 'a"b'}])) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLUMENG_SECRET_POLL_KEY", 'quo"te')
@@ -545,7 +545,7 @@ def test_a_post_has_a_body_with_variables() -> None:
     assert server.got[0].headers["Content-Type"] == "application/json"
 
 
-def test_another_tracked_value_does_not_go_on_from_the_one_before() -> None:
+def test_other_tracked_field_does_not_continue_from_the_old_state() -> None:
     """Records that are new would lie below it."""
     with serving(lambda _: said([{"id": 900, "rank": 3}])) as server:
 
@@ -557,17 +557,17 @@ def test_another_tracked_value_does_not_go_on_from_the_one_before() -> None:
         state = ask(ask("", None), by_id)
         for other in (TrackField(path="rank", type="number"), TrackField(path="id", type="text")):
             for before in (state, ask(state, None)):
-                with pytest.raises(UserError, match=r"by id as a number so far.*another flow"):
+                with pytest.raises(UserError, match=r"by id as a number, which.*another flow"):
                     ask(before, other)
         assert ask(state, by_id) == state
 
 
-def test_a_state_that_is_none_is_damage() -> None:
+def test_invalid_state_is_damage() -> None:
     with polling(source("http://127.0.0.1:1/")) as poll:
         for state in ("x", "[]", '{"v": 2}', DUE.isoformat(), '{"column": "id", "value": "7"}',
                       '{"v": 1, "until": "soon"}', '{"v": 1, "chain": {"due": 1}}',
                       '{"v": 1, "chain": {"due": "", "by": "link", "at": "x"}}',
                       '{"v": 1, "chain": {"due": "2026-11-26T12:00:00Z", "by": "page", "at": "x"}}',
                       "[" * 60_000):  # fmt: skip
-            with pytest.raises(CorruptError, match=r"not what was written.*make another flow"):
+            with pytest.raises(CorruptError, match=r"not one of http_poll.*use another flow"):
                 poll.ask(state, DUE)

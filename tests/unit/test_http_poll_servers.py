@@ -46,7 +46,7 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
-def test_what_may_pass_is_asked_again(status: int) -> None:
+def test_temporary_http_errors_are_retried(status: int) -> None:
     with serving(lambda _: Said(b"later", status)) as server:
         error = error_of(server.url)
     assert isinstance(error, UnavailableError)
@@ -54,7 +54,7 @@ def test_what_may_pass_is_asked_again(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 410, 418, 451])
-def test_what_a_person_has_to_mend_is_told(status: int) -> None:
+def test_permanent_http_errors_are_reported_with_advice(status: int) -> None:
     with serving(lambda _: Said(b"no", status)) as server:
         error = error_of(f"{server.url}/v1?a=b")
     assert isinstance(error, UserError)
@@ -74,13 +74,13 @@ def test_retry_after_is_kept_within_bounds() -> None:
                 poll.ask("", DUE)
             if seconds == "1":
                 server.answer = lambda _: said([1])
-                with pytest.raises(UnavailableError, match=r"not to be asked again for 1 s"):
+                with pytest.raises(UnavailableError, match=r"allows no request for 1 s"):
                     poll.ask("", DUE)
                 time.sleep(poll._client.rest_seconds)
                 assert answers(poll)[0] == [b"1"]
                 continue
             asked = len(server.got)
-            with pytest.raises(UnavailableError, match=r"not to be asked again for 3[0-9]{3} s"):
+            with pytest.raises(UnavailableError, match=r"allows no request for 3[0-9]{3} s"):
                 poll.ask("", DUE)
             assert len(server.got) == asked
             poll._client._not_before = 0.0
@@ -90,7 +90,7 @@ def test_retry_after_is_kept_within_bounds() -> None:
         assert isinstance(error_of(server.url), UnavailableError)
 
 
-def test_nobody_is_there() -> None:
+def test_absent_server_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert isinstance(error_of(f"http://127.0.0.1:{port}/"), UnavailableError)
@@ -110,7 +110,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("how", HANGS)
-def test_an_answer_that_drips_is_given_up_in_time(how: str) -> None:
+def test_slowly_trickling_answer_times_out(how: str) -> None:
     """No socket is silent for as long as its timeout, and yet the request ends."""
     with serving(lambda _: HANGS[how]) as server:
         began = time.monotonic()
@@ -118,7 +118,7 @@ def test_an_answer_that_drips_is_given_up_in_time(how: str) -> None:
         took = time.monotonic() - began
     if how != "redirect":
         assert isinstance(error, UnavailableError)
-        assert "no end of the answer within 0.6 s" in str(error)
+        assert "no complete answer within 0.6 s" in str(error)
     assert took < 3
 
 
@@ -151,7 +151,7 @@ def test_a_poll_that_is_closed_ends_at_once() -> None:
         b"HTTP/1.1 302 Found\r\nLocation: http://\xff\xfe:99999/\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-def test_garbage_is_one_of_three_errors(raw: bytes) -> None:
+def test_garbage_answer_is_one_of_three_errors(raw: bytes) -> None:
     with serving(lambda _: Said(raw=raw)) as server:
         assert isinstance(error_of(server.url), (UnavailableError, UserError, CorruptError))
 
@@ -166,9 +166,9 @@ def test_redirects_stay_on_the_server(status: int) -> None:
         assert [got.headers["Authorization"] for got in server.got] == [f"Bearer {SECRET}"] * 2
 
 
-def test_nobody_else_is_told_who_asks() -> None:
+def test_no_other_server_gets_the_credentials_of_a_request() -> None:
     """Redirections and links to another server are followed only where the source allows them, and
-    without its headers, whatever they are."""
+    without its headers."""
     with (
         serving(lambda _: said([1])) as other,
         serving(
@@ -182,7 +182,7 @@ def test_nobody_else_is_told_who_asks() -> None:
         }
         error = error_of(server.url, **options)
         assert isinstance(error, UserError)
-        assert "which is of another server" in str(error)
+        assert "on another server" in str(error)
         assert not other.got
         refused = error_of(server.url, redirect_to=(f"{other.url}/file",), **options)
         assert isinstance(refused, UserError)
@@ -201,7 +201,7 @@ def test_nobody_else_is_told_who_asks() -> None:
         assert SECRET not in str(other.got)
 
 
-def test_redirects_have_an_end() -> None:
+def test_number_of_redirects_is_bounded() -> None:
     with serving(lambda _: Said(b"", 302, {"Location": "/again"})) as server:
         assert "redirects more than 5 times" in str(error_of(server.url))
         assert len(server.got) == 6
@@ -221,7 +221,7 @@ def test_a_post_is_not_redirected_elsewhere() -> None:
         assert "redirects a POST" in str(error_of(server.url, method="POST", body="{}"))
 
 
-def test_users_and_bearers() -> None:
+def test_basic_and_bearer_credentials_are_sent() -> None:
     with serving(lambda _: said([])) as server:
         ask_once(server.url, auth=BASIC)
         ask_once(server.url, auth=BEARER)
@@ -233,7 +233,7 @@ def test_users_and_bearers() -> None:
 
 
 @pytest.mark.parametrize("place", ["header", "body"])
-def test_tokens_are_kept_and_renewed(place: Any) -> None:
+def test_tokens_are_cached_and_renewed(place: Any) -> None:
     tokens: list[str] = []
     valid = {"t1"}
 
@@ -260,20 +260,20 @@ def test_tokens_are_kept_and_renewed(place: Any) -> None:
             valid.add("t2")
             assert answers(poll, "", later(2))[0] == [b"1"]
             valid.clear()
-            with pytest.raises(UserError, match=r"HTTP 401: bad \*\*\*: look at `auth`"):
+            with pytest.raises(UserError, match=r"HTTP 401: bad \*\*\*: check `auth`"):
                 poll.ask("", DUE)
             assert len(tokens) == 3
             server.answer = lambda got: said(
                 {"access_token": None}, 401 if got.path == "/" else 200
             )
-            with pytest.raises(UserError, match="no JSON with an access_token"):
+            with pytest.raises(UserError, match="not JSON with an access_token"):
                 poll.ask("", DUE)
     assert all(form.startswith("grant_type=client_credentials&scope=a+b") for form in tokens)
     assert ("client_secret" in tokens[0]) == (place == "body")
 
 
-def test_no_error_and_no_state_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sends back whatever it was sent, in each place where it may be quoted."""
+def test_no_error_and_no_state_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sends the request back, in each place where it may be quoted."""
     monkeypatch.setattr(http_poll, "PAUSES_SECONDS", ())
     with_all: dict[str, Any] = {
         "auth": BASIC,
@@ -308,12 +308,12 @@ def test_no_error_and_no_state_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -
             polling(
                 source(server.url, paging=Paging(by="cursor", path="next"), **with_all)
             ) as poll,
-            pytest.raises(UserError, match="has a secret in it"),
+            pytest.raises(UserError, match="contains a secret"),
         ):
             poll.ask("", DUE)
 
 
-def test_a_token_that_a_server_sends_back_is_in_no_state() -> None:
+def test_token_that_a_server_sends_back_is_in_no_state() -> None:
     """Servers write it into the URL of the next page: that is asked for with the header. Elsewhere
     it is refused, also when it was renewed in between."""
     token, renewed = "t0ken+of/one=", "t0ken-of-two"
@@ -344,14 +344,14 @@ def test_a_token_that_a_server_sends_back_is_in_no_state() -> None:
                 if got.path == "/"
                 else Said(b"", 503)
             )
-            with pytest.raises(UserError, match="has a secret in it") as refused:
+            with pytest.raises(UserError, match="contains a secret") as refused:
                 poll.ask(state, DUE)
             assert token not in str(refused.value)
             assert server.got[-1].headers["Authorization"] == f"Bearer {renewed}"
 
 
 def _then_nothing(got: list[Got], first: Said) -> Any:
-    """A second page, then a failure that leaves its state behind."""
+    """A second page, then a failure that keeps the state of the first."""
     begin = len(got)
 
     def answer(_: Got) -> Said:
@@ -380,7 +380,7 @@ def test_a_certificate_has_to_be_trusted(tmp_path: Path) -> None:
         ask_once("https://127.0.0.1/", tls=ClientTls(ca="/nowhere"))
 
 
-def test_the_authority_holds_for_other_servers_too(tmp_path: Path) -> None:
+def test_certificate_authority_applies_to_redirects(tmp_path: Path) -> None:
     """Also for one that is reached by TLS after another that was reached without."""
     authority = Authority(tmp_path)
     certificate, key = authority.issue("server")
@@ -452,7 +452,7 @@ WAYS: list[dict[str, Any]] = [
     st.one_of(st.binary(max_size=60), JSON),
     st.sampled_from(WAYS),
 )
-def test_whatever_a_server_says_is_an_answer_or_one_of_three_errors(
+def test_any_answer_of_a_server_is_read_or_one_of_three_errors(
     status: int, headers: dict[str, str], content: Any, options: dict[str, Any]
 ) -> None:
     answer = said(content) if not isinstance(content, bytes) else Said(content)

@@ -1,4 +1,4 @@
-"""What the options of ``http_poll`` may say together, and what a node has to allow for them."""
+"""Combinations of the options of ``http_poll``, and the permissions they need of a node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(text: str = "") -> HttpPollSource:
     return found
 
 
-def test_everything_at_once_is_a_flow() -> None:
+def test_all_options_together_are_a_valid_flow() -> None:
     found = options(
         """method: POST
       body: '{"since": "{last}", "until": "{due:unix}", "all": {}}'
@@ -68,7 +68,7 @@ def test_a_node_bounds_which_urls_are_polled() -> None:
         policy('outputs: ["s3a://lake"]', "p").require(part)
 
 
-def test_answers_on_the_disk_of_a_host_are_local() -> None:
+def test_local_answers_path_makes_the_source_local() -> None:
     here = HttpPollSource(
         url="https://a.example/",
         schedule=Schedule(every_seconds=60),
@@ -82,12 +82,12 @@ def test_answers_on_the_disk_of_a_host_are_local() -> None:
     [
         ("body: '{}'", "expected with method: POST"),
         ('headers: {Authorization: "Bearer x"}', "expected a reference to a secret"),
-        ('headers: {Host: "x"}', "made by flumeng"),
+        ('headers: {Host: "x"}', "flumeng sets this header itself"),
         ("headers: {X-A: ä}", "printable ASCII"),
         ("auth: {username: a}", "username and password together"),
         ("auth: {}", "expected one of username"),
         ('auth: {bearer: "${secret:a}", username: a, password: "${secret:a}"}', "expected one of"),
-        ("auth: {bearer: abc}", "never the secret"),
+        ("auth: {bearer: abc}", "not the secret itself"),
         (
             'auth: {bearer: "${secret:a}"}\n      headers: {authorization: "${secret:a}"}',
             "either this header or auth",
@@ -98,14 +98,14 @@ def test_answers_on_the_disk_of_a_host_are_local() -> None:
         ("paging: {by: page}", "{page} in query or body"),
         ("paging: {by: link, size: 3}", "only with by: page"),
         ('query: {p: "{page}"}', "{page} needs paging with by: page"),
-        ('query: {s: "{since}"}', "nothing is called {since}"),
+        ('query: {s: "{since}"}', "unknown variable {since}"),
         ('query: {s: "{due:%q}"}', "expected unix, unix_ms or a pattern"),
-        ('query: {s: "{due:}"}', "nothing is called {due:}"),
-        ('paging: {by: page}\n      query: {s: "{page:unix}"}', "{page} is no time"),
+        ('query: {s: "{due:}"}', "unknown variable {due:}"),
+        ('paging: {by: page}\n      query: {s: "{page:unix}"}', "{page} is not a time"),
         ("track: {path: a, type: time}\n      format: lines", "whose records have fields"),
         (
             'track: {path: a, type: time}\n      query: {s: "{last:unix}"}',
-            "expected no form of a time",
+            "expected no format of a time",
         ),
         ("start_from: 2026-11-22T08:00:00Z", "expected with {last}"),
         ('start_from: "7"\n      query: {s: "{last}"}', "a time with its zone"),
@@ -116,19 +116,19 @@ def test_answers_on_the_disk_of_a_host_are_local() -> None:
         ("timeout_seconds: 120", "at most 60"),
     ],
 )
-def test_what_does_not_go_together_is_told(text: str, told: str) -> None:
+def test_options_that_exclude_each_other_are_reported(text: str, told: str) -> None:
     with pytest.raises(SpecError) as seen:
         options(text)
     assert told in str(seen.value)
 
 
-def test_a_url_has_nothing_that_changes() -> None:
+def test_url_has_no_variables_and_no_secrets() -> None:
     for url in ("https://a.example/{last}", "https://a.example/?k=${secret:a}", "ftp://a/"):
         with pytest.raises(SpecError, match="expected"):
             parse_flow(FLOW.format("").replace("https://API.example/v1/tickets?open=1", url))
 
 
-def test_paths() -> None:
+def test_record_paths_are_parsed_or_refused() -> None:
     steps = parse('a-b.c[0][-1][*]?["x.y"].$d?')
     assert [(step.key, step.optional) for step in steps] == [
         ("a-b", False), ("c", False), (0, False), (-1, False), (None, True),
@@ -155,8 +155,8 @@ def test_paths() -> None:
         check_single("a[*]")
 
 
-def test_what_a_variable_stands_for_is_not_looked_at_again() -> None:
-    """Nobody can have a secret sent by putting its name into a record."""
+def test_variables_in_a_filled_in_value_are_not_expanded_again() -> None:
+    """A record cannot have a secret sent by containing its name."""
     template = Template("a={last}&b=${secret:x}", lambda _: "{due}")
     assert template.fill({"last": "${secret:y}{due}", "due": "no"}) == "a=${secret:y}{due}&b={due}"
     assert template.variables == {"last"}

@@ -1,4 +1,5 @@
-"""Who may send to the HTTP source: the others are told before their bodies are read."""
+"""Authentication of senders to the HTTP source: the others are refused before their bodies are
+read."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from flumeng.connectors.http import received_body as http_received_body
 from flumeng.connectors.http.senders import Senders
 from flumeng.connectors.network.senders import PeerLimits, SenderAuth
 from flumeng.platform.errors import UserError
-from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving, silent
+from tests.testkit.waiting import PATIENCE_SECONDS
+from tests.unit.http_sending import Client, Journal, run, serving, silent
 
 SHOP, NEXT, ANN = "shop-token-1", "shop-token-2", "pass:word ä"
 SECRETS = {"shop": SHOP, "next": NEXT, "ann": ANN}
@@ -21,7 +23,7 @@ SECRETS = {"shop": SHOP, "next": NEXT, "ann": ANN}
 
 @pytest.fixture(autouse=True)
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the secrets lie as files."""
+    """The directory of the secret files."""
     monkeypatch.setenv("FLUMENG_SECRETS", str(tmp_path))
     for name, secret in SECRETS.items():
         put(tmp_path, name, secret)
@@ -55,7 +57,7 @@ def basic(user: str, password: str) -> str:
         (basic("ann", ANN), "ann"),
     ],
 )
-def test_known_senders_are_taken_under_their_names(header: str, client: str) -> None:
+def test_known_senders_are_accepted_under_their_names(header: str, client: str) -> None:
     async def test() -> None:
         journal = Journal()
         async with serving(journal, auth=auth()) as (_, connect):
@@ -90,7 +92,7 @@ def test_known_senders_are_taken_under_their_names(header: str, client: str) -> 
         "Authorization: Basic /w==",
     ],
 )
-def test_others_are_answered_401_before_their_body(
+def test_unknown_senders_are_answered_401_before_their_body(
     header: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_received_body, "DRAIN_SECONDS", 10 * PATIENCE_SECONDS)
@@ -117,7 +119,7 @@ def test_others_are_answered_401_before_their_body(
     run(test)
 
 
-def test_who_waits_to_be_asked_for_the_body_is_not_asked() -> None:
+def test_unauthorized_sender_gets_no_100_continue() -> None:
     async def test() -> None:
         async with serving(Journal(), auth=auth()) as (_, connect):
             stranger, sender = await connect(), await connect()
@@ -138,7 +140,7 @@ def test_who_waits_to_be_asked_for_the_body_is_not_asked() -> None:
     run(test)
 
 
-def test_a_path_is_for_those_that_may_use_it() -> None:
+def test_path_is_open_to_its_allowed_clients_only() -> None:
     async def test() -> None:
         journal = Journal()
         paths = {"/shop": ("shop", "shop-next"), "/shop/till": ("ann",)}
@@ -169,7 +171,7 @@ def test_a_path_is_for_those_that_may_use_it() -> None:
     run(test)
 
 
-def test_its_health_may_be_asked_by_anybody() -> None:
+def test_health_needs_no_credentials() -> None:
     async def test() -> None:
         async with serving(Journal(), auth=auth()) as (_, connect):
             client = await connect()
@@ -179,26 +181,26 @@ def test_its_health_may_be_asked_by_anybody() -> None:
     run(test)
 
 
-def test_a_changed_secret_is_taken_and_one_that_is_gone_is_told(stored: Path) -> None:
+def test_changed_secret_is_used_and_a_missing_one_is_reported(stored: Path) -> None:
     async def test() -> None:
         changes: list[str] = []
         senders = Senders(auth(), lambda: changes.append(senders.problem))
         await senders.start()
         put(stored, "shop", "other")
-        await senders.look()
+        await senders.refresh()
         assert changes == []
         assert senders.of(bearer("other").partition(" ")[2].encode()) == "shop"
         assert senders.of(bearer(SHOP).partition(" ")[2].encode()) is None
         (stored / "next").unlink()
         put(stored, "shop", "third")
         for _ in range(2):
-            await senders.look()
+            await senders.refresh()
         (problem,) = changes
-        assert problem.startswith("auth stays as it was: there is no secret next")
+        assert problem.startswith("auth still uses the old secrets: there is no secret next")
         assert senders.of(f"Bearer {NEXT}".encode()) == "shop-next"
         assert senders.of(b"Bearer other") == "shop"
         put(stored, "next", NEXT)
-        await senders.look()
+        await senders.refresh()
         assert changes[1:] == [""]
         assert senders.of(b"Bearer third") == "shop"
 
@@ -206,7 +208,7 @@ def test_a_changed_secret_is_taken_and_one_that_is_gone_is_told(stored: Path) ->
 
 
 @pytest.mark.parametrize("secret", ["", "two words", "tokén", "=x"])
-def test_what_is_no_token_keeps_the_source_from_starting(stored: Path, secret: str) -> None:
+def test_invalid_token_keeps_the_source_from_starting(stored: Path, secret: str) -> None:
     async def test() -> None:
         put(stored, "shop", secret)
         with pytest.raises(UserError) as error:
@@ -216,7 +218,7 @@ def test_what_is_no_token_keeps_the_source_from_starting(stored: Path, secret: s
     run(test)
 
 
-def test_who_sends_too_much_is_told_when_to_come_again() -> None:
+def test_sender_over_its_rate_gets_429_with_retry_after() -> None:
     async def test() -> None:
         journal = Journal()
         limits = PeerLimits(bytes_per_second=10_000)
@@ -228,7 +230,7 @@ def test_who_sends_too_much_is_told_when_to_come_again() -> None:
             other.post(b"y")
             status, headers, said = await other.answer()
             assert (status, headers["retry-after"]) == (429, "2")
-            assert "sends more than it may" in said["error"]
+            assert "rate limit of your address exceeded" in said["error"]
             await asyncio.sleep(2)
             other.post(b"y")
             assert await other.status() == 200
@@ -236,7 +238,7 @@ def test_who_sends_too_much_is_told_when_to_come_again() -> None:
     run(test)
 
 
-def test_events_are_counted_in_lines_and_in_arrays() -> None:
+def test_event_rate_counts_events_in_lines_and_arrays() -> None:
     async def test() -> None:
         limits = PeerLimits(events_per_second=10)
         for body, kind in (
@@ -272,8 +274,8 @@ def test_connections_of_one_address_are_bounded() -> None:
     run(test)
 
 
-def test_a_request_of_a_stranger_does_not_wait_for_the_journal() -> None:
-    """Nor does anybody learn how the journal is who may not send."""
+def test_unauthorized_request_does_not_wait_for_the_journal() -> None:
+    """Nor does its answer disclose the state of the journal."""
 
     async def test() -> None:
         async with serving(Journal(durable=False), auth=auth()) as (source, connect):

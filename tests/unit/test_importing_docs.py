@@ -1,4 +1,4 @@
-"""The example in docs/flume.md is what the command does."""
+"""The example in docs/flume.md is the output of the command."""
 
 from __future__ import annotations
 

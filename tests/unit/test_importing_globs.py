@@ -28,7 +28,7 @@ from flumeng_flume import globs
         (r"a\|b", "a|b", True, ["a|b"]),
     ],
 )  # fmt: skip
-def test_a_glob_means_at_least_the_files_of_its_expression(
+def test_glob_matches_at_least_the_files_of_its_expression(
     pattern: str, glob: str, exact: bool, names: list[str]
 ) -> None:
     assert globs.from_regex(pattern) == (glob, exact)

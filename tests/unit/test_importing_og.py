@@ -1,4 +1,4 @@
-"""Specifications of Flume OG are read by their grammar, and what is wrong has its place."""
+"""Specifications of Flume OG are read by their grammar, and errors have their position."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_sinks_are_read_by_the_grammar(sink: str, expected: Sink) -> None:
 
 
 @given(SINKS)
-def test_what_is_written_out_is_read_back(sink: Sink) -> None:
+def test_written_sink_is_read_back(sink: Sink) -> None:
     assert only(f"n : null | {written(sink)} ;").sink == sink
 
 
-def test_commands_of_the_shell_stand_between_nodes() -> None:
+def test_shell_commands_between_nodes_are_read() -> None:
     text = (
         "connect localhost\n"
         'exec config n1 \'tail("/a")\' "text(\\"/b\\")" # as it was\n'
@@ -105,16 +105,16 @@ def test_commands_of_the_shell_stand_between_nodes() -> None:
         ("n : t | [ a, ] ;", 1, 14, "expected the name of a source or sink"),
         ("n : t | { [a] => b } ;", 1, 18, "expected one decorator"),
         ("n : t | a(k=1, 2) ;", 1, 16, "NAME = VALUE"),
-        ('n : t | a("x', 1, 11, "a text is not ended"),
-        ("n : t | a /* b", 1, 11, "a comment is not ended"),
-        ("n : t | @ ;", 1, 9, "no such sign"),
+        ('n : t | a("x', 1, 11, "unclosed text"),
+        ("n : t | a /* b", 1, 11, "unclosed comment"),
+        ("n : t | @ ;", 1, 9, "unexpected character"),
         ("exec config n 'tail(' null", 1, 21, "expected a value"),
         ("config n null", 1, 1, "expected config NODE"),
-        ("config n 'null null", 1, 10, "a text is not ended"),
+        ("config n 'null null", 1, 10, "unclosed text"),
         ("n : t | " + "[" * 100 + " ;", 1, 9 + MAX_DEPTH, "nested deeper"),
     ],
 )
-def test_what_is_wrong_has_its_place(text: str, line: int, column: int, why: str) -> None:
+def test_error_has_its_line_and_column(text: str, line: int, column: int, why: str) -> None:
     with pytest.raises(NotReadableError) as caught:
         read("f", text)
     found = caught.value.problems[0]
@@ -122,7 +122,7 @@ def test_what_is_wrong_has_its_place(text: str, line: int, column: int, why: str
     assert why in found[3]
 
 
-def test_every_wrong_node_is_told() -> None:
+def test_every_invalid_node_is_reported() -> None:
     with pytest.raises(NotReadableError) as caught:
         read("f", "a b;\nc : d | e;\nf g;\n")
     assert [line for _, line, _, _ in caught.value.problems] == [1, 3]

@@ -38,7 +38,7 @@ def test_lines_are_read_as_java_reads_them(text: str, expected: list[tuple[int, 
     assert pairs(text) == expected
 
 
-def test_half_of_a_code_is_damage() -> None:
+def test_incomplete_unicode_escape_is_damage() -> None:
     (entry,) = read("a = \\u00")
     assert "four hexadecimal digits" in entry.damage
 
@@ -52,7 +52,7 @@ def test_any_text_is_read_and_each_entry_knows_its_line(text: str) -> None:
 
 
 @given(st.text(min_size=1), st.text())
-def test_what_java_would_write_comes_back(key: str, value: str) -> None:
+def test_text_escaped_by_java_is_read_back(key: str, value: str) -> None:
     def escaped(text: str) -> str:
         return "".join(f"\\u{ord(unit):04x}" for unit in _units(text))
 

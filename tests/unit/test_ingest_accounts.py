@@ -1,4 +1,5 @@
-"""What an ingest worker tells of its journals: how far their flow is, whoever else reads them."""
+"""An ingest worker's accounts of its journals: the position of their flow, for any other
+readers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.journal.serving.account import Account
 from flumeng.journal.serving.client import JournalClient
-from tests.unit.test_ingest_liveness import PATIENCE_SECONDS, configure, eventually
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
+from tests.unit.test_ingest_liveness import configure
 
 
 def test_a_slow_reader_of_a_journal_does_not_make_its_flow_late(tmp_path: Path) -> None:
@@ -28,15 +30,15 @@ def test_a_slow_reader_of_a_journal_does_not_make_its_flow_late(tmp_path: Path) 
         messages: asyncio.Queue[Message] = asyncio.Queue()
         running = asyncio.create_task(Worker(store, ("127.0.0.1", 0), said.append).run(messages))
         messages.put_nowait(configure(log, "disk"))
-        await eventually(lambda: [one.safe for one in store.journals.values()] == [10])
+        await async_wait_for(lambda: [one.safe for one in store.journals.values()] == [10])
         (journal,) = store.journals
         messages.put_nowait({"type": "acks", "acks": {journal: 2}})
-        await eventually(lambda: store.journals[journal].acked == 2)
+        await async_wait_for(lambda: store.journals[journal].acked == 2)
         address = said[0]["address"]
         slowest = await asyncio.to_thread(look, address)
         assert (slowest.acked, slowest.oldest_unacked_us is None) == (2, False)
         messages.put_nowait({"type": "delivered", "acks": {journal: 10}})
-        await eventually(lambda: not messages.qsize())
+        await async_wait_for(lambda: not messages.qsize())
         own = await asyncio.to_thread(look, address)
         assert (own.acked, own.unacked, own.oldest_unacked_us) == (10, 0, None)
         assert store.journals[journal].acked == 2, "it is kept for the slower one"

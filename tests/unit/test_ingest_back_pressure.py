@@ -1,11 +1,11 @@
-"""What holds a flow is one state for people, also when it comes and goes."""
+"""The cause that holds a flow is one state for people, also when it comes and goes."""
 
 from __future__ import annotations
 
 from flumeng.agent.ingest.back_pressure import GAP_SECONDS, BackPressure, Held
 
 
-def test_a_reason_is_held_until_all_are_gone() -> None:
+def test_flow_is_held_until_all_causes_are_gone() -> None:
     pressure = BackPressure()
     assert pressure.held(50.0) == Held("", 0.0, 0.0)
     pressure.hold("journal", "journal full", 100.0)
@@ -21,7 +21,7 @@ def test_a_reason_is_held_until_all_are_gone() -> None:
     assert pressure.held(later + 1) == Held("choked", 1.0, 7.0)
 
 
-def test_what_comes_again_soon_has_not_ended() -> None:
+def test_cause_that_returns_soon_has_not_ended() -> None:
     pressure = BackPressure()
     for now in range(20):
         pressure.hold("choke", "choked", now)
@@ -32,7 +32,7 @@ def test_what_comes_again_soon_has_not_ended() -> None:
     assert pressure.held(100.0) == Held("", 0.0, 19.5)
 
 
-def test_the_total_only_grows() -> None:
+def test_total_of_held_seconds_never_decreases() -> None:
     pressure = BackPressure()
     totals = []
     for step in range(200):

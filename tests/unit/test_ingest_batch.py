@@ -1,4 +1,4 @@
-"""The vectorised way from blocks to events gives what a plain loop would."""
+"""The vectorised way from blocks to events gives the same as a plain loop."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TAILED = Origin("höst", (("source", "tail"), ("path", "/ä"), ("inode", "1:2"))
 BARE = Origin("", (), SYSLOG)
 
 
-def built(blocks: Sequence[ReceivedBlock]) -> tuple[list[Build], list[batch.Found]]:
-    found: list[batch.Found] = []
+def built(blocks: Sequence[ReceivedBlock]) -> tuple[list[Build], list[batch.Counts]]:
+    found: list[batch.Counts] = []
     frames = list(batch.build(blocks, found.append))
     for frame, _ in frames:
         frame.validate(full=True)
@@ -48,7 +48,8 @@ def events(frames: list[Build]) -> list[tuple[bytes, int, str, dict[str, str]]]:
 
 
 def plainly(block: ReceivedBlock) -> tuple[list[tuple[bytes, int, str, dict[str, str]]], int]:
-    """What one block means, one line at a time, and how many bytes of it were cut off."""
+    """A second implementation: the lines of one block, and the number of bytes that were cut
+    off."""
     if block.bounds is None:
         ends = [place for place, byte in enumerate(block.data) if byte == 10]
         starts = [0, *(end + 1 for end in ends[:-1])] if ends else []
@@ -99,7 +100,7 @@ def blocks(draw: st.DrawFn) -> ReceivedBlock:
 
 @settings(deadline=None)  # the first call imports
 @given(st.lists(blocks(), max_size=8))
-def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[ReceivedBlock]) -> None:
+def test_group_of_blocks_gives_the_events_of_each_block(group: list[ReceivedBlock]) -> None:
     """Bodies byte by byte, and no host, time or attribute on the wrong event; each is counted."""
     frames, found = built(group)
     expected = [plainly(block) for block in group]
@@ -111,7 +112,7 @@ def test_a_group_of_any_chunks_means_what_each_of_them_means(group: list[Receive
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\0\n", b"\r\0\n"])
-def test_line_ends_of_all_senders_are_taken_off(ending: bytes) -> None:
+def test_line_ends_of_all_senders_are_removed(ending: bytes) -> None:
     data = b"one" + ending + b"t\xffo" + ending
     assert [event[0] for event in events(built([ReceivedBlock(data, PEERS[0], 0)])[0])] == [
         b"one",
@@ -129,7 +130,7 @@ def state_after(frames: list[Build]) -> dict[str, Any]:
     return {key: value for _, state in frames for key, value in state.items()}
 
 
-def test_state_lies_in_the_frame_of_the_last_line_that_it_covers() -> None:
+def test_state_is_in_the_frame_of_the_last_line_that_it_covers() -> None:
     """Not in an earlier one (lines would be lost in a crash) nor in a later one (twice there)."""
     size = batch.FRAME_BYTES // 4
     group = [
@@ -146,7 +147,7 @@ def test_state_lies_in_the_frame_of_the_last_line_that_it_covers() -> None:
         assert state == {"read": rows // (size // 5) - 1}
 
 
-def test_state_stays_with_its_lines_when_a_group_has_too_many() -> None:
+def test_source_state_stays_with_its_lines_when_a_group_is_split() -> None:
     full = ReceivedBlock(b"\n" * MAX_ROWS, TAILED, 0, state={"a": 1}, file_offset=0)
     more = ReceivedBlock(b"\n" * 3, TAILED, 0, state={"b": 2}, file_offset=0)
     frames, _ = built([full, more])
@@ -156,35 +157,35 @@ def test_state_stays_with_its_lines_when_a_group_has_too_many() -> None:
     ]
 
 
-def test_a_chunk_with_state_that_does_not_fit_into_a_frame_is_a_fault() -> None:
+def test_block_with_state_that_does_not_fit_into_a_frame_is_an_error() -> None:
     block = ReceivedBlock(b"\n" * (MAX_ROWS + 1), TAILED, 0, state={"a": 1}, file_offset=0)
     with pytest.raises(AssertionError, match="one frame"):
         built([block])
 
 
-def test_state_without_events_is_journaled_too() -> None:
+def test_source_state_without_events_is_journaled() -> None:
     frames, _ = built([ReceivedBlock(b"", TAILED, 0, state={"gone": None})])
     assert [(frame.num_rows, state) for frame, state in frames] == [(0, {"gone": None})]
 
 
-def test_nothing_gives_nothing() -> None:
+def test_empty_blocks_give_no_frames() -> None:
     assert built([]) == ([], [])
     empty = ReceivedBlock(b"\n\r\n\0\n", PEERS[0], 0)
     assert built([empty]) == ([], [(empty, 0, 0, 0)])
 
 
 LONG = tuple((f"name{number}", "\N{SNOWMAN}" * 200) for number in range(4))
-"""As long as a sender's attributes can be: 2,400 bytes."""
+"""The maximum length of a sender's attributes: 2,400 bytes."""
 
 
 def short_lines(count: int) -> bytes:
-    """Of two bytes each, that nothing can compress."""
+    """Incompressible lines of two bytes each."""
     data = bytearray(random.Random(1).randbytes(3 * count).replace(b"\n", b"x"))
     data[2::3] = b"\n" * count
     return bytes(data)
 
 
-def test_frames_are_cut_by_what_is_built_and_not_by_what_came() -> None:
+def test_frames_are_cut_by_their_built_size_and_not_the_received_one() -> None:
     """Attributes count for each line; no frame of a megabyte of lines becomes one of 160."""
     rules = LineRules(1 << 20, b"", keep_empty=True)
     data = short_lines(MAX_ROWS)
@@ -198,7 +199,7 @@ def test_frames_are_cut_by_what_is_built_and_not_by_what_came() -> None:
     assert dict(frames[7][0]["attrs"][5].as_py()) == dict(LONG)
 
 
-def test_a_line_larger_than_a_frame_should_be_has_one_alone() -> None:
+def test_oversized_line_is_in_a_frame_of_its_own() -> None:
     rules = LineRules(1 << 24, b"", keep_empty=False)
     lines = [b"a", b"x" * (1 << 24), b"b", b"c"]
     frames, _ = built([ReceivedBlock(b"\n".join(lines) + b"\n", Origin("h", (), rules), 0)])
@@ -223,7 +224,7 @@ def test_repeated_attributes_cost_once_on_disk() -> None:
     assert sum(payload.message.size for payload in many) < 4 * one.message.size
 
 
-def test_what_cannot_be_encoded_harms_only_itself() -> None:
+def test_block_that_cannot_be_encoded_harms_no_other() -> None:
     bad = Origin("h", (("path", "\udcff"),), FILE)
     group = [ReceivedBlock(b"%d\n" % n, bad if n in (3, 4) else PEERS[0], 0) for n in range(8)]
     found: list[ReceivedBlock] = []

@@ -1,4 +1,4 @@
-"""Compressed files beside a log: what was not read before is, and nothing is read twice."""
+"""Compressed files beside a log: their unread lines are read, and nothing is read twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def pack(path: Path, suffix: str) -> Path:
-    """As a rotation does: the compressed file appears, then the other one goes."""
+    """Compress as a rotation does: the compressed file appears, then the other one is removed."""
     compressed = path.with_name(path.name + suffix)
     data = path.read_bytes()
     if suffix == ".gz":
@@ -38,7 +38,9 @@ def pack(path: Path, suffix: str) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".lz4", ".bz2"])
-def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffix: str) -> None:
+def test_file_compressed_while_the_worker_is_down_is_read_to_the_end(
+    log: Path, suffix: str
+) -> None:
     """With the same identity and offsets; and nothing of it is read twice, under any name."""
     write(log, "1\n" * 1000)
     follower = Follower(log.with_name("app.log*"))
@@ -59,12 +61,14 @@ def test_a_file_compressed_while_the_worker_is_down_is_finished(log: Path, suffi
     compressed.rename(log.with_name("app.log.2" + suffix))
     follower.crash()
     assert len(follower.settle(seconds=QUIET_SECONDS)) == 1003
-    assert follower.tailer.known.skipped == 1
+    assert follower.tailer.tracked.skipped == 1
     assert len(cursors(follower.state)) == 1
 
 
 @pytest.mark.parametrize("text", ["", "-", "-\n", "longer than that\n"])
-def test_it_is_finished_also_when_a_strange_file_has_its_inode(log: Path, text: str) -> None:
+def test_compressed_file_is_finished_though_another_file_has_its_inode(
+    log: Path, text: str
+) -> None:
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
@@ -77,7 +81,7 @@ def test_it_is_finished_also_when_a_strange_file_has_its_inode(log: Path, text: 
     assert follower.state == {}
 
 
-def test_finishing_a_compressed_file_goes_on_after_a_crash(
+def test_reading_a_compressed_file_resumes_after_a_crash(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the way to the cursor takes several looks."""
@@ -103,7 +107,7 @@ def test_finishing_a_compressed_file_goes_on_after_a_crash(
 
 
 def test_compressed_files_of_other_files_are_left_alone(tmp_path: Path) -> None:
-    """They begin in the same way, are damaged, or are shorter than what was read."""
+    """They begin in the same way, are damaged, or are shorter than the part that was read."""
     head = "the same first line of every file, longer than a mark\n" * 6
     log, other = tmp_path / "a.log", tmp_path / "other"
     write(log, head + "one\ntwo\n")
@@ -119,19 +123,19 @@ def test_compressed_files_of_other_files_are_left_alone(tmp_path: Path) -> None:
     follower.crash()
     assert follower.settle(seconds=QUIET_SECONDS) == read
     assert follower.state == {}
-    assert follower.tailer.known.skipped == 5
+    assert follower.tailer.tracked.skipped == 5
     assert follower.tailer.unreadable == {}
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_compressed_file_is_known_by_its_first_bytes_too(
+def test_compressed_file_is_recognised_by_its_first_bytes_too(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
     (tmp_path / "a.log").write_bytes(compress(b"no\nlines\n"))
     write(tmp_path / "b.log", "BZhang logged in\n")
     follower = Follower(tmp_path / "*.log")
     assert follower.settle(seconds=QUIET_SECONDS) == ["BZhang logged in"]
-    assert follower.tailer.known.skipped == 1
+    assert follower.tailer.tracked.skipped == 1
 
 
 def test_a_log_that_takes_the_inode_of_a_compressed_file_is_read(log: Path) -> None:
@@ -145,7 +149,7 @@ def test_a_log_that_takes_the_inode_of_a_compressed_file_is_read(log: Path) -> N
     assert follower.settle() == ["2"]
 
 
-def test_a_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
+def test_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> None:
     follower = Follower(log.with_name("app.log*"))
     compressed = log.with_name("app.log.1")
     compressed.write_bytes(gzip.compress(b"1\n"))
@@ -153,10 +157,10 @@ def test_a_compressed_file_is_skipped_once_under_all_its_names(log: Path) -> Non
         assert follower.settle() == []
         compressed = compressed.rename(log.with_name(f"app.log.{number}"))
     assert follower.settle() == []
-    assert follower.tailer.known.skipped == 1
+    assert follower.tailer.tracked.skipped == 1
 
 
-def test_a_damaged_copy_of_an_unfinished_file_is_told(log: Path) -> None:
+def test_damaged_copy_of_an_unfinished_file_is_reported(log: Path) -> None:
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()

@@ -1,4 +1,4 @@
-"""What is copied and truncated is finished from the copy, and no line of it is taken twice."""
+"""A copied and truncated file is finished from the copy, and no line of it is taken twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.connectors.tail import names
+from flumeng.connectors.tail import rotated_names
 from flumeng.connectors.tail.file_position import cursors
 from tests.testkit.ingest_worker import Follower, copy_and_truncate, pread_but_of, write
 
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("down", [False, True])
-def test_what_was_not_read_before_it_was_truncated_is_read_from_the_copy(
+def test_lines_unread_before_a_truncation_are_read_from_the_copy(
     log: Path, pattern: str, down: bool
 ) -> None:
     """Under the same identity, from the same offset on; and the copy is not read for itself."""
@@ -43,7 +43,7 @@ def test_what_was_not_read_before_it_was_truncated_is_read_from_the_copy(
     assert follower.tailer.cut == 0
 
 
-def test_what_is_left_of_a_copy_is_read_also_when_the_next_copy_has_its_inode(log: Path) -> None:
+def test_rest_of_a_copy_is_read_also_when_the_next_copy_has_its_inode(log: Path) -> None:
     follower = Follower(log)
     write(log, "1\n")
     follower.settle()
@@ -66,7 +66,7 @@ def test_what_is_left_of_a_copy_is_read_also_when_the_next_copy_has_its_inode(lo
 
 
 @pytest.mark.parametrize("suffix", [".1", "-20261121", ".old"])
-def test_copies_have_names_of_many_kinds(log: Path, suffix: str) -> None:
+def test_copytruncate_copies_of_many_names_are_recognized(log: Path, suffix: str) -> None:
     follower = Follower(log)
     write(log, "1\n")
     follower.settle()
@@ -86,12 +86,12 @@ def test_copies_have_names_of_many_kinds(log: Path, suffix: str) -> None:
         ("app1", set()),
     ],
 )
-def test_of_what_a_file_may_be_a_copy(name: str, expected: set[str]) -> None:
-    assert set(names.originals(name)) == expected
+def test_original_names_of_a_copy_are_derived_from_its_name(name: str, expected: set[str]) -> None:
+    assert set(rotated_names.originals(name)) == expected
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_copy_in_the_making_is_not_read(log: Path, pattern: str) -> None:
+def test_unfinished_copy_is_not_read(log: Path, pattern: str) -> None:
     """Nor is one that nothing is truncated after, nor one that is found first by a later worker."""
     follower = Follower(log.with_name(pattern))
     lines = [f"{number}" for number in range(1000)]
@@ -110,9 +110,7 @@ def test_a_copy_in_the_making_is_not_read(log: Path, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("seen", [600, None])
-def test_a_copy_without_the_lines_that_were_read_last_is_not_read_either(
-    log: Path, seen: int | None
-) -> None:
+def test_copy_without_the_last_read_lines_is_not_read_again(log: Path, seen: int | None) -> None:
     """They were written after it was made and before the file was truncated. The worker has seen
     the copy, or a part of it, before that."""
     follower = Follower(log.with_name("app.log*"))
@@ -131,13 +129,11 @@ def test_a_copy_without_the_lines_that_were_read_last_is_not_read_either(
     assert follower.finish() == [*lines, "between", "new"]
     follower.crash()
     assert len(follower.finish()) == len(lines) + 2
-    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.tracked.missed) == (0, 0)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_copy_that_goes_before_its_file_is_truncated_is_not_read(
-    log: Path, compressed: bool
-) -> None:
+def test_copy_removed_before_its_file_is_truncated_is_not_read(log: Path, compressed: bool) -> None:
     """It is open by then."""
     follower = Follower(log.with_name("app.log*"))
     write(log, "1\n")
@@ -154,8 +150,8 @@ def test_a_copy_that_goes_before_its_file_is_truncated_is_not_read(
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_copy_in_the_making_is_not_read_when_a_worker_starts(log: Path, pattern: str) -> None:
-    """Of what was begun again while no worker ran."""
+def test_unfinished_copy_is_not_read_when_a_worker_starts(log: Path, pattern: str) -> None:
+    """Of a file that was truncated while no worker ran."""
     follower = Follower(log.with_name(pattern))
     write(log, "1\n")
     follower.settle()
@@ -170,7 +166,7 @@ def test_a_copy_in_the_making_is_not_read_when_a_worker_starts(log: Path, patter
     assert sorted(follower.finish()) == ["1", "2", "3", "4"]
 
 
-def test_a_file_that_only_begins_alike_is_no_copy(log: Path) -> None:
+def test_file_with_the_same_beginning_only_is_no_copy(log: Path) -> None:
     head = "the same first line of every file, longer than a mark\n" * 6
     follower = Follower(log.with_name("app.log*"))
     write(log, head + "one\ntwo\n")
@@ -184,7 +180,7 @@ def test_a_file_that_only_begins_alike_is_no_copy(log: Path) -> None:
     assert follower.tailer.cut == 1
 
 
-def test_a_file_that_only_goes_on_alike_is_no_copy(log: Path) -> None:
+def test_file_with_the_same_continuation_only_is_no_copy(log: Path) -> None:
     same = "the same line in both files, and many of them\n" * 12
     follower = Follower(log)
     write(log, "1\n" + same)
@@ -195,7 +191,7 @@ def test_a_file_that_only_goes_on_alike_is_no_copy(log: Path) -> None:
     assert follower.tailer.cut == 1
 
 
-def test_an_old_copy_of_equal_beginning_that_nobody_asked_for_is_not_read(log: Path) -> None:
+def test_old_copy_with_the_same_beginning_is_not_read(log: Path) -> None:
     write(log.with_name("app.log.1"), "started\nold\n")
     os.utime(log.with_name("app.log.1"), (1e9, 1e9))
     follower = Follower(log)
@@ -214,7 +210,7 @@ def test_files_of_equal_content_are_all_read(tmp_path: Path) -> None:
     assert follower.settle() == ["done"] * 4
 
 
-def test_a_held_copy_that_goes_its_own_way_is_read_from_its_beginning(log: Path) -> None:
+def test_held_copy_with_other_lines_appended_is_read_from_its_beginning(log: Path) -> None:
     follower = Follower(log.with_name("app.log*"))
     write(log, "1\n2\n")
     write(log.with_name("app.log.1"), "1\n")
@@ -227,10 +223,10 @@ def test_a_held_copy_that_goes_its_own_way_is_read_from_its_beginning(log: Path)
     ("pattern", "middle", "missed"), [("app.log", [], 1), ("app.log*", ["second"], 0)]
 )
 @pytest.mark.parametrize("down", [False, True])
-def test_of_what_was_truncated_twice_between_two_looks_the_middle_is_counted(
+def test_middle_of_a_log_truncated_twice_between_two_looks_is_counted(
     log: Path, pattern: str, middle: list[str], missed: int, down: bool
 ) -> None:
-    """Or read, where the globs mean the copies. The first copy is told by its content."""
+    """Or read, where the globs match the copies. The first copy is recognised by its content."""
     follower = Follower(log.with_name(pattern))
     write(log, "1\n")
     follower.settle()
@@ -242,14 +238,14 @@ def test_of_what_was_truncated_twice_between_two_looks_the_middle_is_counted(
     if down:
         follower.crash()
     assert sorted(follower.finish()) == sorted(["1", "2", *middle, "third"])
-    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, missed)
+    assert (follower.tailer.cut, follower.tailer.tracked.missed) == (0, missed)
     follower.crash()
     assert len(follower.finish()) == 3 + len(middle)
-    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 0)
+    assert (follower.tailer.cut, follower.tailer.tracked.missed) == (0, 0)
 
 
 @pytest.mark.parametrize("kept", [".1", ""])
-def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
+def test_compressed_copy_is_read(log: Path, kept: str) -> None:
     follower = Follower(log.with_name("app.log*"))
     write(log, "1\n" * 100)
     follower.settle()
@@ -269,8 +265,8 @@ def test_the_copy_may_be_compressed_by_then(log: Path, kept: str) -> None:
 
 
 @pytest.mark.parametrize("numbers", ["12", "21"])
-def test_of_several_copies_the_largest_is_read(log: Path, numbers: str) -> None:
-    """In whatever order the folder has them."""
+def test_largest_of_several_copies_is_read(log: Path, numbers: str) -> None:
+    """In any order in which the folder lists them."""
     follower = Follower(log)
     write(log, "1\n")
     follower.settle()
@@ -282,10 +278,8 @@ def test_of_several_copies_the_largest_is_read(log: Path, numbers: str) -> None:
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_a_whole_copy_that_is_compressed_counts_before_one_that_is_short(
-    log: Path, down: bool
-) -> None:
-    """The latter is of what was in the log afterwards, and begins alike."""
+def test_complete_compressed_copy_is_preferred_to_a_short_one(log: Path, down: bool) -> None:
+    """The latter is of the log's later lines, and begins alike."""
     follower = Follower(log.with_name("app.log*"))
     write(log, "started\n1\n")
     follower.settle()
@@ -301,8 +295,8 @@ def test_a_whole_copy_that_is_compressed_counts_before_one_that_is_short(
     assert follower.tailer.cut == 0
 
 
-def test_a_copy_that_is_made_in_the_same_file_each_time(log: Path) -> None:
-    """As a script does; what it held before was read."""
+def test_copy_may_be_made_in_the_same_file_each_time(log: Path) -> None:
+    """As a script does; its earlier lines were read."""
     copy = log.with_name("app.log.copy")
     follower = Follower(log.with_name("app.log*"))
     expected = []
@@ -320,7 +314,7 @@ def test_a_copy_that_is_made_in_the_same_file_each_time(log: Path) -> None:
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_without_a_copy_it_is_told_and_counted(
+def test_truncation_without_a_copy_is_reported_and_counted(
     log: Path, down: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower = Follower(log)
@@ -333,11 +327,11 @@ def test_without_a_copy_it_is_told_and_counted(
         follower.crash()
     assert follower.finish() == ["1", "2"]
     assert follower.tailer.cut == 1
-    assert "app.log was cut and no copy was found: what came after its first 2" in caplog.text
+    assert "app.log was truncated and has no copy: lines after its first 2" in caplog.text
     assert len(cursors(follower.state)) == 1
 
 
-def test_a_copy_that_cannot_be_read_is_told_and_waited_for(
+def test_unreadable_copy_is_reported_and_waited_for(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = Follower(log)
@@ -358,7 +352,7 @@ def test_a_copy_that_cannot_be_read_is_told_and_waited_for(
     assert (follower.tailer.cut, follower.tailer.unreadable) == (0, {})
 
 
-def test_a_copy_that_is_deleted_before_it_was_read_is_told_and_counted(log: Path) -> None:
+def test_copy_deleted_before_it_was_read_is_reported_and_counted(log: Path) -> None:
     follower = Follower(log)
     write(log, "1\n")
     follower.settle()
@@ -370,10 +364,10 @@ def test_a_copy_that_is_deleted_before_it_was_read_is_told_and_counted(log: Path
     copy.unlink()
     follower.crash()
     assert follower.finish() == ["1"]
-    assert (follower.tailer.cut, follower.tailer.known.missed) == (0, 1)
+    assert (follower.tailer.cut, follower.tailer.tracked.missed) == (0, 1)
 
 
-def test_a_copy_that_was_read_may_be_deleted(log: Path) -> None:
+def test_copy_that_was_read_may_be_deleted(log: Path) -> None:
     follower = Follower(log)
     write(log, "1\n")
     follower.settle()
@@ -386,7 +380,7 @@ def test_a_copy_that_was_read_may_be_deleted(log: Path) -> None:
     assert follower.tailer.cut == 0
 
 
-def test_a_file_that_is_deleted_goes_on_in_its_copy(log: Path) -> None:
+def test_deleted_file_is_continued_in_its_copy(log: Path) -> None:
     follower = Follower(log.with_name("app.log*"))
     write(log, "1\n")
     follower.settle()
@@ -400,7 +394,7 @@ def test_a_file_that_is_deleted_goes_on_in_its_copy(log: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_killed_at_any_time(log: Path, pattern: str) -> None:
+def test_kill_at_any_step_loses_and_doubles_no_line(log: Path, pattern: str) -> None:
     """After each poll, with any number of its blocks durable."""
     for crashes in range(1, 40):
         folder = log.with_name(f"{crashes}")

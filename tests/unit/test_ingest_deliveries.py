@@ -1,4 +1,4 @@
-"""Who is told that events are delivered, who that they are not yet, and when."""
+"""Answers to senders that wait for delivery: delivered, not delivered in time, and their timing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import uvloop
 from flumeng.connectors.api.deliveries import Deliveries, DeliveryWaits
 
 
-def test_an_ack_answers_all_below_it_and_nobody_above() -> None:
+def test_ack_answers_all_waits_at_or_below_it_and_none_above() -> None:
     waits: DeliveryWaits[str] = DeliveryWaits()
     for end, seconds, who in [(5, 30.0, "a"), (5, 1.0, "b"), (9, 30.0, "c"), (9, 1.0, "d")]:
         waits.add(end, seconds, 0.0, who)
@@ -23,7 +23,7 @@ def test_an_ack_answers_all_below_it_and_nobody_above() -> None:
     assert waits.next_deadline is None
 
 
-def test_each_waits_as_long_as_it_was_said() -> None:
+def test_each_wait_has_its_own_deadline() -> None:
     waits: DeliveryWaits[str] = DeliveryWaits()
     waits.add(1, 30.0, 100.0, "long")
     waits.add(1, 1.0, 100.5, "short")
@@ -36,8 +36,8 @@ def test_each_waits_as_long_as_it_was_said() -> None:
     assert waits.next_deadline is None
 
 
-def test_an_ack_that_falls_back_answers_nobody() -> None:
-    """As after `ack reset`; what comes then lies above both."""
+def test_ack_that_falls_back_answers_no_wait() -> None:
+    """As after `ack reset`; later events lie above both."""
     waits: DeliveryWaits[str] = DeliveryWaits()
     waits.add(10, 30.0, 0.0, "a")
     assert waits.delivered(9) == []
@@ -45,8 +45,8 @@ def test_an_ack_that_falls_back_answers_nobody() -> None:
     assert waits.delivered(10) == ["a"]
 
 
-def test_ten_thousand_wait_without_a_timer_each() -> None:
-    """And what one step costs is what it answers, however many wait."""
+def test_ten_thousand_waits_need_no_timer_each() -> None:
+    """The cost of a step depends on its answers, not on the number of waits."""
     waits: DeliveryWaits[int] = DeliveryWaits()
     count = 100_000
     began = time.process_time()
@@ -58,7 +58,7 @@ def test_ten_thousand_wait_without_a_timer_each() -> None:
     assert time.process_time() - began < 10
 
 
-def test_deliveries_say_when_somebody_waits_and_when_nobody_does() -> None:
+def test_deliveries_report_when_the_first_wait_begins_and_the_last_ends() -> None:
     changes: list[bool] = []
 
     async def test() -> None:
@@ -77,8 +77,8 @@ def test_deliveries_say_when_somebody_waits_and_when_nobody_does() -> None:
     uvloop.run(test())
 
 
-def test_a_wait_ends_by_time_alone() -> None:
-    """A shorter one that comes later ends first; one that nobody wants any more harms nobody."""
+def test_wait_ends_by_its_timeout() -> None:
+    """A shorter one that comes later ends first; a cancelled one harms no other."""
 
     async def test() -> None:
         deliveries = Deliveries()

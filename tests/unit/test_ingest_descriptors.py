@@ -21,9 +21,7 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
     return descriptors
 
 
-def test_more_files_than_descriptors_are_all_read_in_turn(
-    tmp_path: Path, budget: Descriptors
-) -> None:
+def test_more_files_than_descriptors_are_read_in_turn(tmp_path: Path, budget: Descriptors) -> None:
     for number in range(50):
         write(tmp_path / f"{number}.log", f"{number} one\n")
     follower = Follower(tmp_path / "*.log")
@@ -64,7 +62,7 @@ def test_an_idle_file_is_closed_and_read_on_when_it_grows(
     assert follower.finish() == ["one", "unfinished two", "three"]
 
 
-def test_what_is_not_read_yet_is_counted(tmp_path: Path, budget: Descriptors) -> None:
+def test_unread_bytes_are_counted(tmp_path: Path, budget: Descriptors) -> None:
     assert budget.most
     log = tmp_path / "app.log"
     write(log, "one\n")
@@ -82,9 +80,7 @@ def test_what_is_not_read_yet_is_counted(tmp_path: Path, budget: Descriptors) ->
     assert follower.tailer.unread_bytes == 0
 
 
-def test_a_copy_in_the_making_of_a_file_that_rests_is_not_read(
-    tmp_path: Path, budget: Descriptors
-) -> None:
+def test_unfinished_copy_of_a_closed_file_is_not_read(tmp_path: Path, budget: Descriptors) -> None:
     log, copy = tmp_path / "app.log", tmp_path / "app.log.1"
     write(log, "".join(f"line {number}\n" for number in range(1000)))
     follower = Follower(tmp_path / "app.log*")

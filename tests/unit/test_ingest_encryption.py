@@ -26,7 +26,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def flow(encryption: str = "", *, more: str = "", durability: str = "disk") -> FlowSpec:
-    """``encryption`` is what the flow has there, in YAML."""
+    """``encryption`` is the YAML of the flow's option."""
     journal = f"journal: {{encryption: {{{encryption}}}{more}}}\n" if encryption else ""
     return parse_flow(
         f"flow: web\ndurability: {durability}\nsources: [syslog: {{listen: '127.0.0.1:0'}}]\n"
@@ -35,7 +35,7 @@ def flow(encryption: str = "", *, more: str = "", durability: str = "disk") -> F
 
 
 def use(store: JournalStore, spec: FlowSpec, first: int, count: int = 20) -> str:
-    """Take the flow's journal, append, give it back; its id."""
+    """Take the flow's journal, append and give it back; returns its id."""
     taken = flow_journal.take(store, "web", spec)
     journal = taken.appendable
     journal.append_encoded(journal.encode(numbered_events(first, count), {"app.log": first}))
@@ -78,9 +78,7 @@ def test_a_new_key_is_for_a_new_journal_and_the_old_one_stays_readable(tmp_path:
     store.close()
 
 
-def test_another_value_under_the_same_name_is_a_new_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_secret_value_is_a_new_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So do vaults rotate. The old value has to be somewhere."""
     store = JournalStore(tmp_path, "n1")
     spec = flow("key: '${secret:key-a}'")
@@ -96,9 +94,7 @@ def test_another_value_under_the_same_name_is_a_new_key(
 
 
 @pytest.mark.parametrize("wrong", ["key-b", "nowhere"])
-def test_without_the_right_key_the_source_fails_and_nothing_is_touched(
-    tmp_path: Path, wrong: str
-) -> None:
+def test_wrong_key_fails_the_source_and_changes_no_file(tmp_path: Path, wrong: str) -> None:
     store = JournalStore(tmp_path, "n1")
     spec = flow("key: '${secret:key-a}'")
     name = use(store, spec, 0)
@@ -113,19 +109,19 @@ def test_without_the_right_key_the_source_fails_and_nothing_is_touched(
     store.close()
 
 
-def test_what_is_no_key_fails_the_source_and_is_not_shown(
+def test_invalid_key_fails_the_source_and_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_KEY_A", "hunter2-hunter2")
     store = JournalStore(tmp_path, "n1")
-    with pytest.raises(UserError, match="is no key for a journal") as refused:
+    with pytest.raises(UserError, match="is not a key for a journal") as refused:
         flow_journal.take(store, "web", flow("key: '${secret:key-a}'"))
     assert "hunter2" not in str(refused.value)
     assert not store.journals
     store.close()
 
 
-def test_to_and_from_plain_text_it_is_another_journal(tmp_path: Path) -> None:
+def test_change_to_or_from_plain_text_takes_another_journal(tmp_path: Path) -> None:
     store = JournalStore(tmp_path, "n1")
     names = [
         use(store, flow(), 0),
@@ -155,8 +151,8 @@ def test_no_body_gets_onto_the_disk_with_any_durability(tmp_path: Path, durabili
     again.close()
 
 
-def test_what_a_flow_that_is_gone_has_left_is_served_without_its_spec(tmp_path: Path) -> None:
-    """A worker that starts again knows the secrets by what lies in the journal's directory."""
+def test_journals_of_a_removed_flow_are_served_without_its_spec(tmp_path: Path) -> None:
+    """A worker that starts again finds the secrets' names in the journal's directory."""
     store = JournalStore(tmp_path, "n1")
     name = use(store, flow("key: '${secret:key-a}'"), 0)
     store.close()
@@ -167,12 +163,12 @@ def test_what_a_flow_that_is_gone_has_left_is_served_without_its_spec(tmp_path: 
     again.close()
 
 
-def test_a_flow_says_where_its_key_is_and_never_the_key() -> None:
+def test_flow_names_its_key_by_reference_only() -> None:
     with pytest.raises(SpecError, match="expected a reference to a secret"):
         flow(f"key: '{A}'")
     with pytest.raises(SpecError, match="expected a reference to a secret"):
         flow(f"key: '${{secret:a}}', previous_keys: ['{A}']")
     with pytest.raises(SpecError, match="expected other keys than `key`"):
         flow("key: '${secret:a}', previous_keys: ['${secret:a}']")
-    with pytest.raises(SpecError, match="this one is in Kafka"):
+    with pytest.raises(SpecError, match="only journals on the disks of nodes"):
         flow("key: '${secret:a}'", more=", kafka: {brokers: ['k:9092'], topic: t}")

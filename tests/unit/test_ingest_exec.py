@@ -1,4 +1,4 @@
-"""What a command prints, as the event loop of a worker takes it."""
+"""The output of a command, as the event loop of a worker takes it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.exec import source as exec_module
 from flumeng.connectors.exec.options import Exec
 from flumeng.connectors.exec.source import ExecSource
+from tests.testkit.waiting import async_wait_for
 
-PATIENCE_SECONDS = 60.0
 
-
-def test_what_a_command_printed_waits_for_the_end_of_a_pause(
+def test_output_of_a_command_waits_for_the_end_of_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when the command has ended meanwhile."""
@@ -33,10 +32,7 @@ def test_what_a_command_printed_waits_for_the_end_of_a_pause(
         await asyncio.sleep(1.0)
         assert not blocks
         source.resume()
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while not (blocks and blocks[-1].state):
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.01)
+        await async_wait_for(lambda: blocks and blocks[-1].state)
         await source.stop()
 
     uvloop.run(test())

@@ -28,8 +28,7 @@ from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.journal import Journal
 from flumeng.platform.errors import CorruptError, UserError
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +69,11 @@ class Running:
         return lines
 
     async def all_safe(self) -> None:
-        await eventually(lambda: len(self.safe_lines()) >= len(self.written))
+        await async_wait_for(lambda: len(self.safe_lines()) >= len(self.written))
         assert self.safe_lines() == self.written
 
     async def status(self, state: str) -> dict[str, Any]:
-        await eventually(lambda: self.flow.status.get("f/0", {}).get("state") == state)
+        await async_wait_for(lambda: self.flow.status.get("f/0", {}).get("state") == state)
         return self.flow.status["f/0"]
 
     async def end(self) -> None:
@@ -83,21 +82,14 @@ class Running:
         self.journal_store.close()
 
 
-async def eventually(ask: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not ask():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
-
-
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
+def test_failed_sync_fails_the_flow_and_reopening_repairs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was in doubt is read again from the file, and nothing is there twice."""
+    """Events in doubt are read again from the file, and nothing is there twice."""
     real = os.fdatasync
     failing = {"left": 0}
 
@@ -128,7 +120,7 @@ def test_a_failed_sync_fails_the_flow_and_a_new_opening_repairs_it(
     run(test)
 
 
-def test_an_ack_that_a_failing_journal_did_not_hear_of_is_kept(
+def test_ack_that_a_failing_journal_missed_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
@@ -152,10 +144,10 @@ def test_an_ack_that_a_failing_journal_did_not_hear_of_is_kept(
     run(test)
 
 
-def test_a_changed_source_goes_on_after_what_the_old_one_read(
+def test_changed_source_continues_behind_the_lines_of_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when that is not durable yet, on a slow disk."""
+    """Also when these are not durable yet, on a slow disk."""
     real = os.fdatasync
     slow = {"now": False}
 
@@ -176,7 +168,7 @@ def test_a_changed_source_goes_on_after_what_the_old_one_read(
             await asyncio.sleep(0.04)
         task = tail_task(running.log, revision=2)
         running.flow.want(Task("f", "0", 1, 2, task.spec.replace("0.01", "0.02")))
-        await eventually(lambda: running.flow.status.get("f/0", {}).get("revision") == 2)
+        await async_wait_for(lambda: running.flow.status.get("f/0", {}).get("revision") == 2)
         running.write("4")
         await running.all_safe()
         await running.end()
@@ -218,9 +210,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_a_source_that_breaks_is_started_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_source_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Tailer.poll
     broken = {"now": False}
 
@@ -247,7 +237,7 @@ def test_a_source_that_breaks_is_started_anew(
     run(test)
 
 
-def test_under_pressure_nothing_is_read_also_by_a_source_that_is_new(tmp_path: Path) -> None:
+def test_new_source_reads_nothing_under_back_pressure(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         running.write("1")
@@ -266,8 +256,8 @@ def test_under_pressure_nothing_is_read_also_by_a_source_that_is_new(tmp_path: P
     run(test)
 
 
-def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
-    """The event loop would read a connection 32 more times before it sees what is scheduled."""
+def test_back_pressure_begins_before_submit_returns(tmp_path: Path) -> None:
+    """The event loop would read a connection 32 more times before it sees a scheduled callback."""
 
     async def test() -> None:
         journal_store = JournalStore(tmp_path, "n")
@@ -279,7 +269,7 @@ def test_pressure_works_before_submit_returns(tmp_path: Path) -> None:
         appender.submit(block, Counters())
         assert pressure == [True]
         await appender.drain(PATIENCE_SECONDS)
-        await eventually(lambda: pressure == [True, False])
+        await async_wait_for(lambda: pressure == [True, False])
         await appender.stop()
         journal_store.close()
 
@@ -293,7 +283,7 @@ def test_a_new_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) ->
         sources = list(running.flow._sources)
         task = tail_task(running.log, revision=2)
         running.flow.want(Task("f", "0", 1, 2, task.spec.replace("noop", "console")))
-        await eventually(lambda: running.flow.status["f/0"]["revision"] == 2)
+        await async_wait_for(lambda: running.flow.status["f/0"]["revision"] == 2)
         assert running.flow._sources == sources
         assert len(running.journal_store.journals) == 1
         await running.end()
@@ -301,14 +291,14 @@ def test_a_new_text_with_the_same_sources_does_not_touch_them(tmp_path: Path) ->
     run(test)
 
 
-def test_a_new_epoch_begins_the_sources_anew_and_loses_nothing(tmp_path: Path) -> None:
+def test_new_epoch_restarts_the_sources_and_loses_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         running.write("1", "2")
         await running.all_safe()
         sources = list(running.flow._sources)
         running.flow.want(tail_task(running.log, epoch=5))
-        await eventually(lambda: running.flow.status.get("f/0", {}).get("epoch") == 5)
+        await async_wait_for(lambda: running.flow.status.get("f/0", {}).get("epoch") == 5)
         assert not {*map(id, sources)} & {*map(id, running.flow._sources)}
         running.write("3")
         await running.all_safe()
@@ -318,7 +308,7 @@ def test_a_new_epoch_begins_the_sources_anew_and_loses_nothing(tmp_path: Path) -
     run(test)
 
 
-def test_wanted_again_before_it_has_stopped_goes_on(tmp_path: Path) -> None:
+def test_flow_wanted_again_before_it_has_stopped_continues(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         await running.status("running")
@@ -331,7 +321,7 @@ def test_wanted_again_before_it_has_stopped_goes_on(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_bad_text_fails_the_task_and_leaves_running_what_runs(tmp_path: Path) -> None:
+def test_invalid_text_fails_the_task_and_keeps_its_sources_running(tmp_path: Path) -> None:
     async def test() -> None:
         running = Running(tmp_path)
         await running.status("running")
@@ -361,7 +351,7 @@ def test_a_flow_gets_its_open_journal_back_and_a_closed_one_never(tmp_path: Path
     journal_store.close()
 
 
-def test_of_several_earlier_journals_the_last_one_hands_its_state_on(tmp_path: Path) -> None:
+def test_last_of_several_earlier_journals_hands_over_its_source_state(tmp_path: Path) -> None:
     journal_store = JournalStore(tmp_path, "n")
     for number in range(4):
         journal = journal_store.take("f")
@@ -401,7 +391,7 @@ def test_a_damaged_journal_is_not_served_nor_replaced(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+def test_unusable_directory_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot use the directory"):
         JournalStore(tmp_path / "file", "n")
@@ -409,7 +399,7 @@ def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("folder", ["noted", "."])
 @pytest.mark.parametrize("found", ["{", "[]", "[" * 100_000])
-def test_damaged_notes_fail_the_flow_with_what_to_do_and_make_no_journals(
+def test_damaged_source_state_fails_the_flow_and_makes_no_journals(
     tmp_path: Path, folder: str, found: str
 ) -> None:
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""The HTTP source on loopback sockets: what it answers, and that no sender can hold it up."""
+"""The HTTP source on loopback sockets: its answers, and that no sender can hold it up."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from flumeng.connectors.http import received_body as http_received_body
 from flumeng.connectors.http import source as http
 from flumeng.connectors.http.body import RefusedError
 from flumeng.journal.log.frame import MAX_ROWS
-from tests.unit.http_sending import PATIENCE_SECONDS, Client, Journal, run, serving
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
+from tests.unit.http_sending import Client, Journal, run, serving
 
 
-def test_many_requests_on_one_connection() -> None:
+def test_connection_carries_many_requests() -> None:
     """One after the other, and some sent before the answer to the one before."""
 
     async def test() -> None:
@@ -41,7 +42,7 @@ def test_many_requests_on_one_connection() -> None:
     run(test)
 
 
-def test_an_answer_waits_for_the_journal() -> None:
+def test_http_answer_waits_until_the_journal_is_durable() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
         async with serving(journal) as (_, connect):
@@ -55,7 +56,7 @@ def test_an_answer_waits_for_the_journal() -> None:
     run(test)
 
 
-def test_under_pressure_senders_are_told_to_come_again() -> None:
+def test_senders_get_429_under_back_pressure() -> None:
     async def test() -> None:
         journal = Journal()
         async with serving(journal) as (source, connect):
@@ -75,7 +76,7 @@ def test_under_pressure_senders_are_told_to_come_again() -> None:
     run(test)
 
 
-def test_what_is_not_durable_when_it_stops_is_not_confirmed(
+def test_events_not_durable_at_the_stop_are_not_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "SETTLE_SECONDS", 0.1)
@@ -86,8 +87,7 @@ def test_what_is_not_durable_when_it_stops_is_not_confirmed(
             client, half, idle = await connect(), await connect(), await connect()
             client.post(b"x")
             half.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
-            while not journal.blocks:
-                await asyncio.sleep(0.01)
+            await async_wait_for(lambda: journal.blocks)
             stopping = asyncio.create_task(source.stop())
             status, headers, said = await client.answer()
             assert (status, headers["retry-after"]) == (503, "1")
@@ -101,7 +101,7 @@ def test_what_is_not_durable_when_it_stops_is_not_confirmed(
     run(test)
 
 
-def test_a_journal_that_takes_too_long_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_journal_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_app, "DURABLE_SECONDS", 0.05)
 
     async def test() -> None:
@@ -124,7 +124,7 @@ def test_a_journal_that_takes_too_long_is_503(monkeypatch: pytest.MonkeyPatch) -
         ("CONNECT h:80", 400),
     ],
 )
-def test_other_requests(request_line: str, status: int) -> None:
+def test_other_requests_have_their_status(request_line: str, status: int) -> None:
     async def test() -> None:
         async with serving(Journal()) as (_, connect):
             client = await connect()
@@ -159,7 +159,7 @@ NO_END = b"x" * 65_536
     ],
     ids=lambda part: repr(part[-20:]),
 )
-def test_whatever_never_ends_is_cut_off(beginning: bytes, endless: bytes) -> None:
+def test_endless_request_is_cut_off(beginning: bytes, endless: bytes) -> None:
     """Good senders are served meanwhile."""
 
     async def test() -> None:
@@ -184,8 +184,8 @@ def test_whatever_never_ends_is_cut_off(beginning: bytes, endless: bytes) -> Non
     run(test)
 
 
-def test_many_events_in_a_body_fit_into_frames_each() -> None:
-    """What comes of many very short ones is many times as large as the body."""
+def test_many_short_events_of_a_body_fit_into_frames() -> None:
+    """The events of many very short lines are many times as large as the body."""
     lines = b"".join(b"%d\n" % (number % 10) for number in range(3 * MAX_ROWS))
     for kind in ("text/plain", "application/x-ndjson"):
         pieces = list(http_body.messages(lines, kind))
@@ -275,7 +275,7 @@ def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     run(test)
 
 
-def test_a_large_body_is_parsed_aside_and_holds_up_nobody() -> None:
+def test_large_body_is_parsed_in_a_thread_and_delays_no_other() -> None:
     """While all threads that parse are taken, small bodies are answered, and the large one then."""
 
     async def test() -> None:
@@ -298,7 +298,7 @@ def test_a_large_body_is_parsed_aside_and_holds_up_nobody() -> None:
     run(test)
 
 
-def test_unpacked_bytes_count_and_are_let_go_when_they_are_durable(
+def test_unpacked_bytes_count_and_are_released_when_they_are_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body of 4 KB that unpacks to 4 MB is one of 4 MB."""
@@ -310,20 +310,16 @@ def test_unpacked_bytes_count_and_are_let_go_when_they_are_durable(
         async with serving(journal, max_line_bytes=1 << 24) as (_, connect):
             first, second = await connect(), await connect()
             first.post(bomb, "Content-Encoding: gzip")
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not journal.blocks:
-                    await asyncio.sleep(0.01)
+            await async_wait_for(lambda: journal.blocks)
             assert 4_000_000 <= http_app.BODIES.held_bytes < 4_010_000
             second.post(bomb, "Content-Encoding: gzip")
             status, headers, said = await second.answer()
             assert (status, headers["retry-after"]) == (429, "1")
-            assert "too much at once" in said["error"]
+            assert "too many bytes in flight" in said["error"]
             second.post(b"small")
             journal.make_durable()
             assert await first.status() == 200
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(journal.blocks) < 2:
-                    await asyncio.sleep(0.01)
+            await async_wait_for(lambda: len(journal.blocks) >= 2)
             journal.make_durable()
             assert await second.status() == 200
             assert http_app.BODIES.held_bytes == 0
@@ -331,27 +327,25 @@ def test_unpacked_bytes_count_and_are_let_go_when_they_are_durable(
     run(test)
 
 
-def test_what_can_never_be_stored_is_told_to_its_sender() -> None:
+def test_body_that_cannot_be_stored_is_answered_with_400() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
         async with serving(journal) as (_, connect):
             client = await connect()
             client.post(b"x")
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not journal.blocks:
-                    await asyncio.sleep(0.01)
+            await async_wait_for(lambda: journal.blocks)
             (block,) = journal.blocks
             assert block.on_unfit is not None
             block.on_unfit("too odd")
             status, _, said = await client.answer()
-            assert (status, said["error"]) == (400, "this cannot be stored: too odd")
+            assert (status, said["error"]) == (400, "the events cannot be stored: too odd")
 
     run(test)
 
 
 @pytest.mark.parametrize("kind", ["application/x-protobuf", "application/protobuf; charset=x"])
-def test_protobuf_is_refused_with_what_to_do(kind: str) -> None:
-    """An exporter of OpenTelemetry sends it unless it is told otherwise."""
+def test_protobuf_is_refused_with_advice(kind: str) -> None:
+    """An exporter of OpenTelemetry sends it unless it is configured otherwise."""
 
     async def test() -> None:
         journal = Journal()

@@ -11,8 +11,8 @@ from flumeng.connectors.http import app as http_app
 from tests.unit.http_sending import Journal, run, serving, silent
 
 
-def test_ack_received_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What becomes of it then is no error of somebody who does not wait."""
+def test_ack_received_answers_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A later failure of its events is not logged as an exception without a reader."""
 
     async def test() -> None:
         journal = Journal(durable=False)
@@ -36,7 +36,7 @@ def test_ack_received_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
-    """A request may be several appends: an ack of a part of it answers nobody."""
+    """A request may be several appends: an ack of a part of it answers no sender."""
 
     async def test() -> None:
         journal = Journal(durable=False)
@@ -60,7 +60,7 @@ def test_ack_delivered_waits_for_the_ack_of_the_last_event() -> None:
     run(test)
 
 
-def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None:
+def test_undelivered_events_are_answered_504_and_the_next_request_is_served() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
         options = {"ack": "delivered", "ack_timeout_seconds": 0.3}
@@ -72,9 +72,7 @@ def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None
             status, _, said = await client.answer()
             assert status == 504
             assert journal.context.counters.undelivered == 1
-            assert said["error"].startswith(
-                "accepted and journaled, but not delivered within 0.3 s"
-            )
+            assert said["error"].startswith("journaled, but not delivered within 0.3 s")
             assert not journal.context.deliveries.awaited
             client.post(b"y")
             await silent(client)
@@ -85,7 +83,7 @@ def test_what_is_not_delivered_in_time_is_504_and_lets_the_next_one_in() -> None
     run(test)
 
 
-def test_what_waits_for_delivery_is_answered_when_the_source_stops() -> None:
+def test_waiting_sender_is_answered_503_when_the_source_stops() -> None:
     async def test() -> None:
         journal = Journal(durable=False)
         async with serving(journal, ack="delivered") as (source, connect):
@@ -97,16 +95,16 @@ def test_what_waits_for_delivery_is_answered_when_the_source_stops() -> None:
             await source.stop()
             status, _, said = await client.answer()
             assert status == 503
-            assert "what was sent is journaled" in said["error"]
+            assert "the events are journaled" in said["error"]
 
     run(test)
 
 
-def test_so_many_wait_for_delivery_and_one_more_is_told_to_come_again(
+def test_sender_beyond_the_limit_of_waits_gets_429(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each gives its place back, however its request ends."""
-    monkeypatch.setattr(http_app, "_PLACES", threading.BoundedSemaphore(2))
+    """Each wait gives its place back, however its request ends."""
+    monkeypatch.setattr(http_app, "_DELIVERY_SLOTS", threading.BoundedSemaphore(2))
 
     async def test() -> None:
         journal = Journal(durable=False)

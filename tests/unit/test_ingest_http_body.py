@@ -1,4 +1,4 @@
-"""What a body may cost before anybody knows what is in it."""
+"""Memory that a body may take before its content is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lone() -> Share:
     return Share(MemoryBound(0))
 
 
-def test_shares_together_take_no_more_than_the_bound_and_one_alone_what_it_needs() -> None:
+def test_shares_together_stay_within_the_bound_and_one_alone_may_exceed_it() -> None:
     bound = MemoryBound(100)
     with bound.share() as first, bound.share() as second:
         first.take(150)
@@ -82,7 +82,7 @@ values = st.recursive(
 
 @settings(deadline=None)
 @given(st.lists(values, min_size=1, max_size=8), st.booleans(), st.sampled_from([None, 2]))
-def test_entries_are_counted_as_they_are_decoded(
+def test_entries_of_an_array_are_counted_as_decoded(
     array: list[Any], ascii_only: bool, indent: int | None
 ) -> None:
     text = json.dumps(array, ensure_ascii=ascii_only, indent=indent).encode()
@@ -91,8 +91,8 @@ def test_entries_are_counted_as_they_are_decoded(
     assert http_body._entries(long) == len(array)
 
 
-def test_memory_is_taken_before_anything_is_unpacked_into_it() -> None:
-    """Whatever size it has in the end, it stops at what there is."""
+def test_memory_is_taken_before_a_body_is_unpacked_into_it() -> None:
+    """A body of any unpacked size stops at the available memory."""
     bound, bomb = MemoryBound(1 << 20), gzip.compress(bytes(LIMIT))
     with bound.share() as other, bound.share() as memory:
         other.take(1)
@@ -118,7 +118,7 @@ def test_memory_is_taken_before_anything_is_unpacked_into_it() -> None:
         (JSON, b'"' + b"x" * 3_000_000 + b'"'),
     ],
 )
-def test_what_is_taken_for_parsing_is_no_less_than_it_needs(kind: str, body: bytes) -> None:
+def test_memory_taken_for_parsing_covers_its_peak(kind: str, body: bytes) -> None:
     memory = lone()
     tracemalloc.start()
     try:

@@ -51,7 +51,7 @@ def events(body: bytes, content_type: str) -> list[bytes]:
         (b"[1][2]", [b"[1]", b"[2]"]),
     ],
 )
-def test_json_is_cut_by_structure(kind: str, body: bytes, expected: list[bytes]) -> None:
+def test_json_body_is_cut_into_its_elements(kind: str, body: bytes, expected: list[bytes]) -> None:
     assert events(body, kind) == expected
 
 
@@ -72,7 +72,7 @@ def test_body_that_is_not_all_json_is_refused(kind: str, body: bytes) -> None:
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.lists(st.integers())), min_size=2))
-def test_values_one_after_another_are_found_whatever_their_strings_hold(
+def test_concatenated_values_are_found_with_any_strings_in_them(
     values: list[dict[str, object]],
 ) -> None:
     texts = [json.dumps(value, ensure_ascii=False).encode("utf-8", "ignore") for value in values]
@@ -86,7 +86,7 @@ def test_too_many_values_are_refused() -> None:
     assert refused.value.status == 413
 
 
-def test_json_text_sequence_is_cut_at_its_separators() -> None:
+def test_json_sequence_is_cut_at_its_separators() -> None:
     """RFC 7464."""
     kind = "application/json-seq"
     assert events(b"\x1e" + A + b"\n\x1e12\n\x1e" + B, kind) == [A, b"12", B]
@@ -100,7 +100,7 @@ def test_logplex_frames_are_cut_by_their_counts() -> None:
     body = b"".join(b"%d %s" % (len(text), text) for text in (first, second))
     assert events(body, "application/logplex-1") == [first[:-1], second]
     for bad in (body[:-1], body + b"x", b"text"):
-        with pytest.raises(RefusedError, match="octet counts"):
+        with pytest.raises(RefusedError, match="octet-counted"):
             events(bad, "application/logplex-1")
 
 

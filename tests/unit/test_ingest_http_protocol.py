@@ -101,7 +101,7 @@ def test_request_without_readable_body_is_not_answered_200(head: bytes, status: 
     run(test)
 
 
-def test_body_that_ends_early_is_not_taken() -> None:
+def test_truncated_request_body_is_discarded() -> None:
     async def test() -> None:
         journal = Journal()
         async with serving(journal) as (_, connect):

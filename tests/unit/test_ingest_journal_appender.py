@@ -1,4 +1,4 @@
-"""The way into a journal: what cannot be stored harms nothing else, and is told."""
+"""The appender of a journal: a block that cannot be stored harms no other, and is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD = Origin("h", (("path", "/good"),), RULES)
 BAD = Origin("h", (("path", "/\udcff"),), RULES)
 
 
-def test_one_bad_block_is_left_out_counted_and_told(
+def test_unfit_block_is_left_out_counted_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those around it, of the same commit and of other sources, are durable."""
@@ -57,7 +57,7 @@ def test_one_bad_block_is_left_out_counted_and_told(
 def test_source_state_counts_as_journaled_once_it_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is noted of a source is dropped then, and a power cut may take all that was not."""
+    """Notes about a source are dropped then, and a power cut may take the unsynced ones."""
     journal = MemoryJournal.create(tmp_path, "f.n.0.00000001")
     seen: list[tuple[bool, bool]] = []
     sync = journal.sync

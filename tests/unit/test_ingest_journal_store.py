@@ -22,7 +22,7 @@ from tests.testkit.journal import numbered_events
 
 
 def read_to(journal_store: JournalStore, offset: int) -> str:
-    """The flow's source has read to ``offset``; gives the journal that says so."""
+    """The flow's source has read to ``offset``; returns the journal with this state."""
     journal = journal_store.take("web")
     journal.append(NO_EVENTS, {"app.log": offset})
     journal.sync()
@@ -37,7 +37,7 @@ def position(journal_store: JournalStore) -> object:
 
 
 def stop_flow(journal_store: JournalStore, journal: str) -> None:
-    """The flow's sources are taken away, and its journal is drained and removed."""
+    """Remove the flow's sources; its journal is drained and removed."""
     journal_store.close_all_but(frozenset())
     journal_store.remove(journal)
     assert not journal_store.journals
@@ -63,7 +63,7 @@ def test_kept_state_survives_a_restart(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_a_journal_that_takes_nothing_yet_has_the_state_of_the_last_all_the_same(
+def test_new_journal_on_a_full_disk_keeps_the_state_of_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a worker that dies before there is room reads everything again."""
@@ -81,7 +81,7 @@ def test_a_journal_that_takes_nothing_yet_has_the_state_of_the_last_all_the_same
     again.close()
 
 
-def test_each_worker_has_its_own_journals_and_the_first_drains_those_of_none(
+def test_worker_keeps_its_journals_and_the_first_drains_unassigned_ones(
     tmp_path: Path,
 ) -> None:
     pair = [JournalStore(tmp_path, "n1", WorkerGroup(number, 2)) for number in (0, 1)]
@@ -103,8 +103,8 @@ def test_each_worker_has_its_own_journals_and_the_first_drains_those_of_none(
     single.close()
 
 
-def test_a_worker_that_starts_leaves_the_others_work_alone(tmp_path: Path) -> None:
-    """What looks like a journal left half made may be one that another worker makes right now."""
+def test_starting_worker_leaves_journals_of_other_workers_alone(tmp_path: Path) -> None:
+    """A half-made journal may be one that another worker creates right now."""
     half = tmp_path / "journals/1/.web.n1.1.12345678.incomplete"
     half.mkdir(parents=True)
     JournalStore(tmp_path, "n1", WorkerGroup(0, 2)).close()
@@ -113,7 +113,7 @@ def test_a_worker_that_starts_leaves_the_others_work_alone(tmp_path: Path) -> No
     assert not half.exists()
 
 
-def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
+def test_latest_source_state_of_several_journals_is_used(tmp_path: Path) -> None:
     journal_store = JournalStore(tmp_path, "n1")
     for offset in (250, 400, 600):
         stop_flow(journal_store, read_to(journal_store, offset))
@@ -127,7 +127,7 @@ def test_the_latest_of_several_states_counts(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path: Path) -> None:
+def test_flow_of_the_same_name_begins_without_the_state_of_the_removed_one(tmp_path: Path) -> None:
     journal_store = JournalStore(tmp_path, "n1")
     stop_flow(journal_store, read_to(journal_store, 250))
     journal_store.forget("web")
@@ -136,7 +136,7 @@ def test_a_flow_of_the_same_name_starts_afresh_once_the_old_one_is_gone(tmp_path
 
 
 def fill(journal: Log) -> str:
-    """Until it takes nothing more; why."""
+    """Append until the journal refuses more; returns the reason."""
     with pytest.raises(DiskFullError) as full:
         while True:
             journal.append(numbered_events(journal.next_seq, 10, 200))
@@ -144,8 +144,8 @@ def fill(journal: Log) -> str:
     return full.value.cause
 
 
-def test_a_flow_whose_readers_stand_still_leaves_room_for_the_others(tmp_path: Path) -> None:
-    """Each that stands still leaves a part of what there is, and one that is read goes on."""
+def test_flow_without_progress_leaves_room_for_the_others(tmp_path: Path) -> None:
+    """Each such flow takes a part of the remaining room, and one that is read goes on."""
     journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)
     healthy = journal_store.take("healthy", limits=Limits(max_bytes=1 << 18))
     for number in range(3):
@@ -159,8 +159,8 @@ def test_a_flow_whose_readers_stand_still_leaves_room_for_the_others(tmp_path: P
     journal_store.close()
 
 
-def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path) -> None:
-    """What one gives back the other may take; what is only retained is given back."""
+def test_all_journals_together_stay_within_the_nodes_limit(tmp_path: Path) -> None:
+    """Room that one gives back the other may take; events that are only retained are given back."""
     journal_store = JournalStore(tmp_path, "here", max_bytes=1 << 20)
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
     names = ("one", *(f"other{number}" for number in range(9)))
@@ -180,8 +180,8 @@ def test_all_journals_together_hold_no_more_than_the_node_allows(tmp_path: Path)
     journal_store.close()
 
 
-def test_what_is_to_be_retained_outlives_the_worker(tmp_path: Path) -> None:
-    """Acks are known before the flow says what to retain."""
+def test_retained_events_survive_the_worker(tmp_path: Path) -> None:
+    """Acks are known before the flow sets the retention."""
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
     journal_store = JournalStore(tmp_path, "here")
     journal = journal_store.take("web", limits=keeps)
@@ -202,7 +202,7 @@ def test_what_is_to_be_retained_outlives_the_worker(tmp_path: Path) -> None:
     third.close()
 
 
-def test_a_journal_that_ends_below_an_ack_takes_no_more(tmp_path: Path) -> None:
+def test_journal_that_ends_below_its_ack_is_closed_for_appends(tmp_path: Path) -> None:
     """I4: its next events would get seqs that readers have seen with others."""
     journal_store = JournalStore(tmp_path, "here")
     journal = journal_store.take("web")
@@ -237,7 +237,7 @@ def test_acks_outlive_a_failure_of_their_journal(tmp_path: Path) -> None:
     journal_store.close()
 
 
-def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
+def test_spill_journal_is_closed_for_appends_after_a_failed_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4: readers have seen their seqs."""
@@ -256,13 +256,13 @@ def test_a_spill_journal_of_which_a_failed_sync_took_events_takes_no_more(
         with pytest.raises(JournalFailedError):
             journal.close_for_appends()
         journal_store.give_back(journal, failed=True)
-    os.truncate(segment, on_disk)  # what the kernel has dropped
+    os.truncate(segment, on_disk)  # the kernel has dropped these bytes
     assert journal_store.take("web", "spill").id != journal.id
     assert journal_store.journals[journal.id].closed
     journal_store.close()
 
 
-def test_a_journal_that_has_failed_does_not_keep_others_from_being_closed(
+def test_failed_journal_does_not_keep_others_from_being_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal_store = JournalStore(tmp_path, "here")
@@ -283,7 +283,7 @@ def test_a_journal_that_has_failed_does_not_keep_others_from_being_closed(
     journal_store.close()
 
 
-def test_what_lies_in_a_data_directory_that_somebody_else_made_is_for_nobody_else(
+def test_files_in_a_prepared_data_directory_are_private(
     tmp_path: Path,
 ) -> None:
     """Paths of files are in the sources' state, and events in the journals."""
@@ -298,10 +298,10 @@ def test_what_lies_in_a_data_directory_that_somebody_else_made_is_for_nobody_els
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_a_directory_that_is_no_journal_is_left_alone_and_told(
+def test_foreign_directory_is_left_alone_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as what fsck or a person puts there: nothing else stops being served."""
+    """Such as one of fsck or of a person: nothing else stops being served."""
     journal = read_to(journal_store := JournalStore(tmp_path, "n1"), 250)
     journal_store.close()
     foreign = ["lost+found", "backup", "web.old", "web.n1.x.0a1b2c3d"]
@@ -314,12 +314,12 @@ def test_a_directory_that_is_no_journal_is_left_alone_and_told(
     assert (position(journal_store), journal_store.broken) == (250, 0)
     journal_store.close()
     for name in foreign:
-        assert f"{name} is no journal" in caplog.text
+        assert f"{name} is not a journal" in caplog.text
         assert (tmp_path / "journals/0" / name / "note").exists()
 
 
 def journal_of_ten(place: Path) -> tuple[JournalStore, str]:
-    """The journal store of a process that starts again, and its journal with ten events."""
+    """The journal store of a restarted process, and its journal with ten events."""
     journal_store = JournalStore(place, "n1")
     journal = journal_store.take("web")
     journal.append(numbered_events(0, 10), {"app.log": 250})
@@ -331,11 +331,11 @@ def journal_of_ten(place: Path) -> tuple[JournalStore, str]:
     ("seen", "restored", "why"),
     [
         (11, False, "events up to seq 11"),
-        (None, False, "not known"),
+        (None, False, "unknown"),
         (0, True, "copied or restored"),
     ],
 )
-def test_journal_that_may_be_older_than_its_readers_takes_no_events(
+def test_restored_journal_takes_no_events_where_readers_may_be_ahead(
     tmp_path: Path, seen: int | None, restored: bool, why: str
 ) -> None:
     again, name = journal_of_ten(tmp_path)
@@ -354,7 +354,7 @@ def test_journal_that_may_be_older_than_its_readers_takes_no_events(
     again.close()
 
 
-def test_journal_takes_events_again_where_its_readers_have_not_passed_its_end(
+def test_restored_journal_takes_events_where_no_reader_passed_its_end(
     tmp_path: Path,
 ) -> None:
     again, name = journal_of_ten(tmp_path)
@@ -364,10 +364,10 @@ def test_journal_takes_events_again_where_its_readers_have_not_passed_its_end(
     again.close()
 
 
-def test_journal_made_after_the_start_is_not_measured_by_what_was_known_then(
+def test_journal_made_after_a_restore_is_not_checked_against_older_acks(
     tmp_path: Path,
 ) -> None:
-    """A worker that crashes is told the same again."""
+    """A worker that crashes gets the same restore message again."""
     again, name = journal_of_ten(tmp_path)
     again.earlier.tell({name: None}, restored=True)
     fresh = again.take("web")

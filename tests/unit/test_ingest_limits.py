@@ -1,4 +1,4 @@
-"""What senders may have of a worker, on loopback sockets: connections, time, memory, a rate."""
+"""Limits of senders at a worker, on loopback sockets: connections, time, memory, a rate."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from flumeng.connectors.network.options import Tcp, Udp
 from flumeng.connectors.network.sockets import TcpSource, UdpSource
 from flumeng.platform.errors import UserError
 from flumeng.platform.rate_limit import BURST_SECONDS, RateLimit
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
 
 class Received:
-    """Takes what a source submits."""
+    """Takes the blocks of a source."""
 
     def __init__(self) -> None:
         self.blocks: list[ReceivedBlock] = []
@@ -42,13 +41,6 @@ class Received:
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     uvloop.run(test())
-
-
-async def eventually(ask: Callable[[], object]) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not ask():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -90,19 +82,19 @@ def test_connections_over_their_number_are_closed_and_counted() -> None:
             assert received.context.counters.refused == 3
             served[0][1].write(b"served\n")
             served[1][1].write(b"last")
-            await eventually(lambda: received.data == b"served\n")
+            await async_wait_for(lambda: received.data == b"served\n")
             served[1][1].close()
-            await eventually(lambda: received.data == b"served\nlast\n")
+            await async_wait_for(lambda: received.data == b"served\nlast\n")
             async with connected(port) as (_, writer):
                 writer.write(b"next\n")
-                await eventually(lambda: received.data == b"served\nlast\nnext\n")
+                await async_wait_for(lambda: received.data == b"served\nlast\nnext\n")
         assert received.context.counters.refused == 3
 
     run(test)
 
 
-def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None:
-    """One that says something now and then stays, however slow it is."""
+def test_idle_connection_is_closed_after_its_unfinished_line_is_taken() -> None:
+    """One that sends a byte now and then stays, however slow it is."""
 
     async def test() -> None:
         received = Received()
@@ -118,27 +110,27 @@ def test_an_idle_connection_is_closed_after_what_it_had_begun_is_taken() -> None
                 await asyncio.sleep(0.5)
             slow.write(b"\n")
             assert await is_closed(idle)
-            await eventually(lambda: len(received.blocks) == 2)
+            await async_wait_for(lambda: len(received.blocks) == 2)
             assert received.data == b"begun\nslow\n"
             assert received.context.counters.idle == 1
 
     run(test)
 
 
-def test_nobody_is_idle_while_nothing_is_read() -> None:
+def test_connection_does_not_become_idle_while_its_source_is_paused() -> None:
     async def test() -> None:
         received = Received()
         source = TcpSource(Tcp("127.0.0.1:0", idle_seconds=1.0), received.context)
         await source.start()
         async with connected(int(source.addresses[0].rpartition(":")[2])) as (_, writer):
             writer.write(b"1\n")
-            await eventually(lambda: received.data == b"1\n")
+            await async_wait_for(lambda: received.data == b"1\n")
             source.pause()
             writer.write(b"2\n")
             await asyncio.sleep(1.5)
             assert received.data == b"1\n"
             source.resume()
-            await eventually(lambda: received.data == b"1\n2\n")
+            await async_wait_for(lambda: received.data == b"1\n2\n")
             assert received.context.counters.idle == 0
         await source.stop()
 
@@ -168,7 +160,7 @@ def test_unfinished_messages_of_all_senders_take_bounded_memory(
             for _, writer in greedy[:3]:
                 writer.write(b"\n")
             modest.write(b"lo\n")
-            await eventually(lambda: len(received.blocks) == 4)
+            await async_wait_for(lambda: len(received.blocks) == 4)
             assert len(received.data) == sum((30_001, 30_002, 30_003, 6))
             greedy[0][1].write(b"y" * 70_000)
             await asyncio.sleep(0.05)
@@ -177,7 +169,7 @@ def test_unfinished_messages_of_all_senders_take_bounded_memory(
     run(test)
 
 
-def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
+def test_memory_of_an_unfinished_message_is_released_with_its_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams_module, "HELD_BYTES", 100_000)
@@ -191,7 +183,7 @@ def test_what_a_sender_leaves_unfinished_is_let_go_with_it(
         async def leave_unfinished(received_bytes: int) -> None:
             async with connected(port) as (_, writer):
                 writer.write(b"x" * 60_000)
-            await eventually(lambda: len(received.data) == received_bytes)
+            await async_wait_for(lambda: len(received.data) == received_bytes)
 
         for number in range(1, 6):
             await leave_unfinished(number * 60_001)
@@ -212,7 +204,7 @@ def test_datagrams_that_the_kernel_drops_are_counted() -> None:
             for _ in range(6_000):
                 sender.sendto(b"x" * 8_000, ("127.0.0.1", port))
         source.resume()
-        await eventually(
+        await async_wait_for(
             lambda: len(received.data) // 8_000 + received.context.counters.dropped == 6_000
         )
         assert received.context.counters.dropped > 0
@@ -223,7 +215,7 @@ def test_datagrams_that_the_kernel_drops_are_counted() -> None:
     run(test)
 
 
-def test_what_is_no_message_in_a_datagram_is_counted() -> None:
+def test_malformed_datagram_is_counted() -> None:
     async def test() -> None:
         received = Received()
         source = UdpSource(
@@ -234,7 +226,7 @@ def test_what_is_no_message_in_a_datagram_is_counted() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as sender:
             for datagram in (b"GET / HTTP/1.1", b"\0\0\0\1a\0\0", b"\0\0\0\x64" + b"x" * 100):
                 sender.sendto(datagram, place)
-        await eventually(lambda: len(received.blocks) == 2)
+        await async_wait_for(lambda: len(received.blocks) == 2)
         counters = received.context.counters
         assert (counters.malformed, counters.discarded_bytes) == (1, 14 + 2 + 33)
         await source.stop()
@@ -246,7 +238,7 @@ def waits(choke: RateLimit, takes: Sequence[tuple[float, int]]) -> list[float]:
     return [round(choke.take(nbytes, now), 6) for now, nbytes in takes]
 
 
-def test_what_a_choke_lets_through_over_time_is_its_rate() -> None:
+def test_choke_lets_through_its_rate_over_time() -> None:
     """A block is always taken whole, and its price is waited for afterwards."""
     assert waits(RateLimit(1000, 0.0), [(0.0, 500), (0.5, 250), (0.75, 0)]) == [0.5, 0.25, 0.0]
     choke, now, taken = RateLimit(1000, 0.0), 0.0, 0
@@ -256,14 +248,14 @@ def test_what_a_choke_lets_through_over_time_is_its_rate() -> None:
     assert taken / now == pytest.approx(1000, rel=0.02)
 
 
-def test_a_choke_saves_little_while_nothing_comes() -> None:
+def test_choke_allows_only_a_small_burst_after_a_pause() -> None:
     choke = RateLimit(1000, 0.0)
     burst = int(1000 * BURST_SECONDS)
     assert waits(choke, [(3600.0, burst), (3600.0, 1000)]) == [0.0, 1.0]
 
 
 class Flow:
-    """A flow with a tcp source, over a journal_store of its own."""
+    """A flow with a tcp source, over a journal store of its own."""
 
     def __init__(self, data: Path, group: WorkerGroup, listen: str = "127.0.0.1:0") -> None:
         spec = f'flow: f\nsources: [{{tcp: {{listen: "{listen}"}}}}]\nsinks: [noop]\n'
@@ -298,7 +290,7 @@ async def send(listen: str, data: bytes) -> asyncio.Task[None]:
 
 
 async def passes(flow: Flow, least: float, most: float) -> None:
-    """A busy machine may take fewer bytes per second for a while, but never more."""
+    """Require the rate; a busy machine may take less for a while, but never more."""
     deadline, rate = time.monotonic() + PATIENCE_SECONDS, 0.0
     while rate < least:
         assert time.monotonic() < deadline, f"{rate} bytes per second"
@@ -309,7 +301,7 @@ async def passes(flow: Flow, least: float, most: float) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
+def test_node_rate_limit_slows_senders_and_changes_while_they_send(
     tmp_path: Path, workers: int
 ) -> None:
     """Each worker has its part of the node's rate."""
@@ -317,7 +309,7 @@ def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
     async def test() -> None:
         flow = Flow(tmp_path, WorkerGroup(0, workers))
         flow.runner.limit(8e6 * workers)
-        await eventually(lambda: flow.state["state"] == "running")
+        await async_wait_for(lambda: flow.state["state"] == "running")
         sending = await send(flow.state["listen"][0], b"x" * 999 + b"\n")
         for rate in (8e6, 2e6):
             flow.runner.limit(rate * workers)
@@ -325,7 +317,7 @@ def test_a_choke_holds_senders_back_and_is_changed_while_they_send(
             await passes(flow, 0.6 * rate, 1.5 * rate)
         flow.runner.limit(None)
         taken = flow.bytes()
-        await eventually(lambda: flow.bytes() > taken + 30e6)
+        await async_wait_for(lambda: flow.bytes() > taken + 30e6)
         sending.cancel()
         await flow.end()
 
@@ -340,15 +332,15 @@ def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path, nam
         with socket.create_server(("127.0.0.1", 0)) as free:
             listen = f"{name}:{free.getsockname()[1]}"
         pair = [Flow(tmp_path, WorkerGroup(number, 2), listen) for number in range(2)]
-        await eventually(lambda: all(flow.state["state"] == "running" for flow in pair))
+        await async_wait_for(lambda: all(flow.state["state"] == "running" for flow in pair))
         other = Flow(tmp_path / "other", WorkerGroup(0, 2), pair[0].state["listen"][0])
-        await eventually(lambda: other.state["state"] == "failed")
+        await async_wait_for(lambda: other.state["state"] == "failed")
         assert "another source has the port" in other.state["error"]
         for _ in range(64):
             _, writer = await asyncio.open_connection(*listen.rsplit(":", 1))
             writer.write(b"x\n")
             writer.close()
-        await eventually(lambda: sum(flow.bytes() for flow in pair) == 128)
+        await async_wait_for(lambda: sum(flow.bytes() for flow in pair) == 128)
         assert all(flow.bytes() > 0 for flow in pair)
         for flow in (*pair, other):
             await flow.end()
@@ -356,7 +348,7 @@ def test_workers_share_an_address_and_others_may_not_have_it(tmp_path: Path, nam
     run(test)
 
 
-def test_a_claim_ends_with_its_holder() -> None:
+def test_port_claim_ends_with_its_holder() -> None:
     async def test() -> None:
         first, second = PortClaims(0), PortClaims(0)
         options = Tcp("127.0.0.1:1")
@@ -372,8 +364,8 @@ def test_a_claim_ends_with_its_holder() -> None:
     run(test)
 
 
-def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
-    """Also when what was submitted just now was what made the pressure."""
+def test_paused_udp_socket_is_not_read() -> None:
+    """Also when the last submitted datagram caused the pressure."""
 
     async def test() -> None:
         received = Received()
@@ -390,15 +382,15 @@ def test_nothing_is_read_from_a_udp_socket_while_it_is_paused() -> None:
         with socket.socket(type=socket.SOCK_DGRAM) as sender:
             for expected in (b"a", b"ab"):
                 sender.sendto(expected[-1:], place)
-                await eventually(lambda: received.data == expected)  # noqa: B023  awaited at once
+                await async_wait_for(lambda: received.data == expected)  # noqa: B023  awaited at once
             sender.sendto(b"c", place)
             await asyncio.sleep(0.05)
             assert received.data == b"ab"
             source.resume()
-            await eventually(lambda: received.data == b"abc")
+            await async_wait_for(lambda: received.data == b"abc")
             sender.sendto(b"d", place)
             sender.sendto(b"e", place)
-            await eventually(lambda: received.data == b"abcde")
+            await async_wait_for(lambda: received.data == b"abcde")
         await source.stop()
 
     run(test)

@@ -1,11 +1,9 @@
-"""What an ingest worker says of itself while its disk does not answer."""
+"""An ingest worker's messages of life while its disk does not answer."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,7 @@ from flumeng.agent.ingest.worker import Worker
 from flumeng.agent.node.protocol import Message
 from flumeng.journal.log.disk import TimedDisk
 from tests.testkit.journal import numbered_events
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import PATIENCE_SECONDS, async_wait_for
 
 
 class HangingDisk(TimedDisk):
@@ -33,13 +30,6 @@ class HangingDisk(TimedDisk):
         super().sync(fd)
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.01)
-
-
 def configure(log: Path, durability: str) -> Message:
     spec = (
         f'flow: f\nsources:\n  - tail: {{paths: ["{log}"], poll_seconds: 0.01}}\n'
@@ -50,11 +40,11 @@ def configure(log: Path, durability: str) -> Message:
 
 
 @pytest.mark.parametrize("durability", ["disk", "spill"])
-def test_a_sync_that_does_not_return_is_told(
+def test_hanging_sync_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
 ) -> None:
-    """The event loop turns all the while, and so ``alive`` alone would say that all is well. A
-    journal of durability spill, which does not wait for its disk otherwise, does so as well."""
+    """The event loop turns all the while, and so ``alive`` alone would mean that all is well. A
+    journal of durability spill, which does not wait for its disk otherwise, reports it as well."""
     monkeypatch.setattr(liveness, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(liveness, "HELD_SECONDS", 0.5)
     monkeypatch.setattr("flumeng.journal.log.segment_writer.OVERDUE_SECONDS", 0.5)
@@ -67,17 +57,17 @@ def test_a_sync_that_does_not_return_is_told(
         messages: asyncio.Queue[Message] = asyncio.Queue()
         running = asyncio.create_task(Worker(store, ("127.0.0.1", 0), said.append).run(messages))
         messages.put_nowait(configure(log, durability))
-        await eventually(lambda: store.journals)
+        await async_wait_for(lambda: store.journals)
         (journal,) = store.journals
         log.write_text("one\n")
-        await eventually(lambda: store.journals[journal].safe == 1)
+        await async_wait_for(lambda: store.journals[journal].safe == 1)
         assert not any(message.get("held") for message in said)
         disk.answers.clear()
         log.write_text("one\ntwo\n")
         held = {"type": "alive", "held": f"disk: journal {journal}"}
-        await eventually(lambda: held in said)
+        await async_wait_for(lambda: held in said)
         disk.answers.set()
-        await eventually(lambda: said[-1] == {"type": "alive"})
+        await async_wait_for(lambda: said[-1] == {"type": "alive"})
         messages.put_nowait({"type": "stop"})
         await asyncio.wait_for(running, PATIENCE_SECONDS)
         assert store.journals[journal].safe == 2
@@ -85,8 +75,8 @@ def test_a_sync_that_does_not_return_is_told(
     asyncio.run(follow())
 
 
-def test_what_is_said_of_a_worker_waits_for_no_disk(tmp_path: Path) -> None:
-    """The event loop asks for it: a thread that waits for the disk with the store's lock held would
+def test_status_of_a_worker_waits_for_no_disk(tmp_path: Path) -> None:
+    """The event loop needs it: a thread that waits for the disk with the store's lock held would
     make a worker with a slow disk look like one that hangs."""
     store, disk = JournalStore(tmp_path, "here"), HangingDisk()
     store.disk = disk

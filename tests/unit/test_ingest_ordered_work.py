@@ -9,7 +9,7 @@ from flumeng.agent.ingest.worker import OrderedWork
 from flumeng.platform.errors import UnavailableError
 
 
-def test_slow_order_is_not_overtaken_and_failure_stops_none() -> None:
+def test_ordered_work_waits_for_slow_jobs_and_continues_after_failures() -> None:
     async def test() -> None:
         done = asyncio.Semaphore(0)
         work = OrderedWork(done.release)

@@ -18,12 +18,11 @@ from flumeng.connectors.api.source import SourceContext
 from flumeng.connectors.network.options import Syslog
 from flumeng.connectors.network.sockets import SyslogSource
 from flumeng.platform.errors import UserError
-
-PATIENCE_SECONDS = 60.0
+from tests.testkit.waiting import async_wait_for
 
 
 class Sink:
-    """Takes what a source submits."""
+    """Takes the blocks of a source."""
 
     def __init__(self) -> None:
         self.blocks: list[ReceivedBlock] = []
@@ -43,15 +42,8 @@ class Sink:
         return [event["body"] for event in self.events()]
 
     async def wait_for(self, bodies: list[bytes]) -> None:
-        await eventually(lambda: len(self.bodies()) >= len(bodies))
+        await async_wait_for(lambda: len(self.bodies()) >= len(bodies))
         assert self.bodies() == bodies
-
-
-async def eventually(ask: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not ask():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -87,7 +79,7 @@ def test_interleaved_connections_do_not_mix_their_bytes() -> None:
                 b"".join(b"%d-%d;" % (number, part) * (number + 1) for part in range(5))
                 for number in range(8)
             ]
-            await eventually(lambda: len(sink.bodies()) == 8)
+            await async_wait_for(lambda: len(sink.bodies()) == 8)
             assert sorted(sink.bodies()) == sorted(expected)
             by_peer = {dict(event["attrs"])["peer"] for event in sink.events()}
             assert len(by_peer) == 8
@@ -96,8 +88,8 @@ def test_interleaved_connections_do_not_mix_their_bytes() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_a_paused_source_reads_nothing_until_it_resumes(protocol: str) -> None:
-    """Then a TCP sender waits, also one that connects meanwhile, and nothing of what it sends is
+def test_paused_source_reads_nothing_until_it_resumes(protocol: str) -> None:
+    """Then a TCP sender waits, also one that connects meanwhile, and nothing that it sends is
     lost."""
 
     async def test() -> None:
@@ -117,7 +109,7 @@ def test_a_paused_source_reads_nothing_until_it_resumes(protocol: str) -> None:
                     await asyncio.sleep(0.05)
                 assert sink.bodies() == [b"one"]
                 source.resume()
-                await eventually(lambda: len(sink.bodies()) == 5)
+                await async_wait_for(lambda: len(sink.bodies()) == 5)
                 assert sorted(sink.bodies()) == sorted([b"one", *[b"two", b"three"] * 2])
 
     run(test)
@@ -156,7 +148,7 @@ def test_a_counted_message_that_ends_early_is_marked() -> None:
     run(test)
 
 
-def test_addresses_of_both_families() -> None:
+def test_ipv6_address_is_listened_on_and_recorded() -> None:
     async def test() -> None:
         sink = Sink()
         async with listening(sink, listen="[::1]:0") as (source, port):
@@ -180,7 +172,7 @@ def test_addresses_of_both_families() -> None:
         ("no-such-host.invalid:5514", "tcp", ""),
     ],
 )
-def test_an_address_that_cannot_be_had_is_one_sentence(
+def test_unavailable_address_is_reported_in_one_sentence(
     listen: str, protocol: str, reason: str
 ) -> None:
     async def test() -> None:
@@ -194,7 +186,7 @@ def test_an_address_that_cannot_be_had_is_one_sentence(
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_stopping_reads_what_the_kernel_has_taken_already(protocol: str) -> None:
+def test_stop_reads_the_bytes_that_the_kernel_has_taken_already(protocol: str) -> None:
     """The event loop does not run between the sending and the stop."""
 
     async def test() -> None:

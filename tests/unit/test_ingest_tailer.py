@@ -1,4 +1,5 @@
-"""Each line of a file is taken exactly once, whatever happens to the file and to the worker."""
+"""Each line of a file is taken exactly once, over any change of the file and any end of the
+worker."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "app.log"
 
 
-def test_lines_come_with_where_they_were(log: Path) -> None:
+def test_lines_have_their_file_and_offset(log: Path) -> None:
     write(log, "one\n\nthree\r\n")
     follower = Follower(log)
     assert follower.settle() == ["one", "", "three"]
@@ -34,7 +35,7 @@ def test_lines_come_with_where_they_were(log: Path) -> None:
     assert follower.events[0]["host"] == "me"
 
 
-def test_files_that_appear_later_are_found(tmp_path: Path) -> None:
+def test_files_created_later_are_read(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "*.log", tmp_path / "deep" / "**" / "*.txt")
     assert follower.settle() == []
     write(tmp_path / "a.log", "a\n")
@@ -43,7 +44,7 @@ def test_files_that_appear_later_are_found(tmp_path: Path) -> None:
     assert follower.settle() == ["a", "b"]
 
 
-def test_a_line_waits_for_its_newline(log: Path) -> None:
+def test_incomplete_line_waits_for_its_newline(log: Path) -> None:
     write(log, "whole\npart")
     follower = Follower(log)
     assert follower.settle() == ["whole"]
@@ -69,7 +70,7 @@ def test_a_renamed_file_is_read_to_its_end_and_its_successor_from_the_start(log:
 
 
 def test_rotation_while_the_worker_is_down_loses_nothing(log: Path) -> None:
-    """The inode is looked up in the folder, under whatever name it has now."""
+    """The inode is looked up in the folder, under any name that it has now."""
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
@@ -80,7 +81,7 @@ def test_rotation_while_the_worker_is_down_loses_nothing(log: Path) -> None:
     assert sorted(follower.settle()) == ["1", "2", "3"]
 
 
-def test_what_is_written_late_into_a_rotated_file_is_read(log: Path) -> None:
+def test_late_lines_in_a_rotated_file_are_read(log: Path) -> None:
     """A program may keep its old file for long, also over a restart of the worker."""
     rotated = log.with_name("app.log.1")
     write(log, "1\n")
@@ -96,7 +97,7 @@ def test_what_is_written_late_into_a_rotated_file_is_read(log: Path) -> None:
     assert follower.settle() == ["1", "2", "3"]
 
 
-def test_a_rotated_file_that_was_read_is_not_kept_open(log: Path) -> None:
+def test_rotated_file_that_was_read_is_closed(log: Path) -> None:
     rotated = log.with_name("app.log.1")
     follower = Follower(log)
     write(log, "1\n")
@@ -109,7 +110,7 @@ def test_a_rotated_file_that_was_read_is_not_kept_open(log: Path) -> None:
         follower.crash()
 
 
-def test_a_rotated_file_that_still_matches_is_not_read_twice(tmp_path: Path) -> None:
+def test_rotated_file_that_matches_the_glob_is_not_read_twice(tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     follower = Follower(tmp_path / "app.log*")
     write(log, "1\n")
@@ -120,7 +121,7 @@ def test_a_rotated_file_that_still_matches_is_not_read_twice(tmp_path: Path) -> 
     assert follower.settle() == ["1", "2"]
 
 
-def test_the_last_line_of_a_rotated_file_that_still_matches_is_taken(tmp_path: Path) -> None:
+def test_last_line_of_a_rotated_file_that_matches_the_glob_is_read(tmp_path: Path) -> None:
     """Also by a worker that was not there at the rotation."""
     log = tmp_path / "app.log"
     follower = Follower(tmp_path / "app.log*")
@@ -156,7 +157,7 @@ def test_a_later_copy_in_the_making_is_no_generation_of_its_own(log: Path, share
     assert follower.lines == ["a"] * 200 + lines.splitlines()
 
 
-def test_copy_and_truncate_starts_over(log: Path) -> None:
+def test_copytruncate_restarts_at_the_beginning(log: Path) -> None:
     write(log, "1\n2\n")
     follower = Follower(log)
     follower.settle()
@@ -168,7 +169,7 @@ def test_copy_and_truncate_starts_over(log: Path) -> None:
     assert follower.settle() == ["1", "2", "3"]
 
 
-def test_a_file_that_is_cut_short_starts_over_though_it_begins_as_before(log: Path) -> None:
+def test_file_that_is_truncated_starts_over_though_it_begins_as_before(log: Path) -> None:
     first, second = "x" * 400, "y" * 100
     write(log, f"{first}\n{second}\n")
     follower = Follower(log)
@@ -177,7 +178,7 @@ def test_a_file_that_is_cut_short_starts_over_though_it_begins_as_before(log: Pa
     assert follower.settle() == [first, second, first]
 
 
-def test_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> None:
+def test_file_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> None:
     """By how the file begins, when its size cannot tell."""
     write(log, "1\n")
     follower = Follower(log)
@@ -187,7 +188,7 @@ def test_truncated_and_grown_beyond_its_old_end_is_noticed(log: Path) -> None:
     assert follower.settle() == ["1", "other", "lines"]
 
 
-def test_truncated_and_renamed_at_once_is_read_all_the_same(log: Path) -> None:
+def test_file_truncated_and_renamed_at_once_is_read(log: Path) -> None:
     """It has been open all the time, so it is no other file."""
     write(log, "1\n")
     follower = Follower(log)
@@ -199,7 +200,7 @@ def test_truncated_and_renamed_at_once_is_read_all_the_same(log: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "1\n", "-\n", "no log at all\n"])
-def test_a_strange_file_with_the_inode_of_a_rotated_one_is_not_read(
+def test_foreign_file_with_the_inode_of_a_rotated_one_is_not_read(
     log: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -253,7 +254,7 @@ def test_the_state_of_a_file_that_went_while_the_worker_was_down_is_removed(log:
     assert follower.state == {}
 
 
-def test_what_was_read_and_not_journaled_is_read_again(log: Path) -> None:
+def test_lines_read_and_not_journaled_are_read_again(log: Path) -> None:
     write(log, "1\n")
     follower = Follower(log)
     follower.settle()
@@ -288,7 +289,7 @@ def test_lines_longer_than_a_block_are_whole(log: Path) -> None:
     assert [len(line) for line in follower.settle()] == [2 * size, 1]
 
 
-def test_start_from_end_skips_only_what_was_there_before_the_flow(tmp_path: Path) -> None:
+def test_start_from_end_skips_only_the_lines_before_the_flow(tmp_path: Path) -> None:
     old, part, new = tmp_path / "old.log", tmp_path / "part.log", tmp_path / "new.log"
     write(old, "old\n")
     write(part, "no newl")
@@ -301,7 +302,7 @@ def test_start_from_end_skips_only_what_was_there_before_the_flow(tmp_path: Path
     assert sorted(follower.settle()) == ["more", "new", "next"]
 
 
-def test_what_was_rotated_before_a_start_from_the_end_is_left_alone(log: Path) -> None:
+def test_file_rotated_before_a_start_from_the_end_is_left_alone(log: Path) -> None:
     """Also when a program goes on writing into it for a while."""
     log.touch()
     follower = Follower(log, start_from="end")
@@ -312,7 +313,7 @@ def test_what_was_rotated_before_a_start_from_the_end_is_left_alone(log: Path) -
     assert follower.settle() == ["1"]
 
 
-def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
+def test_large_file_does_not_starve_the_others(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "*.log")
     (tmp_path / "a.log").write_bytes(b"a" * 99 + b"\n" * 400_000)
     write(tmp_path / "b.log", "b\n")
@@ -322,7 +323,7 @@ def test_a_busy_file_does_not_starve_the_others(tmp_path: Path) -> None:
     assert "b" in follower.lines
 
 
-def test_files_with_a_backlog_starve_neither_each_other_nor_others(tmp_path: Path) -> None:
+def test_files_with_a_backlog_do_not_starve_each_other_or_new_files(tmp_path: Path) -> None:
     """Each look takes some megabytes, which the first few of them have for very many looks."""
     for number in range(8):
         (tmp_path / f"{number}.log").write_bytes((b"x" * 9_999 + b"\n") * 1_200)
@@ -338,7 +339,7 @@ def test_files_with_a_backlog_starve_neither_each_other_nor_others(tmp_path: Pat
     assert {Path(dict(event["attrs"])["path"]).stem for event in follower.events} > set("01234567")
 
 
-def test_a_file_that_cannot_be_read_is_told_and_read_once_it_can(
+def test_unreadable_file_is_reported_and_read_once_it_can_be(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
@@ -354,7 +355,7 @@ def test_a_file_that_cannot_be_read_is_told_and_read_once_it_can(
     assert follower.tailer.unreadable == {}
 
 
-def test_a_path_that_is_not_wanted_any_more_is_left_alone(tmp_path: Path) -> None:
+def test_path_that_left_the_flow_is_left_alone(tmp_path: Path) -> None:
     """Its cursor stays, so that it is not read again when it is wanted once more."""
     first, second = tmp_path / "a.log", tmp_path / "b.log"
     write(first, "1\n")
@@ -376,7 +377,7 @@ def test_a_name_that_is_not_utf8_does_not_stop_the_flow(tmp_path: Path) -> None:
     assert follower.attrs(0)["path"].endswith("caf\ufffd.log")
 
 
-def test_a_symlink_that_leads_elsewhere_now_loses_nothing(tmp_path: Path) -> None:
+def test_redirected_symlink_loses_nothing(tmp_path: Path) -> None:
     """The old file is finished where it is, also when the symlink was switched meanwhile."""
     for release in ("one", "two"):
         (tmp_path / release).mkdir()
@@ -393,8 +394,8 @@ def test_a_symlink_that_leads_elsewhere_now_loses_nothing(tmp_path: Path) -> Non
     assert sorted(follower.settle()) == ["one 1", "one 2", "two 1"]
 
 
-def test_an_inode_used_again_with_the_same_beginning_is_another_file(tmp_path: Path) -> None:
-    """What stands before the offset tells, when the first lines do not."""
+def test_reused_inode_with_the_same_beginning_is_another_file(tmp_path: Path) -> None:
+    """The bytes before the offset differ, when the first lines do not."""
     head = "the same first line of every file, longer than a mark\n" * 6
     old, new = tmp_path / "old.log", tmp_path / "new.log"
     write(old, head + "old 1\n")

@@ -33,7 +33,7 @@ def read(follower: Follower) -> list[int]:
 
 @pytest.mark.parametrize("globs", ["log", "both", "deep"])
 @pytest.mark.parametrize("idle", [False, True])
-def test_the_rest_of_a_moved_file_is_read(log: Path, globs: str, idle: bool) -> None:
+def test_rest_of_a_file_moved_to_olddir_is_read(log: Path, globs: str, idle: bool) -> None:
     write(log, lines(0, 20))
     follower = follow(log, globs)
     follower.settle()
@@ -46,12 +46,12 @@ def test_the_rest_of_a_moved_file_is_read(log: Path, globs: str, idle: bool) -> 
     follower.settle()
     write(moved, lines(30, 33))
     follower.settle()
-    assert read(follower) == list(range(33)), follower.tailer.known.missed
-    assert follower.tailer.known.missed == 0
+    assert read(follower) == list(range(33)), follower.tailer.tracked.missed
+    assert follower.tailer.tracked.missed == 0
 
 
 @pytest.mark.parametrize("globs", ["both", "deep"])
-def test_after_a_stop_it_is_found_where_a_glob_means_it(log: Path, globs: str) -> None:
+def test_moved_file_is_found_after_a_stop_where_a_glob_matches_it(log: Path, globs: str) -> None:
     write(log, lines(0, 20))
     follower = follow(log, globs)
     follower.settle()
@@ -68,7 +68,7 @@ def test_after_a_stop_it_is_found_where_a_glob_means_it(log: Path, globs: str) -
 
 @pytest.mark.parametrize("globs", ["both", "deep"])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_it_is_read_on_where_it_is_compressed(log: Path, globs: str, stopped: bool) -> None:
+def test_moved_file_is_read_on_where_it_is_compressed(log: Path, globs: str, stopped: bool) -> None:
     write(log, lines(0, 20))
     follower = follow(log, globs)
     follower.settle()
@@ -87,7 +87,7 @@ def test_it_is_read_on_where_it_is_compressed(log: Path, globs: str, stopped: bo
     again.settle()
     again.settle(seconds=20)
     assert read(again) == list(range(30))
-    assert again.tailer.known.missed == 0
+    assert again.tailer.tracked.missed == 0
 
 
 def follow(log: Path, globs: str) -> Follower:

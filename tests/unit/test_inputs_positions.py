@@ -1,25 +1,25 @@
-"""One watch a server, for all tasks: what is said goes to those who asked, and a server that is
-frozen, gone or makes no sense costs its own journals only."""
+"""One watch a server, for all tasks: each position goes to the tasks that read it, and a server
+that is frozen, gone or answers nonsense costs its own journals only."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from flumeng.connectors.api.ranged import Reach
-from flumeng.connectors.journals import positions
 from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.journals.positions import PositionWatcher, backoff_seconds, pace
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.journal.log.contract import Position
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
 from flumeng.platform.errors import CorruptError, UnavailableError
-from tests.testkit.store import FakeStore
+from tests.testkit.cluster import new_cluster
+from tests.testkit.waiting import wait_for
 from zkschema import paths
 from zkschema.records import Journal, LiveNode
 
@@ -28,9 +28,9 @@ PATIENCE_SECONDS = 10.0
 
 @dataclass
 class Servers:
-    """Scripted servers: address -> where its journals stand, or what is wrong with it.
+    """Scripted servers: address -> the ends of its journals, or its error.
 
-    ``watches`` lists each watch that was begun, ``open`` counts those that have not ended.
+    ``watches`` lists all watches that began; ``open`` counts those that have not ended.
     """
 
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -80,14 +80,13 @@ class Servers:
 
 class World:
     def __init__(self) -> None:
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         self.servers = Servers()
         self.watcher = PositionWatcher(Addresses(self.store), self.servers.follow)
         self.calls: dict[str, int] = {}
 
     def serve(self, node: str, **journals: int) -> list[str]:
-        """Let a node of its own serve journals that stand there; their names."""
+        """Serve journals with these ends from a node of its own; returns their names."""
         address = f"{node}:1"
         names = {f"web.{node}.0.{suffix:0>8}": end for suffix, end in journals.items()}
         for name in names:
@@ -126,41 +125,34 @@ def world() -> Iterator[World]:
     assert world.servers.open == 0
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-def test_one_watch_a_server_for_all_tasks_and_only_of_what_they_read(world: World) -> None:
+def test_one_watch_a_server_covers_the_journals_of_all_tasks_and_no_others(world: World) -> None:
     a, b, c = world.serve("n1", a=5, b=6, c=7)
     world.watch("one", [a])
     world.watch("two", [a, b])
-    until(lambda: (world.end(a), world.end(b)) == (5, 6))
+    wait_for(lambda: (world.end(a), world.end(b)) == (5, 6))
     assert world.end(c) is None
     assert world.servers.watches == [("n1:1", frozenset({a, b}))]
     assert world.watcher.of([a]) == {a: Reach("n1:1", 5)}
 
 
-def test_a_move_is_told_to_those_who_read_that_journal(world: World) -> None:
+def test_new_position_is_reported_to_the_tasks_that_read_that_journal(world: World) -> None:
     a, b = world.serve("n1", a=5, b=6)
     world.watch("one", [a])
     world.watch("two", [b])
-    until(lambda: world.end(b))
+    wait_for(lambda: world.end(b))
     before = dict(world.calls)
     world.servers.ends["n1:1"][b] = 60
-    until(lambda: world.calls["two"] > before["two"])
+    wait_for(lambda: world.calls["two"] > before["two"])
     assert world.end(b) == 60
     assert world.calls["one"] == before["one"]
 
 
-def test_of_never_waits(world: World) -> None:
+def test_read_of_known_positions_never_waits(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     (b,) = world.serve("n2", b=5)
     world.servers.wrong["n1:1"] = "frozen"
     world.watch("one", [a, b])
-    until(lambda: world.end(b))
+    wait_for(lambda: world.end(b))
     began = time.monotonic()
     for _ in range(1000):
         world.watcher.of([a, b])
@@ -168,35 +160,35 @@ def test_of_never_waits(world: World) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["frozen", "refuses", "babbles"])
-def test_a_bad_server_costs_its_own_journals_only(world: World, wrong: str) -> None:
+def test_failing_server_costs_its_own_journals_only(world: World, wrong: str) -> None:
     bad = [world.serve(f"n{number}", a=5)[0] for number in range(40)]
     (good,) = world.serve("n99", a=5)
     for number in range(40):
         world.servers.wrong[f"n{number}:1"] = wrong
     world.watch("one", [*bad, good])
-    until(lambda: world.end(good) == 5)
+    wait_for(lambda: world.end(good) == 5)
     for end in range(6, 20):
         world.servers.ends["n99:1"][good] = end
         began = time.monotonic()
-        until(lambda: world.end(good) == end)  # noqa: B023
+        wait_for(lambda: world.end(good) == end)  # noqa: B023
         assert time.monotonic() - began < PATIENCE_SECONDS / 2
     found = world.watcher.of(bad)
     assert all("babbles" in reach.trouble for reach in found.values())
     assert wrong == "babbles" or not found
 
 
-def test_a_server_that_comes_back_is_heard_again(world: World) -> None:
+def test_server_that_comes_back_is_watched_again(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])
-    until(lambda: world.end(a) == 5)
+    wait_for(lambda: world.end(a) == 5)
     world.servers.wrong["n1:1"] = "refuses"
-    until(lambda: world.end(a) is None)
+    wait_for(lambda: world.end(a) is None)
     world.servers.ends["n1:1"][a] = 9
     world.servers.wrong.clear()
-    until(lambda: world.end(a) == 9)
+    wait_for(lambda: world.end(a) == 9)
 
 
-def test_tries_of_a_bad_server_become_rare() -> None:
+def test_attempts_at_a_failing_server_become_rare() -> None:
     assert [backoff_seconds(failures) for failures in (1, 2, 3, 6, 1000)] == [0.5, 1, 2, 10, 10]
 
 
@@ -211,79 +203,79 @@ def test_answers_and_heartbeats_of_all_servers_together_are_bounded() -> None:
 def test_a_restarted_node_is_found_at_its_new_address(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])
-    until(lambda: world.end(a) == 5)
+    wait_for(lambda: world.end(a) == 5)
     world.servers.wrong["n1:1"] = "refuses"
     world.servers.ends["n1:2"] = {a: 8}
     world.move("n1", "n1:2")
-    until(lambda: world.watcher.of([a]) == {a: Reach("n1:2", 8)})
+    wait_for(lambda: world.watcher.of([a]) == {a: Reach("n1:2", 8)})
 
 
-def test_a_journal_that_is_served_later_is_told_then(world: World) -> None:
+def test_journal_that_is_served_later_is_reported_then(world: World) -> None:
     a, b = world.serve("n1", a=5, b=5)
     end = world.servers.ends["n1:1"].pop(b)
     world.watch("one", [a, b])
-    until(lambda: world.end(a) == 5)
+    wait_for(lambda: world.end(a) == 5)
     assert world.end(b) is None
     world.servers.ends["n1:1"][b] = end
-    until(lambda: world.end(b) == 5)
+    wait_for(lambda: world.end(b) == 5)
 
 
-def test_what_is_watched_again_at_once_stays_known(world: World) -> None:
-    """A task that takes its journals anew after a failure."""
+def test_journal_watched_again_at_once_stays_known(world: World) -> None:
+    """A task that takes its journals again after a failure."""
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])
-    until(lambda: world.end(a) == 5)
+    wait_for(lambda: world.end(a) == 5)
     for end in range(6, 50):
         world.watcher.forget("one")
         world.servers.ends["n1:1"][a] = end
         world.watch("one", [a])
-        until(lambda: world.end(a) == end)  # noqa: B023
+        wait_for(lambda: world.end(a) == end)  # noqa: B023
 
 
-def test_what_nobody_reads_is_not_watched(world: World) -> None:
+def test_journal_without_a_reader_is_not_watched(world: World) -> None:
     (a,) = world.serve("n1", a=5)
     world.watch("one", [a])
-    until(lambda: world.servers.open == 1)
+    wait_for(lambda: world.servers.open == 1)
     world.watcher.forget("one")
-    until(lambda: world.servers.open == 0)
+    wait_for(lambda: world.servers.open == 0)
     assert world.end(a) is None
 
 
-def test_many_tasks_that_begin_together_are_asked_for_together(world: World) -> None:
+def test_many_tasks_that_begin_together_share_one_lookup(world: World) -> None:
     names = world.serve("n1", **{str(number): 5 for number in range(1000)})
     for name in names:
         world.watch(name, [name])
-    until(lambda: len(world.watcher.of(names)) == 1000)
+    wait_for(lambda: len(world.watcher.of(names)) == 1000)
     assert len(world.servers.watches) < 20
 
 
-def test_a_refreshed_journal_is_unknown_until_its_server_was_asked_anew(world: World) -> None:
+def test_refreshed_journal_is_unknown_until_its_server_answers_again(world: World) -> None:
     a, b = world.serve("n1", a=5, b=6)
     world.watch("one", [a, b])
-    until(lambda: world.end(b) == 6)
+    wait_for(lambda: world.end(b) == 6)
     world.servers.wrong["n1:1"] = "frozen"
     world.watcher.refresh([a])
     time.sleep(0.1)
     assert world.end(a) is None
     world.servers.ends["n1:1"][a] = 7
     world.servers.wrong.clear()
-    until(lambda: world.end(a) == 7)
+    wait_for(lambda: world.end(a) == 7)
 
 
-def test_a_server_with_too_many_watches_is_asked_now_and_then(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_server_with_too_many_watches_is_polled_now_and_then(
+    world: World,
 ) -> None:
-    monkeypatch.setattr(positions, "POLL_SECONDS", 0.05)
+    world.watcher.poll_seconds = 0.05
     (a,) = world.serve("n1", a=5)
     world.servers.wrong["n1:1"] = "crowded"
     world.watch("one", [a])
-    until(lambda: world.end(a) == 5)
+    wait_for(lambda: world.end(a) == 5)
     world.servers.ends["n1:1"][a] = 6
-    until(lambda: world.end(a) == 6)
+    wait_for(lambda: world.end(a) == 6)
     assert len(world.servers.watches) < 20
 
 
-def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
+def test_zookeeper_is_read_once_for_all_that_is_due(world: World) -> None:
     asked: list[int] = []
     read_each = world.store.read_each
 
@@ -295,7 +287,7 @@ def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
     names = [world.serve(f"n{number}", a=5)[0] for number in range(50)]
     for name in names:
         world.watch(name, [name])
-    until(lambda: len(world.watcher.of(names)) == 50)
+    wait_for(lambda: len(world.watcher.of(names)) == 50)
     assert sum(asked) == 100
     assert len(asked) <= 6
 
@@ -303,9 +295,9 @@ def test_zookeeper_is_asked_once_for_all_that_is_due(world: World) -> None:
 def test_full_journal_is_reported_as_full(world: World) -> None:
     (name,) = world.serve("n1", a=5)
     world.watch("task", [name])
-    until(lambda: world.end(name) == 5)
+    wait_for(lambda: world.end(name) == 5)
     assert not world.watcher.of([name])[name].full
     world.servers.full = True
     world.servers.ends["n1:1"][name] = 6
-    until(lambda: world.end(name) == 6)
+    wait_for(lambda: world.end(name) == 6)
     assert world.watcher.of([name])[name].full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -21,10 +20,11 @@ from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableEr
 from flumeng.connectors.ranged.reading import ReadSplits
 from flumeng.connectors.ranged.routing import UNKNOWN, Inputs, RoutedPositions
 from flumeng.control.snapshot.partitions import JOURNAL, input_of
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.events import identity
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import add_flow, new_cluster
 from tests.testkit.collector import (
     Restless,
     ScriptedEngine,
@@ -32,20 +32,19 @@ from tests.testkit.collector import (
     StillPositions,
     register,
 )
-from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
-from zkschema.bootstrap import CURSOR_MAIN, flow_folders
-from zkschema.records import Flow, Partition, Partitions
+from zkschema.bootstrap import CURSOR_MAIN
+from zkschema.records import Partition, Partitions
 
 SPEC = parse_flow("{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}")
 HERE, THERE, NEWER = "web.n1.0.00000000", "orders.3@broker", "orders.3@comet"
 KEY = pa.field("key", pa.binary())
-PATIENCE_SECONDS = 60.0
 
 
 @dataclass
 class FakeReader:
-    """Yields an event for each even offset of a range: half of them are gaps."""
+    """Yields an event for each even offset of a range: the odd ones are gaps."""
 
     more: tuple[pa.Field, ...] = ()
     away: bool = False
@@ -71,7 +70,7 @@ class FakeReader:
 
 @dataclass
 class FakeInput(StillPositions):
-    """An input and its own positions. ``asked`` are the partitions that it was asked for."""
+    """An input with its own positions. ``asked`` are the partitions that were requested."""
 
     ends: dict[str, int]
     reads: FakeReader | None = field(default_factory=FakeReader)
@@ -138,11 +137,11 @@ def positions(inputs: Inputs) -> RoutedPositions:
         ("@broker", JOURNAL),
     ],
 )
-def test_a_name_says_of_which_input_a_partition_is(partition: str, name: str) -> None:
+def test_input_of_a_partition_follows_from_its_name(partition: str, name: str) -> None:
     assert input_of(partition) == name
 
 
-def test_each_input_is_asked_for_its_own_partitions_only(
+def test_each_input_gets_its_own_partitions_only(
     positions: RoutedPositions, journals: FakeInput, broker: FakeInput
 ) -> None:
     assert positions.of([HERE, THERE]) == {HERE: Reach("a:1", 10), THERE: Reach("a:1", 20)}
@@ -161,14 +160,14 @@ def test_an_input_without_partitions_of_the_task_is_not_opened(
     assert (journals.closed, broker.opened) == (1, 1)
 
 
-def test_an_input_that_reaches_nothing_costs_the_others_nothing(
+def test_input_without_positions_costs_the_others_nothing(
     positions: RoutedPositions, broker: FakeInput
 ) -> None:
     broker.ends.clear()
     assert positions.of([HERE, THERE]) == {HERE: Reach("a:1", 10)}
 
 
-def test_a_partition_of_a_newer_flumeng_stands_still_and_says_so(
+def test_partition_of_a_newer_version_stands_still_and_is_reported(
     positions: RoutedPositions,
 ) -> None:
     assert positions.of([HERE, NEWER]) == {
@@ -180,7 +179,7 @@ def test_a_partition_of_a_newer_flumeng_stands_still_and_says_so(
     assert positions.of([NEWER]).keys() == {NEWER}
 
 
-def test_a_claim_that_ends_leaves_nothing_open(
+def test_ended_claim_leaves_no_input_open(
     positions: RoutedPositions, journals: FakeInput, broker: FakeInput
 ) -> None:
     positions.of([HERE, THERE])
@@ -209,45 +208,39 @@ def test_a_batch_of_two_inputs_has_the_columns_of_both(inputs: Inputs) -> None:
     assert found.column(identity.JOURNAL).to_pylist() == found.column("journal").to_pylist()
 
 
-def test_what_any_input_imports_late_is_imported(inputs: Inputs) -> None:
+def test_late_imports_of_every_input_are_declared(inputs: Inputs) -> None:
     assert inputs.reader(SPEC).modules == {"key"}
 
 
-def test_one_input_alone_is_read_as_it_is(journals: FakeInput) -> None:
+def test_single_input_keeps_its_own_schema(journals: FakeInput) -> None:
     assert read(Inputs({JOURNAL: journals}), Range(HERE, 0, 2)).schema == READ_SCHEMA
 
 
-def test_a_range_that_is_all_gaps_has_no_events(inputs: Inputs) -> None:
+def test_range_of_gaps_only_has_no_events(inputs: Inputs) -> None:
     assert read(inputs, Range(THERE, 7, 8)).num_rows == 0
 
 
-def test_where_reading_fails_is_said_by_partition_and_offset(
-    inputs: Inputs, broker: FakeInput
-) -> None:
+def test_read_failure_names_partition_and_offset(inputs: Inputs, broker: FakeInput) -> None:
     broker.reads = FakeReader((KEY,), away=True)
-    with pytest.raises(UnreadableError, match=f"{THERE} does not come at 9: b:1") as raised:
+    with pytest.raises(UnreadableError, match=f"{THERE} is unavailable at 9: b:1") as raised:
         read(inputs, Range(THERE, 7, 9))
     assert (raised.value.partition, raised.value.offset) == (THERE, 9)
 
 
-def test_a_flow_that_lost_its_source_cannot_read_what_is_left(
+def test_flow_that_lost_its_source_cannot_read_its_remaining_partitions(
     inputs: Inputs, broker: FakeInput
 ) -> None:
     broker.reads = None
-    with pytest.raises(UnreadableError, match="no source any more"):
+    with pytest.raises(UnreadableError, match="no longer has a source"):
         read(inputs, Range(THERE, 0, 1))
     assert read(inputs, Range(HERE, 0, 1)).num_rows == 1
 
 
-def test_a_task_of_two_inputs_acks_each_from_where_it_begins(
-    inputs: Inputs, broker: FakeInput
-) -> None:
-    """What a broker has dropped already was never asked for, and its gaps are acked like events."""
-    store = FakeStore()
-    tree.init(store)
-    store.write(paths.flow("web"), Flow(revision=1), ABSENT)
-    for folder in flow_folders("web"):
-        store.write(folder, None, ABSENT)
+def test_task_of_two_inputs_acks_each_from_its_start(inputs: Inputs, broker: FakeInput) -> None:
+    """Events that a broker has dropped already were never requested; its gaps are acked like
+    events."""
+    store = new_cluster()
+    add_flow(store)
     register(store, "web", HERE)
     found = Partitions(partitions={THERE: Partition(start=5), NEWER: Partition()})
     store.write(paths.partitions("web"), found, ABSENT)
@@ -269,18 +262,11 @@ def test_a_task_of_two_inputs_acks_each_from_where_it_begins(
         wanted = [paths.ack("web", CURSOR_MAIN, name) for name in (HERE, THERE, NEWER)]
         return [ack.value.offset if ack else None for ack in store.read_many(wanted)]
 
-    until(lambda: acks() == [10, 20, 0])
+    wait_for(lambda: acks() == [10, 20, 0])
     broker.ends[THERE] = 23
-    until(lambda: acks() == [10, 23, 0])
-    until(lambda: str(statuses[-1].error) == f"partition {NEWER} stands still: {UNKNOWN}")
+    wait_for(lambda: acks() == [10, 23, 0])
+    wait_for(lambda: str(statuses[-1].error) == f"partition {NEWER} stands still: {UNKNOWN}")
     runner.cancel()
     assert runner.join(PATIENCE_SECONDS)
     read = [piece for batch in pipeline.batches for piece in batch if piece.partition == THERE]
     assert [(piece.start, piece.end) for piece in read] == [(5, 20), (20, 23)]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)

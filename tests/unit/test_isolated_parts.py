@@ -1,15 +1,13 @@
-"""Isolated sinks and branches: what their flows are, and that these are made, changed, paused and
-deleted with the flow that they are parts of."""
+"""Isolated sinks and branches: their flows, which are made, changed, paused and deleted with the
+flow that they are parts of."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pytest
 
 from flumeng.config import Place, SpecError, check_flow, parse_flow, parse_written, parts_of
 from flumeng.config.component import Upstream
-from flumeng.config.derived import replay_text
+from flumeng.config.derived_texts import replay_text
 from flumeng.control.commands.flows import (
     apply_flow,
     apply_flows,
@@ -20,16 +18,17 @@ from flumeng.control.commands.flows import (
 )
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.revisions import RefusedError
-from flumeng.control.planner.drops import drop_of
+from flumeng.control.planner.deleted_flows import drop_of
 from flumeng.control.queries import journal_causes, overview
 from flumeng.control.queries.causes import Cause
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import discovered
 from flumeng.control.snapshot.partitions import ack_path
 from flumeng.control.snapshot.snapshot import FlowView, Snapshot
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Version, Versioned, tree
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import ConflictError, UserError
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 
@@ -69,13 +68,6 @@ branches:
 )
 
 
-@pytest.fixture
-def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
-    return store
-
-
 def states(store: FakeStore) -> dict[str, str]:
     names = store.children(paths.flows())
     found = store.read_each([paths.flow(name) for name in names])
@@ -98,7 +90,7 @@ def places(text: str) -> list[str]:
     return [leaf.place for leaf in parse_flow(text).leaves]
 
 
-def test_a_flow_runs_what_is_left_and_each_part_the_way_to_it() -> None:
+def test_flow_runs_the_remaining_branches_and_each_part_its_own_path() -> None:
     own = check_flow(TREE)
     assert [leaf.place for leaf in own.leaves] == ["branches[errors].sinks[0].files"]
     assert len(parse_written(TREE).leaves) == 6
@@ -120,7 +112,7 @@ def test_a_flow_runs_what_is_left_and_each_part_the_way_to_it() -> None:
 
 
 def test_each_dead_letter_is_written_once() -> None:
-    """By whom a filter is in; every other one that runs it drops the event."""
+    """By the flow that has the filter; every other one that runs it drops the event."""
     ends = {
         name: [(one.name, [part.on_error for part in one.segment.filters]) for one in spec.segments]
         for name, text in {"web": TREE, **parts_of(TREE)}.items()
@@ -135,7 +127,7 @@ def test_each_dead_letter_is_written_once() -> None:
     }
 
 
-def test_otherwise_takes_what_no_sibling_takes_wherever_they_run() -> None:
+def test_otherwise_takes_the_events_of_no_sibling_in_any_part() -> None:
     neither = (
         "(NOT (severity <= 3) OR (severity <= 3) IS NULL) AND "
         "(NOT (facility = 4) OR (facility = 4) IS NULL)"
@@ -168,14 +160,17 @@ def problem(text: str) -> str:
         ),
         (
             WITH + "branches: [{name: a, sinks: [{noop: , isolated: true}]}]\n",
-            "branches[0]: all that is in it is isolated, and one has to stay",
+            "branches[0]: all sinks and branches in it are isolated",
         ),
-        (WITH + "rollout: {canary: 1}\n", "rollout: while some tasks run the revision before"),
+        (
+            WITH + "rollout: {canary: 1}\n",
+            "rollout: a rollout would write events",
+        ),
         (
             WITH.replace(
                 "syslog: {listen: '127.0.0.1:5514'}", "kafka: {brokers: ['k:1'], topics: [t]}"
             ),
-            "sinks[1].isolated: what Kafka keeps every flow reads at its own pace",
+            "sinks[1].isolated: every flow reads Kafka at its own pace",
         ),
         (
             HEAD
@@ -202,17 +197,17 @@ def problem(text: str) -> str:
         ),
     ],
 )
-def test_what_cannot_be_isolated_is_told(text: str, expected: str) -> None:
+def test_impossible_isolation_is_reported(text: str, expected: str) -> None:
     assert expected in problem(text)
 
 
-def test_a_group_of_sinks_is_isolated_as_one() -> None:
+def test_isolated_group_of_sinks_is_one_part() -> None:
     text = SIMPLE + "  - {first_of: [{files: {path: /a}}, console], isolated: true}\n"
     (part,) = parts_of(text)
     assert part == "web~first-of"
 
 
-def test_a_part_of_a_flow_that_reads_a_flow_reads_the_same_one() -> None:
+def test_isolated_part_reads_the_same_upstream_flow() -> None:
     text = WITH.replace("syslog: {listen: '127.0.0.1:5514'}", "flow: {name: other}")
     (part,) = parts_of(text).values()
     assert parse_flow(part).sources[0].options.upstream == Upstream("other", filters=False)
@@ -232,11 +227,11 @@ def test_parts_are_made_with_their_flow(store: FakeStore) -> None:
 def test_a_part_cannot_be_applied_rolled_back_or_deleted_alone(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WITH)
     (part,) = parts_of(WITH).values()
-    with pytest.raises(RefusedError, match="web~files is an isolated part of flow web: apply that"):
+    with pytest.raises(RefusedError, match="web~files is an isolated part: apply its flow web"):
         apply_flow(Operator(store, *BY), part)
-    with pytest.raises(UserError, match="goes back as a whole"):
+    with pytest.raises(UserError, match="roll back the whole flow"):
         rollback_flow(Operator(store, *BY), "web~files", 1)
-    with pytest.raises(UserError, match="apply that without it"):
+    with pytest.raises(UserError, match="apply that flow without it"):
         delete_flow(Operator(store, *BY), "web~files")
 
 
@@ -269,7 +264,7 @@ def test_a_new_part_begins_where_its_flow_is(store: FakeStore) -> None:
     assert states(store) == {"web": "suspended", "web~files": "suspended"}
 
 
-def test_of_lines_that_are_joined_a_part_begins_with_those_in_no_sink(store: FakeStore) -> None:
+def test_new_part_of_joined_lines_begins_at_the_emitted_position(store: FakeStore) -> None:
     lines = "multiline: {preset: java}\n"
     apply_flow(Operator(store, *BY), SIMPLE + lines)
     joined = records.Joined(offset=700, emitted=720, rules="r")
@@ -280,7 +275,7 @@ def test_of_lines_that_are_joined_a_part_begins_with_those_in_no_sink(store: Fak
     assert (ack.value.epoch, ack.value.offset, ack.value.emitted) == (0, 700, 720)
 
 
-def test_parts_change_with_their_flow_and_go_back_with_it(store: FakeStore) -> None:
+def test_parts_are_updated_and_rolled_back_with_their_flow(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WITH)
     other = WITH + "filters: [where: \"host = 'a'\"]\n"
     apply_flow(Operator(store, *BY), other)
@@ -292,7 +287,7 @@ def test_parts_change_with_their_flow_and_go_back_with_it(store: FakeStore) -> N
     assert store.children(paths.revisions("web~files")) == before == ["1", "2", "3"]
 
 
-def test_a_part_that_is_no_more_is_deleted_and_what_it_had_not_read_is_told(
+def test_removed_part_is_deleted_and_its_unread_events_are_reported(
     store: FakeStore,
 ) -> None:
     apply_flow(Operator(store, *BY), WITH)
@@ -302,8 +297,8 @@ def test_a_part_that_is_no_more_is_deleted_and_what_it_had_not_read_is_told(
     acked(store, "web~files", f"{B}@flow", 25)
     applied = apply_flow(Operator(store, *BY), SIMPLE)
     assert [str(one) for one in applied.left] == [
-        "flow web~files is deleted; it had not read 50 events that flow web has delivered, and "
-        "nobody delivers them in its place; it had read 5 events that flow web has yet to deliver"
+        "flow web~files is deleted; its sinks lack 50 events that flow web has delivered, for "
+        "good; its sinks have 5 events that flow web lacks yet"
     ]
     assert states(store) == {"web": "running", "web~files": "deleted"}
     with pytest.raises(RefusedError, match="web~files is being deleted") as caught:
@@ -325,7 +320,7 @@ def test_a_flow_is_deleted_with_its_parts_and_for_no_reader(store: FakeStore) ->
     assert record.value.discard
 
 
-def test_states_are_of_the_flow_with_its_parts_or_of_one_part_alone(store: FakeStore) -> None:
+def test_state_commands_apply_to_the_flow_with_its_parts_or_to_one_part(store: FakeStore) -> None:
     apply_flow(Operator(store, *BY), WITH)
     assert set_flow_state(Operator(store, *BY), "web", "suspended")
     assert states(store) == {"web": "suspended", "web~files": "suspended"}
@@ -356,7 +351,7 @@ def test_a_thousand_flows_with_parts_are_applied(store: FakeStore) -> None:
 
 
 def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: FakeStore) -> None:
-    """The slowest, once it keeps half of what the journal may hold, with what to do."""
+    """The slowest, once it keeps half of the journal's limit, with advice."""
     apply_flow(Operator(store, *BY), WITH)
     set_flow_state(Operator(store, *BY), "web~files", "suspended")
     flows = overview.flows(store)
@@ -367,7 +362,7 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
 
     def told(**accounts: Account) -> list[Cause]:
         named = {{"a": A, "b": B}[name]: one for name, one in accounts.items()}
-        return list(journal_causes.of_kept(flows, Reading(store), named, now=5000))
+        return list(journal_causes.of_kept(flows, ReadCache(store), named, now=5000))
 
     def account(size: int, safe: int = 1000, oldest: float | None = None) -> Account:
         oldest_us = None if oldest is None else int(oldest * 1e6)
@@ -376,22 +371,22 @@ def test_status_names_the_reader_that_fills_a_journal_before_it_is_full(store: F
     assert not told(a=account(800), b=account(900, 51))
     (cause,) = told(a=account(1000), b=account(900, 51))
     assert cause.what == (
-        f"journal {A} of flow web is kept for flow web~files, which is suspended, that has not "
-        "read 610 events of it: 61% of `max_bytes`; at 100% the senders of flow web wait"
+        f"journal {A} of flow web keeps 610 events that flow web~files (suspended) has not read, "
+        "61% of `max_bytes`; at 100% the senders of flow web wait"
     )
     assert cause.advice == (
-        "`flumeng flow resume web~files`, or give flow web more `journal.max_bytes`; to give up "
-        "what it has not read: apply flow web without it"
+        "`flumeng flow resume web~files`, or raise `journal.max_bytes` of flow web; to give up "
+        "its unread events: apply flow web without it"
     )
     store.write(paths.cursor("web", "notebook"), None, ABSENT)
     (cause,) = told(a=account(1000))
-    assert "is kept for the reader notebook that has not read 1000 events" in cause.what
+    assert "keeps 1000 events that the reader notebook has not read" in cause.what
     assert cause.advice.endswith("`flumeng cursor delete web notebook`")
     store.remove(paths.cursor("web", "notebook"), ANY)
     acked(store, "web", A, 100)
     (cause,) = told(a=account(1000))
-    assert "is kept for flow web that has not read 900 events" in cause.what
-    assert cause.advice.startswith("see why it is behind (`flumeng flow lag web`)")
+    assert "keeps 900 events that flow web has not read" in cause.what
+    assert cause.advice.startswith("find out why it is behind (`flumeng flow lag web`)")
     batch_seconds = next(flow.batch_seconds for flow in flows if flow.flow == "web")
     assert not told(a=account(1000, oldest=5000 - batch_seconds / 2))
     assert told(a=account(1000, oldest=5000 - batch_seconds - 1))
@@ -413,18 +408,18 @@ def seen(state: str, drained: frozenset[str] = frozenset(), **parts: str) -> Sna
 
 
 def test_a_part_of_a_flow_that_ends_reads_its_journals_to_their_end() -> None:
-    assert not seen("running", files="deleted").owes("web~files")
-    assert not seen("suspended", files="stopped").owes("web~files")
-    assert seen("deleted", files="deleted").owes("web~files")
-    assert seen("stopped", files="stopped").owes("web~files")
+    assert not seen("running", files="deleted").has_undelivered("web~files")
+    assert not seen("suspended", files="stopped").has_undelivered("web~files")
+    assert seen("deleted", files="deleted").has_undelivered("web~files")
+    assert seen("stopped", files="stopped").has_undelivered("web~files")
     own = frozenset({A})
-    assert not seen("deleted", own, files="deleted").owes("web")
-    assert seen("deleted", own, files="deleted").owes("web~files")
+    assert not seen("deleted", own, files="deleted").has_undelivered("web")
+    assert seen("deleted", own, files="deleted").has_undelivered("web~files")
     every = frozenset({A, f"web~files/{A}@flow"})
-    assert not seen("deleted", every, files="deleted").owes("web~files")
+    assert not seen("deleted", every, files="deleted").has_undelivered("web~files")
 
 
-def test_a_flow_goes_after_its_parts() -> None:
+def test_flow_is_removed_after_its_parts() -> None:
     """Its cursors are theirs too."""
     every = frozenset({A, f"web~files/{A}@flow"})
     both = seen("deleted", every, files="deleted")
@@ -434,23 +429,17 @@ def test_a_flow_goes_after_its_parts() -> None:
     assert drop_of(alone.flows["web"], alone) is not None
 
 
-class NotingStore(FakeStore):
-    """Notes which flows each transaction writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[list[str]] = []
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        flows = sorted(
-            w.path.name for w in writes if isinstance(w, Put) and w.path.row is paths.flow
-        )
-        self.written += [flows] if flows else []
-        return super().commit(writes)
+def flows_written(store: ScriptedStore) -> list[list[str]]:
+    """Of each transaction that writes flows."""
+    written = [
+        sorted(w.path.name for w in writes if isinstance(w, Put) and w.path.row is paths.flow)
+        for writes in store.transactions
+    ]
+    return [flows for flows in written if flows]
 
 
 def test_a_flow_and_its_parts_change_in_one_transaction() -> None:
-    store = NotingStore()
+    store = ScriptedStore()
     tree.init(store)
     other = "filters: [where: \"host = 'a'\"]\n"
     apply_flow(Operator(store, *BY), WITH)
@@ -459,18 +448,18 @@ def test_a_flow_and_its_parts_change_in_one_transaction() -> None:
     set_flow_state(Operator(store, *BY), "web", "suspended")
     list(set_flow_states(Operator(store, *BY), ["web"], "running"))
     apply_flow(Operator(store, *BY), SIMPLE)
-    assert store.written == [["web", "web~files"]] * 6
+    assert flows_written(store) == [["web", "web~files"]] * 6
 
 
 def test_parts_are_deleted_in_the_transaction_of_their_flow() -> None:
-    store = NotingStore()
+    store = ScriptedStore()
     tree.init(store)
     apply_flow(Operator(store, *BY), WITH)
     delete_flow(Operator(store, *BY), "web")
-    assert store.written == [["web", "web~files"]] * 2
+    assert flows_written(store) == [["web", "web~files"]] * 2
 
 
-def test_a_replay_of_dead_letters_is_one_flow_and_goes_everywhere() -> None:
+def test_dead_letter_replay_is_one_flow_with_all_sinks() -> None:
     text = parse_flow(replay_text("web", TREE, "again", "list", [3]))
     assert [leaf.place for leaf in text.leaves] == [
         leaf.place for leaf in parse_written(TREE).leaves

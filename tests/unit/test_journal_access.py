@@ -1,6 +1,7 @@
-"""Access lists of journals with replicas follow their records, whoever has changed these.
+"""Access lists of journals with replicas follow their records, after a change by any node.
 
-Protects that a replica may read who leads, that who leads may say so, and that nobody else may.
+Protects that a replica may read the primary's name, that the primary may write its own, and that
+no other node may.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import pytest
 
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.securing import secure_cluster, set_access
-from flumeng.control.master import journal_access
-from flumeng.control.master.journal_access import ACKS_AGAIN_SECONDS, AGAIN_SECONDS, JournalAccess
+from flumeng.control.master.journal_access import (
+    ACKS_AGAIN_SECONDS,
+    AGAIN_SECONDS,
+    CHECKS,
+    JournalAccess,
+)
 from flumeng.control.planner import Replicate
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import ABSENT, AccessList, Path, Version, tree
@@ -39,7 +44,7 @@ PROMOTED = replace(BEFORE, primary="n2", term=2, in_sync=("n2/b",), replicas=("n
 
 
 class Refusing(FakeStore):
-    """The lists of journals are an administrator's, as they once were."""
+    """The lists of journals belong to an administrator, as in earlier versions."""
 
     def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
         if str(PATH) in wanted:
@@ -93,7 +98,7 @@ def world() -> World:
     return World(FakeStore())
 
 
-def test_a_replica_may_read_the_record_and_who_leads_may_write_it(world: World) -> None:
+def test_replica_reads_the_record_and_the_primary_writes_it(world: World) -> None:
     assert world.may == {"n1": "rw"}
     assert world.follow() == {}
     assert world.may == {"n1": "rw", "n2": "r"}
@@ -103,8 +108,8 @@ def test_a_replica_may_read_the_record_and_who_leads_may_write_it(world: World) 
     assert set_access(world.store) == 0, "the schema says the same"
 
 
-def test_who_leads_since_a_promotion_may_read_what_is_acked(world: World) -> None:
-    """Also of acks that are made only then, by whoever delivers."""
+def test_promoted_primary_may_read_the_acks(world: World) -> None:
+    """Also acks that are made only then, by any collector."""
     world.store.write(paths.acks("f"), None, ABSENT)
     world.store.write(paths.cursor("f", "main"), None, ABSENT)
     world.change(PROMOTED)
@@ -118,7 +123,7 @@ def test_who_leads_since_a_promotion_may_read_what_is_acked(world: World) -> Non
     assert set_access(world.store) == 0, "the schema says the same"
 
 
-def test_a_list_is_set_before_the_record_that_wants_it_is_there(world: World) -> None:
+def test_access_list_is_set_before_the_record_that_needs_it(world: World) -> None:
     action = Replicate(NAME, PROMOTED, Version(0), ())
     world.follow(action)
     assert world.may == {"n1": "rw", "n2": "rw", "n3": "r"}
@@ -126,7 +131,7 @@ def test_a_list_is_set_before_the_record_that_wants_it_is_there(world: World) ->
     assert world.may == {"n1": "rw", "n2": "r"}
 
 
-def test_what_somebody_else_has_set_is_seen_in_the_end(world: World) -> None:
+def test_access_list_changed_by_another_is_corrected_in_the_end(world: World) -> None:
     world.follow()
     world.store.set_access_lists({str(PATH): ()})
     world.follow()
@@ -136,26 +141,26 @@ def test_what_somebody_else_has_set_is_seen_in_the_end(world: World) -> None:
     assert world.may == {"n1": "rw", "n2": "r"}
 
 
-def test_many_are_looked_at_in_many_turns_and_a_promotion_waits_for_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_many_lists_take_many_turns_and_a_promotion_waits_for_none(
+    world: World,
 ) -> None:
-    monkeypatch.setattr(journal_access, "LOOKS", 0)
+    world.lists.checks = 0
     world.follow()
     assert (world.lists.waiting, world.may) == (True, {"n1": "rw"})
     world.follow(Replicate(NAME, PROMOTED, Version(0), ()))
     assert (world.lists.waiting, world.may) == (False, {"n1": "rw", "n2": "rw", "n3": "r"})
     world.change(PROMOTED)
-    monkeypatch.undo()
+    world.lists.checks = CHECKS
     world.follow()
     assert not world.lists.waiting
 
 
-def test_journals_of_other_masters_are_theirs(world: World) -> None:
+def test_journals_of_other_masters_are_left_alone(world: World) -> None:
     world.follow(mine=False)
     assert world.may == {"n1": "rw"}
 
 
-def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
+def test_node_admitted_later_is_in_the_lists(world: World) -> None:
     world.change(replace(PROMOTED, replicas=("n2", "n4")))
     world.follow()
     world.secure(["node:n4"])
@@ -163,14 +168,14 @@ def test_whoever_is_admitted_later_finds_the_lists_right(world: World) -> None:
     assert set_access(world.store) == 0, "the schema says the same"
 
 
-def test_nothing_is_asked_of_an_open_cluster() -> None:
+def test_open_cluster_costs_no_request() -> None:
     store = FakeStore()
     lists = JournalAccess(store, lambda: 0.0)
     store.cut()
     assert lists.follow(None, cluster([flow()], []), ()) == {}
 
 
-def test_lists_that_a_master_may_not_change_are_told() -> None:
+def test_access_list_that_a_master_may_not_change_is_reported() -> None:
     world = World(Refusing())
     (why,) = (why for topic, why in world.follow().items() if topic == f"journal {NAME}")
     assert "flumeng schema verify --fix" in why

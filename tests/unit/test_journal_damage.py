@@ -45,7 +45,7 @@ def frame_offsets(content: bytes) -> list[int]:
 
 
 def flipped(file: Path, begin: int, end: int) -> Iterator[int]:
-    """Flip one bit of each byte in turn; the file is whole again afterwards."""
+    """Flip one bit of each byte in turn; the file is restored afterwards."""
     whole = file.read_bytes()
     with file.open("r+b", buffering=0) as writer:
         for at in range(begin, end):
@@ -57,20 +57,22 @@ def flipped(file: Path, begin: int, end: int) -> Iterator[int]:
 
 
 def check_refused(path: Path) -> None:
-    """It is not opened, and nothing is changed."""
+    """Opening is refused, and no file changes."""
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     with pytest.raises((CorruptError, UserError)):
         Journal.open(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
-def test_i17_any_byte_of_the_checkpoint(path: Path) -> None:
+def test_i17_damage_of_any_byte_of_the_checkpoint_is_refused(path: Path) -> None:
     for _ in flipped(path / checkpoints.NAME, 0, checkpoints.BLOCK_BYTES):
         check_refused(path)
 
 
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "middle", "last"])
-def test_i16_any_byte_of_a_segment_s_header_and_source_state(path: Path, which: int) -> None:
+def test_i16_damage_of_any_byte_of_a_segments_header_and_state_is_refused(
+    path: Path, which: int
+) -> None:
     file = segments(path)[which]
     state_bytes = struct.unpack_from("<I", file.read_bytes(), 8)[0]
     for _ in flipped(file, 0, segment.SEGMENT_HEADER_BYTES + state_bytes):
@@ -78,7 +80,9 @@ def test_i16_any_byte_of_a_segment_s_header_and_source_state(path: Path, which: 
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first frame", "last frame"])
-def test_i17_any_byte_of_a_frame_in_the_newest_segment(path: Path, which: int) -> None:
+def test_i17_damage_of_any_byte_of_a_frame_in_the_newest_segment_is_refused(
+    path: Path, which: int
+) -> None:
     file = segments(path)[-1]
     bounds = [*frame_offsets(file.read_bytes()), file.stat().st_size]
     begin, end = (bounds[0], bounds[1]) if which == 0 else (bounds[-2], bounds[-1])
@@ -86,15 +90,15 @@ def test_i17_any_byte_of_a_frame_in_the_newest_segment(path: Path, which: int) -
         check_refused(path)
 
 
-def test_i17_any_byte_of_the_last_frame_s_header_in_an_older_segment(path: Path) -> None:
+def test_i17_damage_of_the_last_frames_header_in_an_older_segment_is_refused(path: Path) -> None:
     file = segments(path)[0]
     last = frame_offsets(file.read_bytes())[-1]
     for _ in flipped(file, last, last + frame.HEADER_BYTES):
         check_refused(path)
 
 
-def test_i16_any_byte_of_another_frame_in_an_older_segment_is_never_served(path: Path) -> None:
-    """It is found by who reads it, also in a journal that is open."""
+def test_i16_damage_of_another_frame_in_an_older_segment_is_never_served(path: Path) -> None:
+    """A reader finds it, also in a journal that is open."""
     file = segments(path)[0]
     begin, end = frame_offsets(file.read_bytes())[:2]
     journal = Journal.open(path)
@@ -120,7 +124,7 @@ SEGMENT_FIELDS = {
 
 @pytest.mark.parametrize("field", SEGMENT_FIELDS)
 @pytest.mark.parametrize("change", [1, 64, -64])
-def test_i18_a_field_of_a_segment_s_header_that_is_wrong_under_a_right_checksum(
+def test_i18_wrong_field_of_a_segment_header_with_a_right_checksum_is_refused(
     path: Path, field: str, change: int
 ) -> None:
     """As in a segment that was written for another place or at another time."""
@@ -139,7 +143,7 @@ CHECKPOINT_FIELDS = {"version": 4, "segment": 16, "offset": 24, "floor": 40, "ow
 
 
 @pytest.mark.parametrize("field", CHECKPOINT_FIELDS)
-def test_i17_a_field_of_the_checkpoint_that_is_wrong_under_a_right_checksum(
+def test_i17_wrong_field_of_the_checkpoint_with_a_right_checksum_is_refused(
     path: Path, field: str
 ) -> None:
     file = path / checkpoints.NAME
@@ -151,7 +155,7 @@ def test_i17_a_field_of_the_checkpoint_that_is_wrong_under_a_right_checksum(
 
 
 @pytest.mark.parametrize("swap", [(0, 1), (1, 1)], ids=["older", "the same again"])
-def test_i16_a_frame_of_the_newest_segment_in_another_s_place(
+def test_i16_frame_of_the_newest_segment_in_anothers_place_is_refused(
     path: Path, swap: tuple[int, int]
 ) -> None:
     file = segments(path)[-1]
@@ -165,14 +169,14 @@ def test_i16_a_frame_of_the_newest_segment_in_another_s_place(
     check_refused(path)
 
 
-def test_i18_a_repeated_segment_under_another_name(path: Path) -> None:
+def test_i18_repeated_segment_under_another_name_is_refused(path: Path) -> None:
     first, second, *_ = segments(path)
     between = path / segment.file_name(int(first.stem) + 1)
     between.write_bytes(second.read_bytes())
     check_refused(path)
 
 
-def test_i18_a_segment_of_this_journal_s_future(path: Path, tmp_path: Path) -> None:
+def test_i18_segment_of_this_journals_future_is_refused(path: Path, tmp_path: Path) -> None:
     """From a copy that went on by itself, say."""
     other = Journal.create(tmp_path / "copy", ID, segment_bytes=3000)
     while len(segments(tmp_path / "copy" / ID)) <= len(segments(path)):

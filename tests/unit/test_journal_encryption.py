@@ -1,4 +1,4 @@
-"""Journals that are encrypted on disk: who reads them, what is noticed, and what needs no key."""
+"""Journals that are encrypted on disk: their readers, detected damage, and uses without a key."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def everything(directory: Path) -> bytes:
 
 
 def frame_at(path: Path) -> tuple[int, FrameHeader]:
-    """Where the first frame of a segment begins."""
+    """The offset and header of a segment's first frame."""
     data = path.read_bytes()
     at = data.index(b"FLFR")
     return at, FrameHeader.unpack(data, at, identity(ID))
 
 
-def test_what_was_written_is_read_and_no_body_lies_on_the_disk(tmp_path: Path) -> None:
+def test_written_events_are_read_back_and_no_body_is_on_the_disk(tmp_path: Path) -> None:
     directory = made(tmp_path)
     assert b"......" not in everything(directory)
     assert OLD.encode() not in everything(directory)
@@ -91,13 +91,13 @@ def test_what_was_written_is_read_and_no_body_lies_on_the_disk(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", [OLD, OLD.upper(), base64.b64encode(bytes.fromhex(OLD)).decode()])
-def test_a_key_is_hexadecimal_or_base64(text: str) -> None:
+def test_key_may_be_hexadecimal_or_base64(text: str) -> None:
     assert Key.parse(text, REFERENCE) == Key.parse(OLD, REFERENCE)
 
 
 @pytest.mark.parametrize("text", ["", "0b" * 31, "hunter2", "zz" * 32, "é" * 32, "0b" * 33])
-def test_what_is_no_key_is_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(UserError, match="journal-key} is no key") as refused:
+def test_invalid_key_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(UserError, match="journal-key} is not a key") as refused:
         Key.parse(text, REFERENCE)
     assert refused.value.__cause__ is None
     assert refused.value.__context__ is None
@@ -105,8 +105,8 @@ def test_what_is_no_key_is_refused_and_not_shown(text: str) -> None:
     assert OLD not in repr(Key.parse(OLD, REFERENCE))
 
 
-def test_events_in_plain_text_pass_as_they_lie_on_disk(tmp_path: Path) -> None:
-    """Nothing is copied for those who do not encrypt."""
+def test_plain_events_are_read_without_copying(tmp_path: Path) -> None:
+    """An unencrypted journal pays nothing for encryption."""
     journal = Journal.create(tmp_path, ID)
     journal.append(numbered_events(0, ROWS))
     journal.sync()
@@ -119,7 +119,7 @@ def test_events_in_plain_text_pass_as_they_lie_on_disk(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_no_nonce_is_used_twice_whatever_is_written_again() -> None:
+def test_no_nonce_is_used_twice_for_events_written_again() -> None:
     """After a crash the same events get the same seqs and the same term."""
     payload = Payload.encode(numbered_events(0, 3), {"k": 1})
     used: Counter[bytes] = Counter()
@@ -133,7 +133,7 @@ def test_no_nonce_is_used_twice_whatever_is_written_again() -> None:
     assert max(used.values()) == 1
 
 
-def test_a_counted_nonce_is_unique_whatever_chance_says() -> None:
+def test_counted_nonce_is_unique_for_any_random_source() -> None:
     """Two halves: one is counted, and the other drawn."""
     payload = Payload.encode(numbered_events(0, 3))
     sealer = Sealer(Key.parse(OLD, REFERENCE), identity(ID), bytes)
@@ -142,7 +142,7 @@ def test_a_counted_nonce_is_unique_whatever_chance_says() -> None:
     assert len({bytes(envelope) for envelope in made}) == 50
 
 
-def test_a_salt_is_drawn_anew_before_a_cipher_has_had_too_much(
+def test_salt_is_redrawn_before_a_cipher_reaches_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flumeng.journal.log.encryption.FRAMES_A_SALT", 3)
@@ -155,7 +155,7 @@ def test_a_salt_is_drawn_anew_before_a_cipher_has_had_too_much(
 
 
 def resealed(path: Path, change: str) -> None:
-    """Change what a header says, and make all checksums right, as somebody would."""
+    """Change a header and correct all checksums, as an attacker would."""
     at, header = frame_at(path)
     data = bytearray(path.read_bytes())
     frame = data[at : at + header.length]
@@ -179,13 +179,13 @@ def resealed(path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["events", "salt", "nonce", "state", "seq", "term", "count"])
-def test_nothing_of_a_frame_can_be_changed_by_who_has_no_key(tmp_path: Path, change: str) -> None:
-    """Checksums alone can be made right by anybody."""
+def test_no_part_of_a_frame_can_be_changed_without_the_key(tmp_path: Path, change: str) -> None:
+    """An attacker can make right checksums."""
     directory = made(tmp_path, frames=1)
     (path,) = directory.glob("*.segment")
     resealed(path, change)
     findings = inspect(directory, keyring=ring()).findings
-    assert any("somebody made or moved it" in str(finding) for finding in findings)
+    assert any("it was forged or moved" in str(finding) for finding in findings)
     assert not any("somebody" in str(finding) for finding in inspect(directory).findings)
 
 
@@ -196,11 +196,11 @@ def test_a_frame_of_another_journal_does_not_pass() -> None:
     sealed, parts = Sealer(Key.parse(OLD, ""), identity(ID)).seal(header, b"", payload.message)
     other = replace(sealed, journal=identity("other.n1.0.0a1b2c3d"))
     frame = pa.py_buffer(b"".join(map(bytes, [other.pack(), *parts[1:]])))
-    with pytest.raises(CorruptError, match="somebody made or moved it"):
+    with pytest.raises(CorruptError, match="it was forged or moved"):
         ring().opened(frame, other)
 
 
-def test_a_damaged_frame_is_named_as_damaged_and_all_before_it_comes_first(
+def test_damaged_frame_is_reported_as_damage_behind_the_frames_before_it(
     tmp_path: Path,
 ) -> None:
     journal = Journal.create(tmp_path, ID, keyring=ring())
@@ -219,7 +219,7 @@ def test_a_damaged_frame_is_named_as_damaged_and_all_before_it_comes_first(
 
 
 def test_readers_need_no_key(tmp_path: Path) -> None:
-    """Collectors, taps and executors get what a journal in plain text would give them."""
+    """Collectors, taps and executors get the same as from a journal in plain text."""
     directory = made(tmp_path)
     journal = Journal.open(directory)
     server = JournalServer("127.0.0.1", journals=lambda: {ID: journal})
@@ -232,7 +232,7 @@ def test_readers_need_no_key(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_without_its_key_nothing_is_read_or_written_and_nothing_is_lost(
+def test_journal_without_its_key_is_not_read_or_written_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = made(tmp_path)
@@ -246,7 +246,7 @@ def test_without_its_key_nothing_is_read_or_written_and_nothing_is_lost(
         next(journal.read_frames(0, 1))
     with pytest.raises(KeyMissingError, match="is key"):
         journal.cipher.use(ring(NEW))
-    with pytest.raises(UserError, match="takes nothing without its key"):
+    with pytest.raises(UserError, match="takes no events without its key"):
         journal.append(numbered_events(0, 1))
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", NEW)
     with pytest.raises(KeyMissingError, match="journal-key} is key"):
@@ -258,7 +258,7 @@ def test_without_its_key_nothing_is_read_or_written_and_nothing_is_lost(
     assert segments in before
 
 
-def test_its_key_is_asked_for_over_the_network_as_something_to_wait_for(
+def test_missing_key_is_unavailable_for_clients_on_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal.open(made(tmp_path))
@@ -287,8 +287,8 @@ def test_recovery_cuts_a_torn_tail_without_a_key(
     journal.close()
 
 
-def test_a_repair_needs_no_key_and_leaves_what_is_whole_readable(tmp_path: Path) -> None:
-    """Frames are moved to other files, and say themselves what they are encrypted with."""
+def test_repair_needs_no_key_and_leaves_intact_frames_readable(tmp_path: Path) -> None:
+    """Frames are moved to other files, and name their own key."""
     directory = made(tmp_path)
     damaged = sorted(directory.glob("*.segment"))[1]
     data = bytearray(damaged.read_bytes())
@@ -330,7 +330,7 @@ def test_a_journal_in_memory_gets_onto_the_disk_encrypted(tmp_path: Path) -> Non
     left.close()
 
 
-def test_what_names_the_key_is_for_its_user_and_holds_no_key(tmp_path: Path) -> None:
+def test_file_that_names_the_key_is_private_and_holds_no_key(tmp_path: Path) -> None:
     directory = made(tmp_path)
     file = directory / FILE
     assert file.stat().st_mode & 0o777 == 0o600
@@ -345,7 +345,7 @@ def test_what_names_the_key_is_for_its_user_and_holds_no_key(tmp_path: Path) -> 
     journal.close()
 
 
-def test_a_wrong_key_lets_nobody_else_wait_for_the_lock(tmp_path: Path) -> None:
+def test_wrong_key_releases_the_lock(tmp_path: Path) -> None:
     directory = made(tmp_path)
     with pytest.raises(KeyMissingError):
         Journal.open(directory, keyring=ring(NEW))

@@ -44,20 +44,20 @@ def random_events(count: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 5000])
-def test_events_come_back_as_they_went_in(count: int) -> None:
+def test_events_are_read_back_as_written(count: int) -> None:
     events = numbered_events(0, count, body_bytes=200)
     header, batch = decode(frame_of(events, {"cursor": [1, 2]}), JOURNAL)
     assert batch.equals(events)
     assert (header.first_seq, header.end, header.term) == (70, 70 + count, 3)
 
 
-def test_a_slice_of_a_batch_is_stored_alone() -> None:
+def test_slice_of_a_batch_is_stored_alone() -> None:
     events = numbered_events(0, 5000, body_bytes=200)
     _, batch = decode(frame_of(events.slice(4990, 5)), JOURNAL)
     assert batch.equals(numbered_events(4990, 5, body_bytes=200))
 
 
-def test_every_part_begins_on_the_alignment() -> None:
+def test_each_frame_part_begins_aligned() -> None:
     _, parts = Payload.encode(numbered_events(0, 3), {"path": "x" * 100}).at(JOURNAL, 1, 0)
     header, state, pad, message, end_pad = (len(memoryview(part)) for part in parts)
     assert header == HEADER_BYTES == ALIGNMENT
@@ -97,7 +97,7 @@ WILD = 0xFFFF_FFFF
         replace(EMPTY, count=WILD),
     ],
 )
-def test_i22_a_wild_length_is_refused_by_its_header_alone(wild: FrameHeader) -> None:
+def test_i22_out_of_bounds_length_is_refused_by_its_header_alone(wild: FrameHeader) -> None:
     with pytest.raises(BadFrameError, match="out of bounds"):
         FrameHeader.unpack(wild.pack(), 0, JOURNAL)
 
@@ -133,7 +133,7 @@ def test_lz4_is_used_where_it_pays(events: pa.RecordBatch, compressed: bool) -> 
     assert batch.equals(events)
 
 
-def test_columns_are_aligned_wherever_the_frame_lies() -> None:
+def test_columns_are_aligned_when_the_frame_is_not() -> None:
     frame = frame_of(random_events(100))
     shifted = pa.py_buffer(b"-" + frame.to_pybytes()).slice(1)
     _, batch = decode(shifted, JOURNAL)

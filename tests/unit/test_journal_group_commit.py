@@ -20,6 +20,7 @@ from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.journal import FaultyDisk, numbered_events
+from tests.testkit.waiting import wait_for
 
 TIMEOUT_SECONDS = 60.0
 
@@ -53,7 +54,7 @@ class HeldDisk(FaultyDisk):
 
 @dataclass
 class Told:
-    """What a group commit told its owner, in order."""
+    """The notifications of a group commit to its owner, in order."""
 
     durable: list[Lines]
     groups: list[int]
@@ -85,7 +86,7 @@ Start = Callable[..., GroupCommit[Lines]]
 
 @pytest.fixture
 def start(journal: Journal, told: Told, disk: HeldDisk) -> Iterator[Start]:
-    """Start a group commit that says what it does in ``told``; stopped at the end."""
+    """Start a group commit that reports to ``told``; stopped at the end."""
     running: list[GroupCommit[Lines]] = []
 
     def build(items: list[Lines]) -> Iterable[Payload]:
@@ -116,19 +117,12 @@ def start(journal: Journal, told: Told, disk: HeldDisk) -> Iterator[Start]:
         commit.stop()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.001)
-
-
 def bodies(journal: Journal) -> list[int]:
     batches = journal.read(journal.floor, journal.safe)
     return [int(body.as_py().rstrip(b".")) for batch in batches for body in batch.column("body")]
 
 
-def test_i1_durable_is_said_after_the_sync_in_order(
+def test_i1_events_are_durable_after_the_sync_in_order(
     start: Start, journal: Journal, told: Told
 ) -> None:
     commit = start()
@@ -142,11 +136,11 @@ def test_i1_durable_is_said_after_the_sync_in_order(
     assert dict(journal.state) == {"end": 500}
 
 
-def test_what_comes_during_a_sync_makes_one_group(start: Start, disk: HeldDisk, told: Told) -> None:
+def test_items_during_a_sync_make_one_group(start: Start, disk: HeldDisk, told: Told) -> None:
     commit = start()
     disk.open.clear()
     commit.submit(Lines(0, 1))
-    wait_until(lambda: told.groups == [1])
+    wait_for(lambda: told.groups == [1])
     for first in range(1, 101):
         commit.submit(Lines(first, 1))
     assert told.durable == []
@@ -159,7 +153,7 @@ def test_a_group_is_bounded_in_bytes(start: Start, disk: HeldDisk, told: Told) -
     commit = start(group_bytes=10_000)
     disk.open.clear()
     commit.submit(Lines(0, 1))
-    wait_until(lambda: told.groups == [1])
+    wait_for(lambda: told.groups == [1])
     for first in range(1, 26):
         commit.submit(Lines(first, 1))
     disk.open.set()
@@ -167,7 +161,7 @@ def test_a_group_is_bounded_in_bytes(start: Start, disk: HeldDisk, told: Told) -
     assert told.groups == [1, 10, 10, 5]
 
 
-def test_a_lone_item_waits_for_company_only_as_long_as_allowed(start: Start, told: Told) -> None:
+def test_single_item_waits_for_others_only_as_long_as_allowed(start: Start, told: Told) -> None:
     commit = start(max_delay_seconds=1.0)
     begin = time.monotonic()
     for first in range(3):
@@ -186,7 +180,7 @@ def test_a_full_group_does_not_wait(start: Start, told: Told) -> None:
 
 
 @pytest.mark.parametrize("group_bytes", [1, 3, 4])
-def test_a_group_may_be_as_small_as_one_item(start: Start, told: Told, group_bytes: int) -> None:
+def test_commit_group_may_hold_one_item(start: Start, told: Told, group_bytes: int) -> None:
     commit = start(group_bytes=group_bytes)
     for first in range(3):
         commit.submit(Lines(first, 1))
@@ -194,9 +188,7 @@ def test_a_group_may_be_as_small_as_one_item(start: Start, told: Told, group_byt
     assert [item.first for item in told.durable] == [0, 1, 2]
 
 
-def test_a_group_for_which_its_senders_are_held_back_does_not_wait(
-    start: Start, told: Told
-) -> None:
+def test_group_whose_senders_are_held_back_does_not_wait(start: Start, told: Told) -> None:
     commit = start(max_delay_seconds=TIMEOUT_SECONDS, max_bytes=3000, group_bytes=1 << 20)
     for first in range(4):
         commit.submit(Lines(first, 1))
@@ -208,13 +200,13 @@ def test_a_backlog_does_not_wait(start: Start, disk: HeldDisk, told: Told) -> No
     commit = start(max_delay_seconds=TIMEOUT_SECONDS, group_bytes=1000)
     disk.open.clear()
     commit.submit(Lines(0, 1))
-    wait_until(lambda: told.groups == [1])
+    wait_for(lambda: told.groups == [1])
     commit.submit(Lines(1, 1, nbytes=500))
     disk.open.set()
     commit.drain(TIMEOUT_SECONDS / 2)
 
 
-def test_pressure_is_told_at_the_marks_and_alternates(
+def test_back_pressure_is_signalled_at_the_marks_and_alternates(
     start: Start, disk: HeldDisk, told: Told
 ) -> None:
     commit = start(max_bytes=10_000, group_bytes=2000)
@@ -230,7 +222,7 @@ def test_pressure_is_told_at_the_marks_and_alternates(
     assert told.pressure == [True, False]
 
 
-def test_i1_the_next_group_is_built_during_a_sync_and_durable_only_after_its_own(
+def test_i1_next_group_is_built_during_a_sync_and_durable_after_its_own(
     start: Start, journal: Journal, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = threading.Semaphore(0)
@@ -243,11 +235,11 @@ def test_i1_the_next_group_is_built_during_a_sync_and_durable_only_after_its_own
     monkeypatch.setattr(journal, "sync", held_sync)
     commit = start(group_bytes=4000)
     commit.submit(Lines(0, 10))
-    wait_until(lambda: told.groups == [1])
+    wait_for(lambda: told.groups == [1])
     for first in range(10, 100, 10):
         commit.submit(Lines(first, 10))
     allowed.release()
-    wait_until(lambda: told.groups == [1, 4, 4])
+    wait_for(lambda: told.groups == [1, 4, 4])
     assert (journal.safe, [item.first for item in told.durable]) == (10, [0])
     allowed.release(3)
     commit.drain(TIMEOUT_SECONDS)
@@ -255,7 +247,7 @@ def test_i1_the_next_group_is_built_during_a_sync_and_durable_only_after_its_own
     assert bodies(journal) == list(range(100))
 
 
-def test_draining_waits_for_what_was_submitted_before_it_and_for_no_more(journal: Journal) -> None:
+def test_drain_waits_for_earlier_items_only(journal: Journal) -> None:
     """A source that starts beside a busy one waits for a moment only."""
     busy = threading.Event()
     busy.set()
@@ -282,7 +274,7 @@ def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
     commit.drain(TIMEOUT_SECONDS)
     disk.failing_sync = errno.EIO
     commit.submit(Lines(1, 1))
-    wait_until(lambda: bool(told.failed))
+    wait_for(lambda: bool(told.failed))
     assert isinstance(told.failed[0], JournalFailedError)
     with pytest.raises(JournalFailedError):
         commit.submit(Lines(2, 1))
@@ -292,7 +284,7 @@ def test_i19_after_a_failed_sync_nothing_is_durable_any_more(
     assert len(told.failed) == 1
 
 
-def test_a_builder_that_raises_fails_the_commit_and_loses_nothing_in_silence(
+def test_failing_builder_fails_the_commit_and_loses_nothing_silently(
     journal: Journal, told: Told
 ) -> None:
     def build(items: list[Lines]) -> Iterable[Payload]:
@@ -302,7 +294,7 @@ def test_a_builder_that_raises_fails_the_commit_and_loses_nothing_in_silence(
     commit.submit(Lines(0, 1))
     with pytest.raises(JournalFailedError, match="cannot build"):
         commit.drain(TIMEOUT_SECONDS)
-    wait_until(lambda: len(told.failed) == 1)
+    wait_for(lambda: len(told.failed) == 1)
     commit.stop()
 
 
@@ -329,9 +321,9 @@ def test_i21_trims_go_on_while_the_disk_is_full(
     disk.free = 0
     groups = len(told.groups)
     commit.submit(Lines(2000, 1))
-    wait_until(lambda: len(told.groups) > groups)
+    wait_for(lambda: len(told.groups) > groups)
     commit.trim(1000)
-    wait_until(lambda: journal.floor > 0)
+    wait_for(lambda: journal.floor > 0)
     with pytest.raises(UnavailableError):
         commit.drain(0.01)
     disk.free = None
@@ -348,14 +340,14 @@ def test_i21_a_trim_for_which_there_is_no_room_is_done_with_the_next(
     commit.drain(TIMEOUT_SECONDS)
     disk.fail_write(errno.ENOSPC)
     commit.trim(1000)
-    wait_until(lambda: not disk.fails)
+    wait_for(lambda: not disk.fails)
     assert journal.floor == 0
     commit.trim(1001)
-    wait_until(lambda: journal.floor > 0)
+    wait_for(lambda: journal.floor > 0)
     assert told.failed == []
 
 
-def test_stopping_on_a_full_disk_leaves_the_rest_undone_and_unsaid(
+def test_stop_on_a_full_disk_reports_nothing_durable(
     start: Start, journal: Journal, disk: HeldDisk, told: Told
 ) -> None:
     commit = start()
@@ -378,7 +370,7 @@ def test_stop_makes_everything_durable_first(start: Start, journal: Journal, tol
 
 @contextlib.contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """What this process has open stays open; it can open nothing more."""
+    """Open files stay open; this process can open no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -387,9 +379,7 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_new_segment_for_which_there_is_no_descriptor_is_waited_for(
-    tmp_path: Path, told: Told
-) -> None:
+def test_new_segment_waits_for_a_free_descriptor(tmp_path: Path, told: Told) -> None:
     """A roll opens files. That it cannot for a while costs neither the journal nor an event."""
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d", segment_bytes=20_000)
     commit: GroupCommit[Lines] = GroupCommit(

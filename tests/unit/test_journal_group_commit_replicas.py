@@ -1,4 +1,4 @@
-"""Group commit over a journal with replicas: what it calls durable is durable elsewhere too."""
+"""Group commit over a journal with replicas: events are durable once the replicas have them too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flumeng.journal.log import group_commit
 from flumeng.journal.log.errors import HeldError, JournalFailedError
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.waiting import wait_for
 
 TIMEOUT_SECONDS = 10.0
 
@@ -23,7 +24,7 @@ class Event:
 
 
 class CopiedJournal:
-    """Its own disk has all at once; replicas elsewhere have what lies below ``everywhere``."""
+    """Its own disk has all events at once; replicas have those below ``everywhere``."""
 
     id = "web.n1.0.00000000"
     state: Mapping[str, object] = {}
@@ -64,7 +65,7 @@ class CopiedJournal:
         self.lost = True
         self._wake()
 
-    def tend(self) -> None: ...
+    def maintain(self) -> None: ...
     def trim(self, ack: int) -> None: ...
 
 
@@ -74,7 +75,7 @@ def journal() -> CopiedJournal:
 
 
 class Commits:
-    """A group commit, one event a group, and what it has told."""
+    """A group commit with one event a group, and its notifications."""
 
     def __init__(self, journal: CopiedJournal, max_bytes: int = 10_000) -> None:
         self.durable: list[tuple[list[int], int]] = []
@@ -96,13 +97,13 @@ class Commits:
         )
 
     def submit(self, *numbers: int) -> None:
-        """Each comes to the journal's own disk."""
+        """Submit; each item reaches the journal's own disk."""
         for number in numbers:
             self.commit.submit(Event(number))
             self.await_synced(number + 1)
 
     def await_synced(self, count: int) -> None:
-        wait_until(lambda: self.journal.synced == len(self.journal.events) >= count)
+        wait_for(lambda: self.journal.synced == len(self.journal.events) >= count)
 
 
 @pytest.fixture
@@ -111,13 +112,6 @@ def commits(journal: CopiedJournal) -> Iterator[Commits]:
     yield commits
     journal.reach(1000)
     commits.commit.stop()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
 
 
 def test_groups_are_settled_in_order_when_all_replicas_have_them(
@@ -131,50 +125,50 @@ def test_groups_are_settled_in_order_when_all_replicas_have_them(
     commits.commit.when_settled(lambda: settled.append("three"))
     commits.submit(3)
     journal.reach(2)
-    wait_until(lambda: len(commits.durable) == 2)
+    wait_for(lambda: len(commits.durable) == 2)
     assert commits.durable == [([0], 1), ([1], 2)]
     assert (commits.commit.pending_bytes, settled) == (200, [])
     journal.reach(4)
-    wait_until(lambda: len(commits.durable) == 4)
+    wait_for(lambda: len(commits.durable) == 4)
     assert commits.durable[2:] == [([2], 3), ([3], 4)]
-    wait_until(lambda: settled == ["three"])
+    wait_for(lambda: settled == ["three"])
     assert commits.pressure == []
 
 
-def test_what_replicas_do_not_have_for_long_is_told_as_pressure(
+def test_events_that_replicas_lack_for_long_cause_back_pressure(
     journal: CopiedJournal, commits: Commits
 ) -> None:
     commits.submit(0)
     assert commits.commit.held_by == ""
-    wait_until(lambda: commits.pressure == [True])
+    wait_for(lambda: commits.pressure == [True])
     assert commits.commit.held_by == "other replicas do not have it yet"
     commits.submit(1)
     time.sleep(0.1)
     assert commits.pressure == [True], "that one's own disk has it changes nothing"
     journal.reach(2)
-    wait_until(lambda: commits.pressure == [True, False])
-    wait_until(lambda: commits.durable == [([0], 1), ([1], 2)])
+    wait_for(lambda: commits.pressure == [True, False])
+    wait_for(lambda: commits.durable == [([0], 1), ([1], 2)])
     assert commits.commit.held_by == ""
 
 
-def test_what_waits_for_replicas_counts_as_pending(journal: CopiedJournal) -> None:
-    """So that no more than that is in memory, however long they are away."""
+def test_events_that_wait_for_replicas_count_as_pending(journal: CopiedJournal) -> None:
+    """So that memory stays bounded, however long they are away."""
     commits = Commits(journal, max_bytes=250)
     commits.submit(0, 1, 2)
     assert commits.pressure == [True]
     journal.reach(2)
-    wait_until(lambda: commits.pressure == [True, False])
+    wait_for(lambda: commits.pressure == [True, False])
     journal.reach(3)
     commits.commit.stop()
 
 
-def test_stopping_gives_up_after_a_while_and_settles_nothing_that_is_not_confirmed(
+def test_stop_gives_up_after_a_while_and_settles_nothing_unconfirmed(
     journal: CopiedJournal,
 ) -> None:
     commits = Commits(journal)
     commits.submit(0, 1)
     journal.reach(1)
-    wait_until(lambda: len(commits.durable) == 1)
+    wait_for(lambda: len(commits.durable) == 1)
     began = time.monotonic()
     commits.commit.stop()
     assert time.monotonic() - began < group_commit.STOP_SECONDS + TIMEOUT_SECONDS
@@ -184,7 +178,7 @@ def test_stopping_gives_up_after_a_while_and_settles_nothing_that_is_not_confirm
         commits.commit.drain()
 
 
-def test_stopping_waits_for_what_replicas_are_about_to_have(journal: CopiedJournal) -> None:
+def test_stop_waits_for_events_that_replicas_are_about_to_have(journal: CopiedJournal) -> None:
     commits = Commits(journal)
     commits.submit(0)
     ended: list[bool] = []
@@ -192,18 +186,18 @@ def test_stopping_waits_for_what_replicas_are_about_to_have(journal: CopiedJourn
     time.sleep(0.3)
     assert ended == []
     journal.reach(1)
-    wait_until(lambda: ended == [True])
+    wait_for(lambda: ended == [True])
     assert commits.durable == [([0], 1)]
 
 
-def test_when_another_replica_leads_nothing_more_is_settled(
+def test_nothing_is_settled_after_another_replica_leads(
     journal: CopiedJournal,
 ) -> None:
     commits = Commits(journal)
     commits.submit(0, 1)
     journal.everywhere = 2
     journal.lose()
-    wait_until(lambda: bool(commits.failed))
+    wait_for(lambda: bool(commits.failed))
     assert commits.durable == []
     with pytest.raises(JournalFailedError, match="another replica is the primary"):
         commits.commit.submit(Event(2))
@@ -213,18 +207,18 @@ def test_when_another_replica_leads_nothing_more_is_settled(
     assert len(commits.failed) == 1
 
 
-def test_what_was_taken_settles_while_the_journal_takes_nothing_more(
+def test_appended_events_settle_while_the_journal_takes_no_more(
     journal: CopiedJournal, commits: Commits
 ) -> None:
     commits.submit(0)
     journal.held = True
     commits.commit.submit(Event(1))
-    wait_until(lambda: commits.commit.held_by == "too few replicas")
+    wait_for(lambda: commits.commit.held_by == "too few replicas")
     assert commits.pressure == [True]
     journal.reach(1)
-    wait_until(lambda: commits.durable == [([0], 1)])
+    wait_for(lambda: commits.durable == [([0], 1)])
     assert (commits.pressure, commits.commit.held_by) == ([True], "too few replicas")
     journal.held = False
     journal.reach(2)
-    wait_until(lambda: commits.durable == [([0], 1), ([1], 2)])
-    wait_until(lambda: commits.pressure == [True, False])
+    wait_for(lambda: commits.durable == [([0], 1), ([1], 2)])
+    wait_for(lambda: commits.pressure == [True, False])

@@ -1,6 +1,6 @@
-"""What a journal promises while it is open: order, durability before visibility, retention.
+"""Guarantees of an open journal: order, durability before visibility, retention.
 
-Each test names the invariant that it holds; what it promises after a crash is in
+Each test names the invariant that it holds; the guarantees after a crash are in
 test_journal_recovery.py and tests/props/test_journal_machine.py.
 """
 
@@ -55,7 +55,7 @@ def fill(journal: Journal, count: int, frame_rows: int = 10) -> None:
 
 
 def seqs(journal: Journal, start: int, end: int) -> list[int]:
-    """What the bodies say they are."""
+    """The seqs that the bodies contain."""
     bodies = [body for batch in journal.read(start, end) for body in batch.column("body")]
     return [int(body.as_py().rstrip(b".")) for body in bodies]
 
@@ -78,7 +78,7 @@ def test_i24_nothing_is_readable_before_it_is_synced(journal: Journal) -> None:
     assert seqs(journal, 0, 3) == [0, 1, 2]
 
 
-def test_readers_get_exactly_the_range_with_its_positions(journal: Journal) -> None:
+def test_read_returns_exactly_the_requested_range_with_positions(journal: Journal) -> None:
     fill(journal, 200)
     for start, end in [(0, 200), (5, 6), (9, 21), (199, 200), (50, 50), (64, 131)]:
         assert seqs(journal, start, end) == list(range(start, end))
@@ -88,7 +88,7 @@ def test_readers_get_exactly_the_range_with_its_positions(journal: Journal) -> N
     assert set(table["replayed"].to_pylist()) == {True}
 
 
-def test_a_frame_larger_than_a_reader_s_window_is_read(journal: Journal) -> None:
+def test_frame_larger_than_the_read_window_is_read(journal: Journal) -> None:
     noise = [os.urandom(4000) for _ in range(1000)]
     columns = [pa.array(noise, pa.binary()), *numbered_events(0, 1000).columns[1:]]
     journal.append(pa.RecordBatch.from_arrays(columns, schema=numbered_events(0, 1).schema))
@@ -130,7 +130,7 @@ def test_i19_a_failed_write_is_final(journal: Journal, disk: FaultyDisk) -> None
         journal.append(numbered_events(0, 10))
 
 
-def test_i19_what_follows_a_failed_sync_is_written_anew_on_the_next_opening(
+def test_i19_unsynced_events_of_a_failed_sync_are_rewritten_on_reopening(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     """The page cache may show bytes as clean that never reached the medium."""
@@ -148,7 +148,7 @@ def test_i19_what_follows_a_failed_sync_is_written_anew_on_the_next_opening(
     with_tail.close()
 
 
-def test_i21_a_full_disk_cuts_the_frame_back_and_is_no_failure(
+def test_i21_full_disk_truncates_the_frame_and_is_no_failure(
     journal: Journal, disk: FaultyDisk
 ) -> None:
     fill(journal, 10)
@@ -162,7 +162,7 @@ def test_i21_a_full_disk_cuts_the_frame_back_and_is_no_failure(
 
 def test_i21_appends_stop_before_the_disk_is_full(journal: Journal, disk: FaultyDisk) -> None:
     disk.free = 64 << 20
-    with pytest.raises(DiskFullError, match="kept free"):
+    with pytest.raises(DiskFullError, match="must stay free"):
         journal.append(numbered_events(0, 1))
     disk.free = None
     fill(journal, 10)
@@ -187,7 +187,9 @@ def test_i21_a_journal_for_which_there_is_no_room_leaves_nothing_behind(tmp_path
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_i21_no_room_for_the_checkpoint_is_no_failure(journal: Journal, disk: FaultyDisk) -> None:
+def test_i21_missing_room_for_the_checkpoint_is_no_failure(
+    journal: Journal, disk: FaultyDisk
+) -> None:
     """A file system that copies on write needs room even to overwrite."""
     journal.append(numbered_events(0, 10))
     disk.fail_write(errno.ENOSPC)
@@ -197,7 +199,7 @@ def test_i21_no_room_for_the_checkpoint_is_no_failure(journal: Journal, disk: Fa
     assert journal.sync() == 10
 
 
-def test_i21_no_room_for_a_new_segment_is_no_failure(
+def test_i21_missing_room_for_a_new_segment_is_no_failure(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
@@ -215,7 +217,7 @@ def test_i21_no_room_for_a_new_segment_is_no_failure(
     assert seqs(journal, 0, end + 10) == list(range(end + 10))
 
 
-def test_i21_a_roll_without_room_for_its_checkpoint_and_a_trim_leave_a_whole_journal(
+def test_i21_roll_without_room_for_its_checkpoint_and_a_trim_keep_the_journal(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     """The checkpoint must not go on naming a segment that the trim deletes."""
@@ -235,7 +237,7 @@ def test_i21_a_roll_without_room_for_its_checkpoint_and_a_trim_leave_a_whole_jou
     again.close()
 
 
-def test_i1_source_state_is_synced_after_a_roll_without_room_for_its_checkpoint(
+def test_i1_source_state_is_synced_after_a_roll_without_checkpoint_room(
     tmp_path: Path, journal: Journal, disk: FaultyDisk
 ) -> None:
     while (tmp_path / ID / f"{0:020d}.segment").stat().st_size < TINY_SEGMENT:
@@ -284,7 +286,7 @@ def test_i20_the_new_floor_is_on_disk_before_anything_is_unlinked(
     assert segments(journal, tmp_path) == before
 
 
-def test_an_ack_above_the_end_is_damage_not_a_wish(tmp_path: Path, journal: Journal) -> None:
+def test_ack_above_the_end_is_an_error(tmp_path: Path, journal: Journal) -> None:
     fill(journal, 100)
     before = segments(journal, tmp_path)
     with pytest.raises(CorruptError, match="above its end"):
@@ -292,8 +294,8 @@ def test_an_ack_above_the_end_is_damage_not_a_wish(tmp_path: Path, journal: Jour
     assert segments(journal, tmp_path) == before
 
 
-def test_an_ack_that_was_set_back_keeps_what_is_to_be_read_again(tmp_path: Path) -> None:
-    """Else room would be made at the cost of what an operator wants delivered once more."""
+def test_ack_that_was_set_back_keeps_the_events_to_be_read_again(tmp_path: Path) -> None:
+    """Else room would be made at the cost of events that an operator wants delivered once more."""
     keeps = Limits(max_bytes=1 << 20, retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, limits=keeps)
     while journal.bytes < 1 << 19:
@@ -308,7 +310,7 @@ def test_an_ack_that_was_set_back_keeps_what_is_to_be_read_again(tmp_path: Path)
     assert seqs(journal, 100, end) == list(range(100, end))
 
 
-def test_a_fully_acked_active_segment_goes_when_that_is_worth_it(tmp_path: Path) -> None:
+def test_fully_acked_active_segment_is_removed_when_it_is_large(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID)
     fill(journal, 10)
     journal.trim(10)
@@ -364,7 +366,7 @@ def test_source_state_without_events_never_begins_a_segment(
     again.close()
 
 
-def test_closed_for_appends_is_for_good(tmp_path: Path, journal: Journal) -> None:
+def test_journal_closed_for_appends_stays_closed(tmp_path: Path, journal: Journal) -> None:
     journal.append(numbered_events(0, 3))
     assert journal.close_for_appends() == 3 == journal.safe
     assert journal.close_for_appends() == 3
@@ -394,7 +396,7 @@ def test_i22_one_writer_per_directory(tmp_path: Path, journal: Journal) -> None:
     Journal.open(tmp_path / ID).close()
 
 
-def test_an_id_is_never_used_twice_and_names_no_path(tmp_path: Path) -> None:
+def test_journal_id_is_never_used_twice_and_names_no_path(tmp_path: Path) -> None:
     Journal.create(tmp_path, ID).close()
     with pytest.raises(UserError, match="exists"):
         Journal.create(tmp_path, ID)
@@ -403,7 +405,7 @@ def test_an_id_is_never_used_twice_and_names_no_path(tmp_path: Path) -> None:
             Journal.create(tmp_path, bad)
 
 
-def test_a_broken_off_create_or_remove_leaves_nothing(tmp_path: Path, journal: Journal) -> None:
+def test_interrupted_create_or_remove_leaves_nothing(tmp_path: Path, journal: Journal) -> None:
     (tmp_path / ".web.n2.0.00000000.incomplete").mkdir()
     assert Journal.find(tmp_path) == [tmp_path / ID]
     journal.remove()
@@ -413,7 +415,7 @@ def test_a_broken_off_create_or_remove_leaves_nothing(tmp_path: Path, journal: J
     assert oct((tmp_path / ID).stat().st_mode & 0o777) == "0o700"
 
 
-def test_what_is_not_a_journal_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_path_that_is_no_journal_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         Journal.open(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
@@ -422,7 +424,7 @@ def test_what_is_not_a_journal_is_said_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_readers_in_other_threads_never_see_a_gap(tmp_path: Path, disk: FaultyDisk) -> None:
-    """Rolls, syncs and trims go on while a reader reads what is there."""
+    """Rolls, syncs and trims go on while a reader reads the present events."""
     journal = Journal.create(tmp_path, "busy", segment_bytes=TINY_SEGMENT, disk=disk)
     problems: list[BaseException] = []
     done = threading.Event()
@@ -482,7 +484,7 @@ def test_source_state_larger_than_a_frame_may_carry_goes_over_to_new_segments(
     again.close()
 
 
-def test_nobody_is_told_when_nothing_has_moved(tmp_path: Path) -> None:
+def test_listeners_are_not_called_when_nothing_has_moved(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID)
     journal.append(numbered_events(0, 10))
     journal.sync()
@@ -490,7 +492,7 @@ def test_nobody_is_told_when_nothing_has_moved(tmp_path: Path) -> None:
     journal.listeners.add(lambda: told.append(journal.safe))
     for _ in range(3):
         journal.sync()
-        journal.tend()
+        journal.maintain()
         journal.trim(0)
     assert told == []
     journal.append(numbered_events(10, 10))

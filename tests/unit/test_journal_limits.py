@@ -1,6 +1,6 @@
-"""How much a journal holds and keeps, and what each durability survives.
+"""Size and retention of a journal, and the losses of each durability.
 
-What the levels survive as processes that are killed is in tests/live/test_journal_durability.py.
+The survival of killed processes by durability is in tests/live/test_journal_durability.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +20,9 @@ from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.limits import Limits, Room, no_limit
 from flumeng.journal.log.segment_writer import LazySync, Reached
+from tests.testkit.clock import Clock
 from tests.testkit.journal import FaultyDisk, numbered_events
+from tests.testkit.waiting import wait_for
 
 ID = "web.n1.0.0a1b2c3d"
 SEGMENT = 4096
@@ -34,13 +35,6 @@ def fill(journal: Journal, frames: int) -> None:
         journal.sync()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def segments(journal: Journal, tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / journal.id).glob("*.segment"))
 
@@ -49,7 +43,7 @@ def size(journal: Journal, tmp_path: Path) -> int:
     return sum(path.stat().st_size for path in segments(journal, tmp_path))
 
 
-def test_i21_at_its_mark_a_journal_behaves_as_on_a_full_disk(tmp_path: Path) -> None:
+def test_i21_journal_at_its_size_limit_behaves_as_on_a_full_disk(tmp_path: Path) -> None:
     """Nothing is written above the mark, nothing is lost, and it goes on once there are acks."""
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=8 * SEGMENT))
     with pytest.raises(DiskFullError, match="events from seq 0 on are not acked"):
@@ -69,8 +63,8 @@ def test_i21_at_its_mark_a_journal_behaves_as_on_a_full_disk(tmp_path: Path) -> 
     journal.close()
 
 
-def test_what_was_refused_is_written_as_it_is_when_there_is_room(tmp_path: Path) -> None:
-    """It is asked for again and again, also after something else was asked for."""
+def test_refused_events_are_written_as_they_are_when_there_is_room(tmp_path: Path) -> None:
+    """The append is repeated, also after one of another batch."""
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=8 * SEGMENT))
     with pytest.raises(DiskFullError):
         fill(journal, 1000)
@@ -89,7 +83,7 @@ def test_what_was_refused_is_written_as_it_is_when_there_is_room(tmp_path: Path)
     journal.close()
 
 
-def test_a_frame_larger_than_the_mark_is_taken_when_nothing_else_waits(tmp_path: Path) -> None:
+def test_frame_larger_than_the_size_limit_is_taken_by_an_empty_journal(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=100))
     fill(journal, 1)
     with pytest.raises(DiskFullError):
@@ -99,8 +93,8 @@ def test_a_frame_larger_than_the_mark_is_taken_when_nothing_else_waits(tmp_path:
     journal.close()
 
 
-def test_the_mark_stays_when_a_journal_is_opened_again(tmp_path: Path) -> None:
-    """The size is counted anew from the files, also when the process was killed in between."""
+def test_size_limit_holds_when_a_journal_is_opened_again(tmp_path: Path) -> None:
+    """The size is counted again from the files, also when the process was killed in between."""
     disk = FaultyDisk()
     limits = Limits(max_bytes=8 * SEGMENT)
     journal = Journal.create(tmp_path, ID, limits=limits, disk=disk)
@@ -116,7 +110,7 @@ def test_the_mark_stays_when_a_journal_is_opened_again(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_new_mark_holds_at_once(tmp_path: Path) -> None:
+def test_new_size_limit_holds_at_once(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID, limits=Limits(max_bytes=2 * SEGMENT))
     with pytest.raises(DiskFullError):
         fill(journal, 1000)
@@ -146,18 +140,18 @@ def test_acked_events_are_retained_for_their_time(tmp_path: Path) -> None:
     old, young = segments(journal, tmp_path)[:2]
     os.utime(old, (time.time() - 101,) * 2)
     journal = Journal.open(tmp_path / ID, segment_bytes=SEGMENT, limits=limits)
-    journal.tend()
+    journal.maintain()
     assert old.exists(), "it was not acked"
     journal.trim(journal.safe)
     assert not old.exists()
     assert young.exists()
     os.utime(young, (time.time() - 101,) * 2)
-    journal.tend()
+    journal.maintain()
     assert not young.exists()
     journal.close()
 
 
-def test_retention_never_keeps_what_is_not_acked_from_staying(tmp_path: Path) -> None:
+def test_retention_drops_no_unacked_events(tmp_path: Path) -> None:
     """I27: neither time nor size drops an event that a reader still has to see."""
     limits = Limits(retain_seconds=0.001, retain_bytes=1)
     journal = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits)
@@ -165,7 +159,7 @@ def test_retention_never_keeps_what_is_not_acked_from_staying(tmp_path: Path) ->
     for path in segments(journal, tmp_path):
         os.utime(path, (1, 1))
     journal.trim(95)
-    journal.tend()
+    journal.maintain()
     assert journal.floor <= 95
     assert [s for b in journal.read(95, 600) for s in b["seq"].to_pylist()] == list(range(95, 600))
     with pytest.raises(BelowFloorError):
@@ -173,21 +167,21 @@ def test_retention_never_keeps_what_is_not_acked_from_staying(tmp_path: Path) ->
     journal.close()
 
 
-def test_what_is_to_be_retained_no_more_goes_without_another_ack(tmp_path: Path) -> None:
+def test_events_whose_retention_was_removed_go_without_another_ack(tmp_path: Path) -> None:
     limits = Limits(retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits)
     fill(journal, 60)
     commits: GroupCommit[pa.RecordBatch] = GroupCommit(journal, lambda _: [])
     commits.trim(journal.safe)
-    until(lambda: journal.acked == journal.safe)
+    wait_for(lambda: journal.acked == journal.safe)
     assert journal.floor == 0
     journal.limits = Limits()
-    until(lambda: journal.floor > 0)
+    wait_for(lambda: journal.floor > 0)
     commits.stop()
     journal.close()
 
 
-def test_what_is_only_retained_goes_before_a_sender_waits(tmp_path: Path) -> None:
+def test_retained_events_go_before_a_sender_waits(tmp_path: Path) -> None:
     limits = Limits(max_bytes=8 * SEGMENT, retain_seconds=3600)
     journal = Journal.create(tmp_path, ID, limits=limits)
     for _ in range(400):
@@ -288,7 +282,7 @@ def test_spill_comes_to_the_disk_within_a_second_or_so_without_being_asked(
     )
     commits.submit(numbered_events(0, 1))
     commits.drain(10)
-    until(lambda: journal._said.safe == 1)
+    wait_for(lambda: journal._checkpoint.safe == 1)
     disk.dead = True
     commits.stop()
     journal.close()
@@ -311,29 +305,29 @@ def test_i19_a_lazy_sync_that_failed_is_final(spill: tuple[Journal, FaultyDisk])
             return True
         return False
 
-    until(fails)
+    wait_for(fails)
     with pytest.raises(JournalFailedError):
         fill(journal, 1)
     journal.close()
 
 
 def test_lazy_syncs_are_a_second_apart_and_one_at_a_time(tmp_path: Path) -> None:
-    now = [0.0]
-    lazy = LazySync(FaultyDisk(), lambda: now[0])
+    clock = Clock(0.0)
+    lazy = LazySync(FaultyDisk(), clock)
     with (tmp_path / "file").open("wb") as file:
         reached = [Reached(0, n, n) for n in range(4)]
         lazy.begin(file.fileno(), reached[0])
         assert lazy.settle() is None, "too early"
-        now[0] = 1.0
+        clock.now = 1.0
         lazy.begin(file.fileno(), reached[1])
-        now[0] = 5.0
+        clock.now = 5.0
         lazy.begin(file.fileno(), reached[2])
         assert lazy.settle() == reached[1]
         assert lazy.settle() is None
     lazy.close()
 
 
-def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_path: Path) -> None:
+def test_i21_group_with_room_for_a_part_only_continues_with_the_acks(tmp_path: Path) -> None:
     """The part lies in the only segment: unless it can be read and acked, no room ever comes."""
     journal = Journal.create(tmp_path, ID)
     journal.room = lambda: Room((2 << 20) - journal.bytes, 1)
@@ -347,7 +341,7 @@ def test_i21_a_group_of_which_only_a_part_has_room_goes_on_with_the_acks(tmp_pat
         commits.trim(journal.safe)
         return not commits.pending_bytes
 
-    until(done)
+    wait_for(done)
     commits.stop()
     assert journal.next_seq == 80_000
     journal.close()
@@ -366,21 +360,21 @@ def test_i21_an_acked_segment_that_is_retained_goes_before_a_sender_waits(tmp_pa
     journal.close()
 
 
-def test_i21_what_one_journal_retains_goes_before_senders_of_another_wait(tmp_path: Path) -> None:
+def test_i21_retained_events_go_before_senders_of_another_journal_wait(tmp_path: Path) -> None:
     disk = FaultyDisk()
     limits = Limits(retain_seconds=3600)
     keeps = Journal.create(tmp_path, ID, segment_bytes=SEGMENT, limits=limits, disk=disk)
     waits = Journal.create(tmp_path, f"{ID}b")
     fill(keeps, 60)
     keeps.trim(keeps.safe)
-    keeps.tend()
+    keeps.maintain()
     assert keeps.floor == 0
     frame = numbered_events(0, 1000, 2000)
     most = keeps.bytes + waits.bytes + 100
     keeps.room = waits.room = lambda: Room(most - keeps.bytes - waits.bytes, 1)
     with pytest.raises(DiskFullError):
         waits.append(frame)
-    keeps.tend()
+    keeps.maintain()
     waits.append(frame)
     waits.close()
     keeps.room = no_limit
@@ -388,6 +382,6 @@ def test_i21_what_one_journal_retains_goes_before_senders_of_another_wait(tmp_pa
     keeps.trim(keeps.safe)
     floor = keeps.floor
     disk.free = 64 << 20
-    keeps.tend()
+    keeps.maintain()
     assert keeps.floor > floor
     keeps.close()

@@ -1,4 +1,5 @@
-"""A journal in memory: bounded, read as any other, and honest about what went with its process."""
+"""A journal in memory: bounded, read as any other, with a record of the events lost with its
+process."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def fill(journal: Log, frames: int, count: int = 10) -> None:
 
 
 def seqs(journal: Log, start: int, end: int) -> list[int]:
-    """What the bodies say, held against the seqs."""
+    """The seqs that the bodies contain, compared with the seq column."""
     frames = [frame for window in journal.read_frames(start, end) for frame in window]
     found = pa.Table.from_batches(rows(frames, journal.id, start, end, replayed=False), READ_SCHEMA)
     numbers = [int(body.as_py().rstrip(b".")) for body in found["body"]]
@@ -41,7 +42,7 @@ def seqs(journal: Log, start: int, end: int) -> list[int]:
 
 
 def kill(journal: MemoryJournal, disk: FaultyDisk) -> None:
-    """Its memory is gone, its lock free; what it wrote stays."""
+    """Lose its memory and its lock; written files stay."""
     disk.dead = True
     journal._let_go()
     disk.dead = False
@@ -57,7 +58,7 @@ def journal(tmp_path: Path, disk: FaultyDisk) -> MemoryJournal:
     return MemoryJournal.create(tmp_path, ID, disk=disk)
 
 
-def test_it_is_read_and_trimmed_as_any_journal(journal: MemoryJournal) -> None:
+def test_memory_journal_is_read_and_trimmed_as_any_journal(journal: MemoryJournal) -> None:
     fill(journal, 30)
     journal.append(numbered_events(300, 5))
     for start, end in [(0, 300), (5, 6), (19, 21), (299, 300), (50, 50)]:
@@ -77,7 +78,7 @@ def test_it_is_read_and_trimmed_as_any_journal(journal: MemoryJournal) -> None:
     journal.close()
 
 
-def test_its_memory_is_bounded_and_comes_back(tmp_path: Path) -> None:
+def test_memory_of_the_journal_is_bounded_and_released(tmp_path: Path) -> None:
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=20_000))
     with pytest.raises(DiskFullError, match="events from seq 0 on are not acked"):
         fill(journal, 1000)
@@ -88,7 +89,7 @@ def test_its_memory_is_bounded_and_comes_back(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_state_of_sources_alone_never_fills_it(tmp_path: Path) -> None:
+def test_source_state_alone_never_fills_the_journal(tmp_path: Path) -> None:
     """No ack ever passes a frame that has no events."""
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=20_000))
     fill(journal, 1)
@@ -99,14 +100,16 @@ def test_state_of_sources_alone_never_fills_it(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_no_event_of_it_is_ever_on_disk(tmp_path: Path, journal: MemoryJournal) -> None:
+def test_no_event_of_a_memory_journal_is_ever_on_disk(
+    tmp_path: Path, journal: MemoryJournal
+) -> None:
     journal.append(numbered_events(0, 10, 2000))
     journal.sync()
     assert sum(path.stat().st_size for path in (tmp_path / ID).iterdir()) < 2000
     journal.close()
 
 
-def test_killed_it_says_how_many_events_are_lost_and_lets_acks_pass(
+def test_killed_memory_journal_reports_its_losses_and_lets_acks_pass(
     tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(journal, 10)
@@ -128,7 +131,7 @@ def seqs_of_loss(journal: Journal) -> list[int]:
     return [s for b in journal.read(journal.floor, journal.safe) for s in b["seq"].to_pylist()]
 
 
-def test_sources_that_can_read_again_go_on_from_what_was_acked(
+def test_repeatable_sources_continue_from_the_acked_events(
     tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
 ) -> None:
     fill(journal, 10)
@@ -140,7 +143,7 @@ def test_sources_that_can_read_again_go_on_from_what_was_acked(
     again.close()
 
 
-def test_killed_while_its_remains_are_laid_down_it_is_laid_down_again(
+def test_recovery_of_a_killed_memory_journal_is_repeatable(
     tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
 ) -> None:
     fill(journal, 10)
@@ -160,7 +163,7 @@ def test_killed_while_its_remains_are_laid_down_it_is_laid_down_again(
     again.close()
 
 
-def test_stopped_in_good_order_it_loses_nothing(
+def test_memory_journal_stopped_in_good_order_loses_nothing(
     tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk
 ) -> None:
     fill(journal, 10)
@@ -175,7 +178,7 @@ def test_stopped_in_good_order_it_loses_nothing(
     again.close()
 
 
-def test_after_the_machine_went_down_the_loss_is_a_lower_bound(
+def test_loss_after_a_crash_of_the_machine_is_a_lower_bound(
     tmp_path: Path, journal: MemoryJournal, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(journal, 10)
@@ -189,14 +192,14 @@ def test_after_the_machine_went_down_the_loss_is_a_lower_bound(
     again.close()
 
 
-def test_removed_it_leaves_nothing(tmp_path: Path, journal: MemoryJournal) -> None:
+def test_removed_memory_journal_leaves_nothing(tmp_path: Path, journal: MemoryJournal) -> None:
     fill(journal, 1)
     journal.close_for_appends()
     journal.remove()
     assert not list(tmp_path.iterdir())
 
 
-def test_i21_a_full_disk_holds_up_its_trims_and_loses_nothing(
+def test_i21_full_disk_delays_trims_and_loses_nothing(
     tmp_path: Path, journal: MemoryJournal
 ) -> None:
     fill(journal, 10)
@@ -213,7 +216,7 @@ def test_i21_a_full_disk_holds_up_its_trims_and_loses_nothing(
     journal.check()
 
 
-def test_i21_what_waits_for_a_trim_goes_on_when_the_disk_has_room_again(tmp_path: Path) -> None:
+def test_i21_trim_delayed_by_a_full_disk_is_done_when_there_is_room(tmp_path: Path) -> None:
     """All is acked already, so that no other ack will come."""
     journal = MemoryJournal.create(tmp_path, ID, limits=Limits(max_bytes=100))
     commits: GroupCommit[pa.RecordBatch] = GroupCommit(
@@ -234,7 +237,7 @@ def test_i21_what_waits_for_a_trim_goes_on_when_the_disk_has_room_again(tmp_path
     assert (journal.floor, journal.safe) == (10, 30)
 
 
-def test_server_answers_for_it(tmp_path: Path) -> None:
+def test_server_serves_accounts_of_a_memory_journal(tmp_path: Path) -> None:
     """All that it says of itself can be sent."""
     journal = MemoryJournal.create(tmp_path, ID)
     fill(journal, 3)

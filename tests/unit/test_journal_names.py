@@ -1,4 +1,4 @@
-"""What a journal's id says: whose it is, and which worker of a node has it."""
+"""A journal's id names its flow, its node, and the worker that made it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from flumeng.events.journal_names import flow_of, is_journal, maker_of, new_id, worker_of
 
 
-def test_an_id_says_flow_and_maker_also_where_the_node_has_dots() -> None:
+def test_journal_id_names_flow_and_worker_also_where_the_node_has_dots() -> None:
     name = new_id("web", "n1.example.org", 3)
     assert (flow_of(name), maker_of(name)) == ("web", 3)
     assert name.startswith("web.n1.example.org.3.")
     assert new_id("web", "n1.example.org", 3) != name
 
 
-def test_a_journal_is_with_its_maker_or_with_the_first_when_that_is_gone() -> None:
+def test_journal_belongs_to_its_worker_or_to_the_first_when_that_is_gone() -> None:
     made = [new_id("web", "n1", number) for number in range(4)]
     assert [worker_of(name, 4) for name in made] == [0, 1, 2, 3]
     assert [worker_of(name, 2) for name in made] == [0, 1, 0, 0]
@@ -22,7 +22,7 @@ def test_a_journal_is_with_its_maker_or_with_the_first_when_that_is_gone() -> No
 
 
 @pytest.mark.parametrize("name", ["lost+found", "backup", "web.old", "web.n1.x.0a", "web.n1.-1.0a"])
-def test_what_somebody_else_put_there_is_no_journal(name: str) -> None:
+def test_foreign_name_is_no_journal(name: str) -> None:
     assert is_journal(new_id("web", "n1.example.org", 3))
     assert not is_journal(name)
     assert not is_journal(f"web.n1.0.{'x' * 300}")

@@ -1,4 +1,4 @@
-"""What a journal is after a crash or after damage: whole up to its last good frame, or refused.
+"""A journal after a crash or after damage: recovered up to its last good frame, or refused.
 
 Protects invariants I16 to I20 of the journal. Each case edits the files of a closed journal.
 """
@@ -37,7 +37,7 @@ def written(
 
 
 def killed(directory: Path, synced: int, unsynced: int) -> Path:
-    """What SIGKILL leaves: all that was written, and a checkpoint that knows the synced part."""
+    """The files after SIGKILL: all written frames, and a checkpoint of the synced ones."""
     journal = Journal.create(directory / "live", ID)
     for frame in range(synced + unsynced):
         if frame == synced:
@@ -55,7 +55,7 @@ def only_segment(journal: Path) -> Path:
 
 
 def frame_offsets(segment: Path) -> list[int]:
-    """Where the frames begin, and the end of the file; found by their magic."""
+    """The offsets of the frames, found by their magic, and the end of the file."""
     data = segment.read_bytes()
     return [at for at in range(0, len(data), 64) if data[at : at + 4] == b"FLFR"] + [len(data)]
 
@@ -121,7 +121,7 @@ def test_i17_a_tail_torn_at_any_byte_of_the_last_two_frames_is_cut(
         broken.unlink(missing_ok=True)
 
 
-def test_i17_what_was_written_but_not_synced_is_kept_when_it_is_whole(tmp_path: Path) -> None:
+def test_i17_unsynced_frames_are_kept_when_they_are_intact(tmp_path: Path) -> None:
     check_recovered(killed(tmp_path, synced=2, unsynced=2), frames=4)
 
 
@@ -148,7 +148,7 @@ def test_i17_a_flipped_bit_in_synced_frames_is_refused_and_nothing_cut(tmp_path:
         check_refused(path, match=rf"{segment.name} at byte {first if at < last else last}")
 
 
-def test_i17_a_segment_shorter_than_what_was_synced_is_refused(tmp_path: Path) -> None:
+def test_i17_segment_shorter_than_its_synced_frames_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, frames=3)
     segment = only_segment(path)
     segment.write_bytes(segment.read_bytes()[: frame_offsets(segment)[2]])
@@ -156,7 +156,7 @@ def test_i17_a_segment_shorter_than_what_was_synced_is_refused(tmp_path: Path) -
 
 
 def test_i17_damage_in_a_sealed_segment_is_found_when_it_is_read(tmp_path: Path) -> None:
-    """Recovery does not read old segments; whoever reads them checks every bit."""
+    """Recovery does not read old segments; their readers check every bit."""
     path = written(tmp_path, frames=40, segment_bytes=4096)
     oldest = min(path.glob("*.segment"))
     damaged = bytearray(oldest.read_bytes())
@@ -185,7 +185,7 @@ def test_i17_damage_in_a_frame_header_of_a_sealed_segment_names_the_place(tmp_pa
     journal.close()
 
 
-def test_what_the_disk_cannot_read_is_damage_with_a_place(tmp_path: Path) -> None:
+def test_unreadable_bytes_are_damage_with_file_and_position(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     journal = Journal.open(path)
     oldest = min(path.glob("*.segment"))
@@ -239,7 +239,7 @@ def another(segments: list[Path]) -> None:
 
 
 def of_another_history(segments: list[Path]) -> None:
-    """The same ids, places and lengths, with other events: from a backup, say."""
+    """The same ids, offsets and lengths with other events: for example from a backup."""
     elsewhere = segments[1].parent.parent / "elsewhere"
     other = written(elsewhere, frames=40, segment_bytes=4096, first_body=500)
     content = (other / segments[1].name).read_bytes()
@@ -296,7 +296,7 @@ def test_i17_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
     check_refused(path, match="missing")
 
 
-def test_i17_a_checkpoint_of_an_earlier_opening_is_refused(tmp_path: Path) -> None:
+def test_i17_checkpoint_of_an_earlier_opening_is_refused(tmp_path: Path) -> None:
     """One from a backup would make acknowledged events look like a torn tail."""
     path = written(tmp_path, frames=2)
     older = (path / checkpoints.NAME).read_bytes()
@@ -324,7 +324,7 @@ def test_a_renamed_directory_is_refused(tmp_path: Path) -> None:
         Journal.open(tmp_path / "web.n9.0.0a1b2c3d")
 
 
-def test_i17_a_trim_says_nothing_of_frames_that_are_not_synced(tmp_path: Path) -> None:
+def test_i17_trim_does_not_count_unsynced_frames_as_synced(tmp_path: Path) -> None:
     """A power cut may take them, and that is no damage."""
     disk = FaultyDisk()
     journal = Journal.create(tmp_path, ID, segment_bytes=4096, disk=disk)
@@ -343,7 +343,7 @@ def test_i17_a_trim_says_nothing_of_frames_that_are_not_synced(tmp_path: Path) -
     again.close()
 
 
-def test_i20_a_new_segment_is_on_disk_with_its_name_before_the_checkpoint_names_it(
+def test_i20_new_segment_and_its_name_are_on_disk_before_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     disk = FaultyDisk()
@@ -362,7 +362,7 @@ def test_i20_a_new_segment_is_on_disk_with_its_name_before_the_checkpoint_names_
 
 
 @pytest.mark.parametrize("lives_for", range(9))
-def test_i20_a_power_cut_after_a_roll_that_was_cut_off_and_recovered_takes_nothing(
+def test_i20_power_cut_after_an_interrupted_and_recovered_roll_loses_nothing(
     tmp_path: Path, lives_for: int
 ) -> None:
     """The new segment's name may lie in the page cache only, with acknowledged events behind it."""
@@ -389,7 +389,7 @@ def test_i20_a_power_cut_after_a_roll_that_was_cut_off_and_recovered_takes_nothi
     last.close()
 
 
-def test_i20_a_journal_has_its_name_on_disk_before_it_takes_events(tmp_path: Path) -> None:
+def test_i20_name_of_a_journal_is_on_disk_before_it_takes_events(tmp_path: Path) -> None:
     disk = FaultyDisk()
     Journal.create(tmp_path / "data" / "journals", ID, disk=disk).close()
     assert "data" in disk.synced_names(tmp_path)
@@ -398,7 +398,7 @@ def test_i20_a_journal_has_its_name_on_disk_before_it_takes_events(tmp_path: Pat
 
 
 @pytest.mark.parametrize("lives_for", range(8))
-def test_i20_a_journal_killed_while_it_was_made_is_there_for_good_or_not_at_all(
+def test_i20_journal_killed_during_its_creation_is_complete_or_absent(
     tmp_path: Path, lives_for: int
 ) -> None:
     disk = FaultyDisk()
@@ -411,7 +411,7 @@ def test_i20_a_journal_killed_while_it_was_made_is_there_for_good_or_not_at_all(
     assert disk.synced_names(tmp_path) >= {path.name for path in tmp_path.iterdir()}
 
 
-def test_i20_a_trim_that_was_cut_off_is_finished(tmp_path: Path) -> None:
+def test_i20_interrupted_trim_is_completed(tmp_path: Path) -> None:
     path = written(tmp_path, frames=40, segment_bytes=4096)
     before = contents(path)
     journal = Journal.open(path)
@@ -427,14 +427,14 @@ def test_i20_a_trim_that_was_cut_off_is_finished(tmp_path: Path) -> None:
     again.close()
 
 
-def test_i20_a_roll_that_was_cut_off_is_no_damage(tmp_path: Path) -> None:
+def test_i20_interrupted_roll_is_no_damage(tmp_path: Path) -> None:
     path = written(tmp_path, frames=3)
     (path / f"{3 * ROWS:020d}.segment.unfinished").write_bytes(b"FLSG half a header")
     check_recovered(path, frames=3)
     assert list(path.glob("*.unfinished")) == []
 
 
-def test_i21_no_room_to_keep_a_torn_tail_does_not_stop_the_start(tmp_path: Path) -> None:
+def test_i21_missing_room_to_keep_a_torn_tail_does_not_stop_the_start(tmp_path: Path) -> None:
     left = killed(tmp_path, synced=2, unsynced=1)
     segment = only_segment(left)
     segment.write_bytes(segment.read_bytes()[:-10])
@@ -447,7 +447,7 @@ def test_i21_no_room_to_keep_a_torn_tail_does_not_stop_the_start(tmp_path: Path)
     journal.close()
 
 
-def test_torn_tails_go_with_their_segment(tmp_path: Path) -> None:
+def test_broken_tail_files_are_removed_with_their_segment(tmp_path: Path) -> None:
     left = killed(tmp_path, synced=2, unsynced=1)
     segment = only_segment(left)
     segment.write_bytes(segment.read_bytes()[:-10])
@@ -461,7 +461,7 @@ def test_torn_tails_go_with_their_segment(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_state_is_that_of_the_frames_that_survive(tmp_path: Path) -> None:
+def test_source_state_is_that_of_the_surviving_frames(tmp_path: Path) -> None:
     """A cursor moves with the lines that it stands for, or not at all."""
     left = killed(tmp_path, synced=2, unsynced=2)
     segment = only_segment(left)
@@ -473,7 +473,7 @@ def test_an_empty_journal_recovers(tmp_path: Path) -> None:
     check_recovered(written(tmp_path, frames=0), frames=0)
 
 
-def test_a_batch_without_rows_moves_state_only(tmp_path: Path) -> None:
+def test_batch_without_rows_changes_the_state_only(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, ID)
     journal.append(numbered_events(0, 0), {"cursor": 7})
     journal.append(numbered_events(0, ROWS))

@@ -1,6 +1,6 @@
-"""What the tools for operators find, print and repair in a journal that nobody has open.
+"""Findings, output and repairs of the tools for operators, on a journal that is not open.
 
-A repair keeps every event that is whole, opens again, and lets nobody pass a loss in silence.
+A repair keeps every intact event, opens again, and lets no reader pass a loss silently.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_all(directory: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Damage:
-    """``lost`` says how many events it takes; what of it the inspection is to name."""
+    """``lost`` is the number of lost events; the inspection has to report ``names``."""
 
     do: Callable[[Path], None]
     lost: int
@@ -195,7 +195,7 @@ DAMAGES = {
 every_damage = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 
 
-def test_a_sound_journal_has_no_findings(directory: Path) -> None:
+def test_undamaged_journal_has_no_findings(directory: Path) -> None:
     found = inspect(directory)
     assert found.findings == []
     assert not found.in_use
@@ -203,7 +203,7 @@ def test_a_sound_journal_has_no_findings(directory: Path) -> None:
 
 
 @every_damage
-def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
+def test_repaired_journal_serves_the_intact_events_and_no_gap(
     directory: Path, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     floor = inspect(directory).parts[0].base
@@ -243,9 +243,7 @@ def test_a_repaired_journal_serves_what_is_whole_and_no_gap(
 
 
 @every_damage
-def test_a_repair_that_is_cut_off_is_begun_again(
-    tmp_path: Path, directory: Path, damage: Damage
-) -> None:
+def test_interrupted_repair_is_repeated(tmp_path: Path, directory: Path, damage: Damage) -> None:
     """Killed at any write or sync: the journal is refused, or it has the loss in it."""
     damage.do(directory)
     original = tmp_path / "original"
@@ -279,7 +277,7 @@ def test_a_repair_that_is_cut_off_is_begun_again(
     assert step > 1
 
 
-def test_damaged_files_are_kept_as_they_were(directory: Path) -> None:
+def test_damaged_files_are_kept_in_quarantine_unchanged(directory: Path) -> None:
     _flip_payload(directory)
     _flip_checkpoint(directory)
     damaged = [parts(directory)[1].path, directory / checkpoints.NAME]
@@ -290,8 +288,8 @@ def test_damaged_files_are_kept_as_they_were(directory: Path) -> None:
         assert (directory / QUARANTINE / name).read_bytes() == data
 
 
-def test_source_state_is_found_again_behind_a_damaged_header(directory: Path) -> None:
-    """It is what the segments before say, so a tail reads no line twice."""
+def test_source_state_is_restored_behind_a_damaged_header(directory: Path) -> None:
+    """It is taken from the segments before, so a tail reads no line twice."""
     wanted = Journal.open(directory, segment_bytes=SEGMENT)
     wanted.close()
     _flip_last_segment_header(directory)
@@ -301,7 +299,7 @@ def test_source_state_is_found_again_behind_a_damaged_header(directory: Path) ->
     journal.close()
 
 
-def test_a_torn_tail_is_cut_and_nothing_else_happens(directory: Path) -> None:
+def test_torn_tail_is_truncated_and_nothing_else_happens(directory: Path) -> None:
     last = parts(directory)[-1].path
     before = last.read_bytes()
     with last.open("ab") as file:
@@ -317,10 +315,10 @@ def test_a_torn_tail_is_cut_and_nothing_else_happens(directory: Path) -> None:
     assert last.read_bytes() == before
 
 
-def test_a_killed_journal_keeps_its_whole_frames_and_loses_its_torn_tail_only(
+def test_repair_of_a_killed_journal_loses_its_torn_tail_only(
     tmp_path: Path, directory: Path
 ) -> None:
-    """Behind damage further up as well: what recovery would have kept, a repair keeps."""
+    """Behind damage further up as well: a repair keeps all that recovery would have kept."""
     journal = Journal.open(directory, segment_bytes=SEGMENT)
     journal.append(numbered_events(EVENTS, ROWS))
     journal.append(numbered_events(EVENTS + ROWS, ROWS))
@@ -337,7 +335,7 @@ def test_a_killed_journal_keeps_its_whole_frames_and_loses_its_torn_tail_only(
     assert len(read_all(killed)) == EVENTS + ROWS - repaired.floor - ROWS
 
 
-def test_a_journal_in_use_is_looked_at_and_not_touched(directory: Path) -> None:
+def test_journal_in_use_is_inspected_and_not_changed(directory: Path) -> None:
     journal = Journal.open(directory, segment_bytes=SEGMENT)
     journal.append(numbered_events(EVENTS, 1))
     found = inspect(directory)
@@ -355,13 +353,13 @@ def batches(
     return [found for found in dump(directory, start, end) if not isinstance(found, Finding)]
 
 
-def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_journal_is_refused(tmp_path: Path) -> None:
     for tool in (inspect, repair, lambda path: list(dump(path))):
         with pytest.raises(UserError):
             tool(tmp_path)
 
 
-def test_a_dump_holds_exactly_the_events_asked_for(directory: Path) -> None:
+def test_dump_has_exactly_the_requested_events(directory: Path) -> None:
     for start, end in [(60, 200), (95, 96), (60, 61), (150, None), (199, 300)]:
         numbers = [
             seq + row
@@ -371,7 +369,7 @@ def test_a_dump_holds_exactly_the_events_asked_for(directory: Path) -> None:
         assert numbers == list(range(start, min(end or EVENTS, EVENTS)))
 
 
-def test_a_dump_goes_on_behind_damage_and_names_it(directory: Path) -> None:
+def test_dump_continues_behind_damage_and_names_it(directory: Path) -> None:
     _flip_payload(directory)
     _flip_segment_header(directory)
     found = list(dump(directory))

@@ -1,18 +1,18 @@
-"""Few threads serve many owners: nobody runs twice at once, nobody waits without need, and who has
-nothing to do holds no thread."""
+"""Few threads serve many owners: no job runs twice at once, none waits without need, and idle ones
+hold no thread."""
 
 from __future__ import annotations
 
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from flumeng.journal.log import group_commit, shared_threads
+from flumeng.journal.log import group_commit
 from flumeng.journal.log.frame import Payload
 from flumeng.journal.log.group_commit import (
     COMMITS_PER_SECOND,
@@ -26,15 +26,9 @@ from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.shared_threads import Job, SharedThreads
 from flumeng.platform.errors import UnavailableError
 from tests.testkit.journal import FaultyDisk, numbered_events
+from tests.testkit.waiting import wait_for
 
 TIMEOUT_SECONDS = 60.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.001)
 
 
 class Counted:
@@ -66,46 +60,46 @@ class Counted:
             yield self._wait
 
 
-def test_a_thousand_jobs_that_wait_hold_no_thread_and_many_that_run_share_a_few() -> None:
+def test_a_thousand_waiting_jobs_hold_no_thread_and_running_ones_share_a_few() -> None:
     threads = SharedThreads(4, "test")
     jobs = [Counted(threads, work=0.0005) for _ in range(1000)]
     assert threads.threads == 0
     for _ in range(3):
         for counted in jobs:
             counted.job.wake()
-    wait_until(lambda: all(counted.runs for counted in jobs))
+    wait_for(lambda: all(counted.runs for counted in jobs))
     assert threads.threads <= 4
     assert not any(counted.overlapped for counted in jobs)
 
 
-def test_who_is_woken_while_it_runs_runs_again() -> None:
+def test_job_woken_while_it_runs_runs_again() -> None:
     threads = SharedThreads(2, "test")
     slow = Counted(threads, work=0.05)
     slow.job.wake()
-    wait_until(lambda: slow.runs == 1)
+    wait_for(lambda: slow.runs == 1)
     slow.job.wake()
     slow.job.wake()
-    wait_until(lambda: slow.runs == 2)
+    wait_for(lambda: slow.runs == 2)
     time.sleep(0.2)
     assert (slow.runs, slow.overlapped) == (2, False)
 
 
-def test_a_job_that_waits_for_a_time_runs_then_and_an_earlier_call_comes_first() -> None:
+def test_waiting_job_runs_at_its_time_and_an_earlier_call_comes_first() -> None:
     threads = SharedThreads(2, "test")
     late, early = Counted(threads), Counted(threads)
     began = time.monotonic()
     late.job.wake(TIMEOUT_SECONDS)
     early.job.wake(0.05)
-    wait_until(lambda: early.runs == 1)
+    wait_for(lambda: early.runs == 1)
     assert time.monotonic() - began >= 0.05
     late.job.wake(0.01)
-    wait_until(lambda: late.runs == 1)
+    wait_for(lambda: late.runs == 1)
     repeated = Counted(threads, wait=0.01)
     repeated.job.wake()
-    wait_until(lambda: repeated.runs >= 5)
+    wait_for(lambda: repeated.runs >= 5)
 
 
-def test_one_that_is_stuck_holds_up_no_other() -> None:
+def test_hanging_job_delays_no_other() -> None:
     threads = SharedThreads(2, "test")
     stuck = threading.Event()
 
@@ -117,7 +111,7 @@ def test_one_that_is_stuck_holds_up_no_other() -> None:
     others = [Counted(threads) for _ in range(50)]
     for counted in others:
         counted.job.wake()
-    wait_until(lambda: all(counted.runs for counted in others))
+    wait_for(lambda: all(counted.runs for counted in others))
     stuck.set()
 
 
@@ -126,11 +120,11 @@ def test_jobs_run_one_after_the_other_where_the_system_gives_no_more_threads() -
     threads = SharedThreads(2, "test")
     first, second = Counted(threads, work=0.05), Counted(threads)
     first.job.wake()
-    wait_until(lambda: first.runs == 1)
+    wait_for(lambda: first.runs == 1)
     size = threading.stack_size(1 << 46)
     try:
         second.job.wake()
-        wait_until(lambda: second.runs == 1)
+        wait_for(lambda: second.runs == 1)
         with pytest.raises(RuntimeError, match="thread"):
             Counted(SharedThreads(2, "other")).job.wake()
     finally:
@@ -138,7 +132,7 @@ def test_jobs_run_one_after_the_other_where_the_system_gives_no_more_threads() -
     assert threads.threads == 1
 
 
-def test_the_job_that_has_not_gone_on_for_longest_is_named() -> None:
+def test_job_without_progress_for_longest_is_named() -> None:
     threads = SharedThreads(2, "test")
     go_on = {name: threading.Event() for name in "ab"}
 
@@ -149,18 +143,18 @@ def test_the_job_that_has_not_gone_on_for_longest_is_named() -> None:
     for name in "ab":
         assert not threads.stuck(0.0)
         threads.job(hang(name), name).wake()
-        wait_until(lambda: threads.stuck(0.0) != "")
+        wait_for(lambda: threads.stuck(0.0) != "")
         if name == "a":
             time.sleep(0.01)
             assert (threads.stuck(0.005), threads.stuck(TIMEOUT_SECONDS)) == ("a", "")
             go_on["a"].set()
-            wait_until(lambda: not threads.stuck(0.0))
+            wait_for(lambda: not threads.stuck(0.0))
     assert threads.stuck(0.0) == "b"
     go_on["b"].set()
-    wait_until(lambda: not threads.stuck(0.0))
+    wait_for(lambda: not threads.stuck(0.0))
 
 
-def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> None:
+def test_journal_with_permanent_work_counts_as_making_progress(tmp_path: Path) -> None:
     """Its job never ends a step; each group that is durable is progress all the same."""
     threads = SharedThreads(1, "test")
     journal = Journal.create(tmp_path, "web.n1.0.0a1b2c3d")
@@ -177,9 +171,9 @@ def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> No
         threads=threads,
     )
     commit.submit(numbered_events(0, 1))
-    wait_until(lambda: journal.safe > 2)
+    wait_for(lambda: journal.safe > 2)
     began = time.monotonic()
-    wait_until(lambda: journal.safe > 20)
+    wait_for(lambda: journal.safe > 20)
     stuck = threads.stuck(time.monotonic() - began)
     enough.set()
     commit.stop()
@@ -187,18 +181,15 @@ def test_a_journal_that_always_has_something_to_do_goes_on(tmp_path: Path) -> No
     assert not stuck
 
 
-def test_threads_end_when_nothing_was_to_be_done_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(shared_threads, "KEEP_SECONDS", 0.05)
-    threads = SharedThreads(4, "test")
+def test_idle_threads_end_after_a_while() -> None:
+    threads = SharedThreads(4, "test", keep_seconds=0.05)
     jobs = [Counted(threads, work=0.01) for _ in range(8)]
     for counted in jobs:
         counted.job.wake()
-    wait_until(lambda: all(counted.runs for counted in jobs))
-    wait_until(lambda: threads.threads == 0)
+    wait_for(lambda: all(counted.runs for counted in jobs))
+    wait_for(lambda: threads.threads == 0)
     jobs[0].job.wake()
-    wait_until(lambda: jobs[0].runs == 2)
+    wait_for(lambda: jobs[0].runs == 2)
 
 
 def test_a_failing_job_ends_alone() -> None:
@@ -212,16 +203,16 @@ def test_a_failing_job_ends_alone() -> None:
     failing.wake()
     failing.wake()
     other.job.wake()
-    wait_until(lambda: other.runs == 1)
+    wait_for(lambda: other.runs == 1)
     failing.wake()
     other.job.wake()
-    wait_until(lambda: other.runs == 2)
+    wait_for(lambda: other.runs == 2)
 
 
-def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_holds_one(
+def test_sixty_journals_commit_on_few_threads_though_most_disks_are_full(
     tmp_path: Path,
 ) -> None:
-    """All but one stand on a full disk; the one goes on, and so do they when there is room."""
+    """All but one are on a full disk; the one goes on, and so do they when there is room."""
     threads = SharedThreads(3, "test")
     full = FaultyDisk()
     full.free = 0
@@ -237,7 +228,7 @@ def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_hol
     before = threading.active_count()
     for each in commits:
         each.submit(numbered_events(0, 1))
-    wait_until(lambda: all(each.held_by for each in commits[1:]))
+    wait_for(lambda: all(each.held_by for each in commits[1:]))
     for _ in range(20):
         commits[0].submit(numbered_events(0, 1))
         commits[0].drain(TIMEOUT_SECONDS)
@@ -254,7 +245,7 @@ def test_sixty_journals_commit_on_a_few_threads_and_none_that_waits_for_room_hol
 
 @pytest.fixture
 def crowd() -> Iterator[SharedThreads]:
-    """Threads with a hundred other busy journals, which stay busy for the whole test."""
+    """Threads with a hundred other journals, which stay busy during the whole test."""
     threads = SharedThreads(4, "test")
     others = [Counted(threads, busy=True) for _ in range(100)]
     ended = threading.Event()
@@ -266,13 +257,13 @@ def crowd() -> Iterator[SharedThreads]:
 
     keeper = threading.Thread(target=keep_busy)
     keeper.start()
-    wait_until(lambda: threads.busy >= len(others))
+    wait_for(lambda: threads.busy >= len(others))
     yield threads
     ended.set()
     keeper.join()
 
 
-def test_very_many_busy_journals_share_a_bounded_number_of_commits(
+def test_thousands_of_busy_journals_share_a_limited_number_of_commits(
     tmp_path: Path, crowd: SharedThreads
 ) -> None:
     """A sync costs the same for one event and for a thousand. Trimming in between adds none."""
@@ -299,7 +290,7 @@ def test_very_many_busy_journals_share_a_bounded_number_of_commits(
     journal.close()
 
 
-def test_a_journal_that_takes_much_does_not_wait_for_a_crowd(
+def test_large_items_are_committed_without_gathering(
     tmp_path: Path, crowd: SharedThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "COMMITS_PER_SECOND", 0.01)
@@ -323,7 +314,7 @@ def test_a_journal_that_takes_much_does_not_wait_for_a_crowd(
     journal.close()
 
 
-def test_a_timer_is_kept_while_its_thread_has_taken_other_work() -> None:
+def test_timer_fires_though_its_thread_has_taken_other_work() -> None:
     """The only idle thread waits for the timer, and is given something that takes long."""
     threads = SharedThreads(4, "test")
     ran, released = threading.Event(), threading.Event()
@@ -349,11 +340,11 @@ def test_a_timer_is_kept_while_its_thread_has_taken_other_work() -> None:
     released.set()
 
 
-def test_jobs_that_only_look_around_do_not_count_as_busy() -> None:
+def test_jobs_that_only_wait_do_not_count_as_busy() -> None:
     """Else journals that keep events for a time would slow down all others."""
     threads = SharedThreads(4, "test")
     idle = [Counted(threads, wait=0.01) for _ in range(50)]
     for one in idle:
         one.job.wake()
-    wait_until(lambda: all(one.runs > 3 for one in idle))
+    wait_for(lambda: all(one.runs > 3 for one in idle))
     assert threads.busy == 0

@@ -1,4 +1,4 @@
-"""What a server lets taps have: by the node's policy, and in all a bounded part."""
+"""Reads that a server grants to taps: by the node's policy, and a bounded part in all."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from flumeng.journal.serving import taps
 from flumeng.journal.serving.taps import Taps
 from flumeng.journal.serving.wire import Ticket, make_ticket, parse_ticket
 from flumeng.platform.errors import UserError
+from tests.testkit.clock import Clock
 from tests.testkit.journal import numbered_events
 
 ID = "web.n1.0.0a1b2c3d"
@@ -23,7 +24,7 @@ EVENTS = 24_000
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryJournal]:
-    """12 MB, which do not compress to less than a window each."""
+    """A journal of 12 MB that is larger than several windows, also compressed."""
     place = tmp_path_factory.mktemp("journals")
     journal = MemoryJournal.create(place, ID, limits=Limits(1 << 30))
     for first in range(0, EVENTS, 100):
@@ -33,21 +34,14 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryJournal]
     journal.close()
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def read(found: Taps, journal: MemoryJournal) -> int:
     return sum(window.buffer.size for window in found.windows(journal, 0, EVENTS))
 
 
-def test_of_a_flow_that_is_not_allowed_nothing_is_given() -> None:
+def test_tap_of_a_flow_that_is_not_allowed_is_refused() -> None:
     allowed = Taps(policy.parse("tap: [web]", "node.yaml").may_tap)
     allowed.admit(ID)
-    with pytest.raises(TapDeniedError, match="policy file does not allow to tap the flow app"):
+    with pytest.raises(TapDeniedError, match="policy file does not allow taps of the flow app"):
         allowed.admit("app.n1.0.0a1b2c3d")
     with pytest.raises(TapDeniedError):
         Taps(policy.parse("tap: []", "node.yaml").may_tap).admit(ID)
@@ -56,17 +50,13 @@ def test_of_a_flow_that_is_not_allowed_nothing_is_given() -> None:
         policy.parse("tap: [A.b]", "node.yaml")
 
 
-def test_what_all_taps_read_in_a_second_is_bounded(
-    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(taps, "BYTES_A_SECOND", 100_000)
-    monkeypatch.setattr(taps, "READ_BYTES", 20_000)
-    clock = Clock()
-    found = Taps(lambda _: True, clock)
+def test_bytes_that_all_taps_read_in_a_second_are_bounded(journal: MemoryJournal) -> None:
+    clock = Clock(0.0)
+    found = Taps(lambda _: True, clock, bytes_a_second=100_000, read_bytes=20_000)
     one = read(found, journal)
     assert one < journal.bytes
     total = one
-    with pytest.raises(TapsBusyError, match="100000 bytes a second here already"):
+    with pytest.raises(TapsBusyError, match="taps already read 100000 bytes a second here"):
         for _ in range(100):
             total += read(found, journal)
     assert 100_000 <= total <= 100_000 + one
@@ -74,19 +64,19 @@ def test_what_all_taps_read_in_a_second_is_bounded(
     assert read(found, journal) == one
 
 
-def test_so_many_may_read_at_once(journal: MemoryJournal) -> None:
+def test_number_of_taps_reading_at_once_is_bounded(journal: MemoryJournal) -> None:
     found = Taps(lambda _: True)
     running = [found.windows(journal, 0, EVENTS) for _ in range(taps.READS_AT_ONCE)]
     for windows in running:
         next(windows)
-    with pytest.raises(TapsBusyError, match="taps read here already"):
+    with pytest.raises(TapsBusyError, match="taps already read here"):
         next(found.windows(journal, 0, EVENTS))
     del running[0], windows
     assert next(found.windows(journal, 0, EVENTS))
 
 
-def test_a_server_that_knows_no_taps_refuses_their_tickets() -> None:
-    """It takes what has these at its top for a read like any other."""
+def test_tap_ticket_is_not_valid_as_an_ordinary_ticket() -> None:
+    """A server without taps takes a ticket with these keys at its top for a read like any other."""
     ticket = make_ticket(ID, 3, 9, tapped=True)
     assert not {"journal", "start", "end"} & set(json.loads(ticket))
     assert parse_ticket(ticket) == Ticket(ID, 3, 9, tapped=True)

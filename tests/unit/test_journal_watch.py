@@ -1,4 +1,4 @@
-"""A watch says where its journals stand, then what has moved and nothing else."""
+"""A watch reports the positions of its journals, then each change and nothing else."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def at(safe: int, *, floor: int = 0, closed: bool = False) -> Position:
     return Position(1, floor, safe, closed)
 
 
-def test_first_all_that_was_asked_for_then_what_moves(world: World) -> None:
+def test_watch_answers_with_all_positions_first_and_then_with_changes(world: World) -> None:
     a, b = world.create(A), world.create(B)
     append(world.create(C))
     append(a)
@@ -90,7 +90,7 @@ def test_first_all_that_was_asked_for_then_what_moves(world: World) -> None:
     assert next(answers) == WatchAnswer({A: at(10, closed=True)}, ())
 
 
-def test_a_move_is_told_within_milliseconds(world: World) -> None:
+def test_new_position_is_reported_within_milliseconds(world: World) -> None:
     a = world.create(A)
     answers = world.watch(A)
     next(answers)
@@ -110,7 +110,7 @@ def test_a_move_is_told_within_milliseconds(world: World) -> None:
     assert sorted(delays)[10] < 0.05
 
 
-def test_a_floor_that_moves_is_told_too(world: World) -> None:
+def test_new_floor_is_reported(world: World) -> None:
     journal = MemoryJournal.create(world.directory, A)
     world.serving = {A: journal}
     append(journal)
@@ -120,7 +120,7 @@ def test_a_floor_that_moves_is_told_too(world: World) -> None:
     assert next(answers).positions == {A: at(10, floor=10)}
 
 
-def test_what_moves_within_the_gap_is_told_together(world: World) -> None:
+def test_changes_within_the_gap_are_reported_together(world: World) -> None:
     journals = [world.create(f"web.n1.0.{number:08}") for number in range(10)]
     answers = world.watch(*world.serving)
     next(answers)
@@ -130,7 +130,7 @@ def test_what_moves_within_the_gap_is_told_together(world: World) -> None:
     assert next(answers) == WatchAnswer({journal.id: at(20) for journal in journals}, ())
 
 
-def test_what_is_told_without_a_move_is_not_said(world: World) -> None:
+def test_notification_without_a_change_is_not_reported(world: World) -> None:
     a, b = world.create(A), world.create(B)
     answers = world.watch(A, B)
     next(answers)
@@ -139,7 +139,7 @@ def test_what_is_told_without_a_move_is_not_said(world: World) -> None:
     assert next(answers) == WatchAnswer({B: at(10)}, ())
 
 
-def test_while_nothing_moves_it_shows_now_and_then_that_it_is_alive(world: World) -> None:
+def test_idle_watch_sends_heartbeats(world: World) -> None:
     world.create(A)
     answers = world.watch(A, heartbeat_seconds=0.1, seconds=0.35)
     began = time.monotonic()
@@ -150,7 +150,7 @@ def test_while_nothing_moves_it_shows_now_and_then_that_it_is_alive(world: World
     assert world.listeners() == 0
 
 
-def test_a_journal_that_comes_or_goes_is_told(world: World) -> None:
+def test_added_or_removed_journal_is_reported(world: World) -> None:
     a = world.create(A)
     answers = world.watch(A, B)
     assert next(answers) == WatchAnswer({A: at(0)}, (B,))
@@ -163,7 +163,7 @@ def test_a_journal_that_comes_or_goes_is_told(world: World) -> None:
     a.close()
 
 
-def test_it_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(world: World) -> None:
+def test_ended_watch_returns_soon_and_removes_its_listeners(world: World) -> None:
     world.create(A)
     answers = world.watch(A)
     next(answers)
@@ -175,7 +175,7 @@ def test_it_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(world: World)
     assert world.listeners() == 0
 
 
-def test_a_reader_that_left_leaves_nothing_behind(world: World) -> None:
+def test_closed_watch_leaves_no_listener(world: World) -> None:
     world.create(A)
     answers = world.watch(A)
     next(answers)
@@ -201,19 +201,19 @@ def test_a_reader_that_left_leaves_nothing_behind(world: World) -> None:
         b'{"journals": ["' + b"x" * MAX_REQUEST_BYTES + b'"]}',
     ],
 )
-def test_nonsense_is_refused(body: bytes) -> None:
-    with pytest.raises(UserError, match="a watch is asked for"):
+def test_malformed_request_is_refused(body: bytes) -> None:
+    with pytest.raises(UserError, match="a watch request"):
         parse_request(body)
 
 
-def test_what_a_newer_reader_asks_besides_is_left_out() -> None:
+def test_unknown_fields_of_a_newer_reader_are_ignored() -> None:
     request = WatchRequest((A,))
     told = msgspec.json.decode(msgspec.json.encode(request)) | {"newer": 1}
     assert parse_request(msgspec.json.encode(told)) == request
 
 
 @pytest.mark.parametrize("kind", ["disk", "spill", "memory"])
-def test_watch_reports_that_journal_takes_nothing_until_it_is_trimmed(
+def test_watch_reports_that_a_journal_takes_nothing_until_it_is_trimmed(
     world: World, kind: str
 ) -> None:
     limits = Limits(max_bytes=20_000)

@@ -1,4 +1,4 @@
-"""Messages in librdkafka's memory become columns, whatever they hold."""
+"""Messages in librdkafka's memory become columns, for any content."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from flumeng.connectors.kafka import columns
-from flumeng.connectors.kafka.librdkafka import MESSAGE, Taken
+from flumeng.connectors.kafka.librdkafka import MESSAGE, MessageBatch
 from flumeng.connectors.kafka.messages import HEADERS
 
 
 def in_memory(values: Sequence[bytes | None]) -> pa.Array:
-    """What ``binaries`` makes of ``values``."""
+    """The array that ``binaries`` makes of ``values``."""
     buffers = [None if value is None else ctypes.create_string_buffer(value) for value in values]
     places = [0 if buffer is None else ctypes.addressof(buffer) for buffer in buffers]
     sizes = [0 if value is None else len(value) for value in values]
@@ -36,7 +36,7 @@ def test_values_are_copied_with_nulls_and_empty_ones() -> None:
     assert in_memory([b"a", b""]).null_count == 0
 
 
-def test_what_lies_anywhere_in_an_array_is_copied() -> None:
+def test_values_anywhere_in_memory_are_copied() -> None:
     pairs = np.zeros((2, 2), np.uintp)
     buffer = ctypes.create_string_buffer(b"xyz")
     pairs[:, 0], pairs[:, 1] = ctypes.addressof(buffer), (1, 3)
@@ -54,7 +54,7 @@ def maps(*messages: Sequence[tuple[bytes, bytes | None]]) -> pa.MapArray:
     return found
 
 
-def test_of_headers_with_one_name_the_last_counts() -> None:
+def test_last_header_of_a_repeated_name_is_kept() -> None:
     found = maps(
         [],
         [(b"a", b"1"), (b"b", None), (b"a", b"2"), (b"c", b""), (b"a", b"3")],
@@ -72,13 +72,13 @@ def test_headers_of_several_names_stay_in_order() -> None:
     assert found.to_pylist() == [[("z", b"1"), ("a", b"2")], [("a", b"3")]]
 
 
-def test_names_that_are_no_text_are_replaced() -> None:
+def test_header_names_that_are_no_text_are_replaced() -> None:
     found = maps([(b"\xff", b"1"), (b"\xc3\xa9", b"2"), (b"\xfe", b"3")], [(b"", b"4")])
     assert found.to_pylist() == [[("\ufffd", b"3"), ("é", b"2")], [("", b"4")]]
 
 
-def test_columns_stay_below_what_arrow_holds() -> None:
-    taken = Taken(np.empty(0, np.uintp))
+def test_pieces_stay_below_the_size_limit_of_arrow() -> None:
+    taken = MessageBatch(np.empty(0, np.uintp))
     sizes = [10, 0, columns.PIECE_BYTES, 1, 10**9, 10**9, 10**9, 5]
     taken.records = np.zeros(len(sizes), MESSAGE)
     taken.records["body_bytes"] = sizes
@@ -91,7 +91,7 @@ def test_columns_stay_below_what_arrow_holds() -> None:
     assert columns.pieces(taken, everything[:0]) == []
 
 
-def test_nothing_was_taken() -> None:
-    with Taken(np.empty(0, np.uintp)) as taken:
+def test_empty_batch_of_messages_has_no_records() -> None:
+    with MessageBatch(np.empty(0, np.uintp)) as taken:
         assert len(taken.records) == 0
         assert taken.examined(np.empty(0, np.int64))[0].tolist() == []

@@ -1,4 +1,4 @@
-"""What librdkafka refuses before it has asked any broker is for a person to mend."""
+"""Settings that librdkafka refuses before it connects are errors for a person to fix."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def source(**options: Any) -> KafkaSource:
     return KafkaSource(brokers=(BROKER,), topics=("t",), **options)
 
 
-def test_a_setting_that_is_none_is_refused() -> None:
+def test_invalid_setting_is_refused() -> None:
     settings = consumer_settings(Access.of(source()), committed=True)
     for wrong in ({"no.such.setting": True}, {"socket.timeout.ms": "soon"}):
         with pytest.raises(KafkaException, match=next(iter(wrong))):
             Client(settings | wrong, print)
 
 
-def test_an_authority_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_authority_file_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "ca.pem"
     secured = Access.of(source(tls=ClientTls(ca=str(missing))))
     with pytest.raises(UserError, match=rf"kafka {BROKER}: ssl.ca.location"):
         RangeConsumer(secured, committed=False)
 
 
-def test_a_client_that_reaches_nobody_closes() -> None:
+def test_client_without_a_broker_can_be_closed() -> None:
     told: list[Any] = []
     client = Client(consumer_settings(Access.of(source()), committed=True), told.append)
     client.assign("t", 0, 0)

@@ -1,4 +1,5 @@
-"""What is found at brokers, where it begins, and what an operator has to accept."""
+"""Partitions found at brokers, their start offsets, and recreated topics that an operator
+accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from flumeng.connectors.api.finding import Before, Bounds, Findings, Offer
 from flumeng.connectors.kafka.admin import Bound
-from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
+from flumeng.connectors.kafka.brokers import Described, Offsets, PartitionKey, Topic
 from flumeng.connectors.kafka.finder import KafkaFinder
 from flumeng.connectors.kafka.source_options import KafkaSource
 
@@ -24,7 +25,7 @@ class FakeBrokers:
 
     topics: dict[str, Topic] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    silent: set[Place] = field(default_factory=set)
+    silent: set[PartitionKey] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
 
     def names(self) -> list[str]:
@@ -35,16 +36,16 @@ class FakeBrokers:
         absent = frozenset(topics) - found.keys() - self.refused.keys()
         return Described(found, absent, {n: w for n, w in self.refused.items() if n in topics})
 
-    def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
+    def offsets(self, places: Collection[PartitionKey], bound: Bound) -> Offsets:
         self.requests.append(str(bound))
         offset = {"earliest": 10, "latest": 100}.get(bound, 50) if isinstance(bound, str) else 50
         found = {place: offset for place in places if place not in self.silent}
         return Offsets(found, "no leader" if len(found) < len(places) else "")
 
-    def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
+    def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         return dict.fromkeys(at, 7)
 
-    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+    def compare(self, place: PartitionKey, offset: int, leader_epoch: int) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -77,7 +78,7 @@ def after(findings: Findings, **fields: object) -> Before:
 
 
 @pytest.mark.parametrize(("start_from", "offset"), [("earliest", 10), ("latest", 100), (NOON, 50)])
-def test_the_first_look_begins_where_the_source_says(
+def test_first_look_begins_at_start_from(
     brokers: FakeBrokers, start_from: str, offset: int
 ) -> None:
     found = find(brokers, start_from=start_from)
@@ -86,13 +87,13 @@ def test_the_first_look_begins_where_the_source_says(
     assert found.scope == ("topic orders",)
 
 
-def test_an_offset_that_is_given_counts_before_that(brokers: FakeBrokers) -> None:
+def test_start_offsets_override_start_from(brokers: FakeBrokers) -> None:
     found = find(brokers, start_from="latest", start_offsets={"orders.1": 77})
     assert found.offers == {name(0): Offer(100), name(1): Offer(77)}
 
 
-def test_what_appears_later_begins_at_its_beginning(brokers: FakeBrokers) -> None:
-    """Whoever wanted only what is new wants all of a partition that is new itself."""
+def test_partition_that_appears_later_begins_at_its_beginning(brokers: FakeBrokers) -> None:
+    """A flow that started with new events only gets all of a partition that is new itself."""
     first = find(brokers, pattern="o.*", start_from="latest", start_offsets={"orders.2": 77})
     brokers.topics = {"orders": Topic(A, (0, 1, 2)), "others": Topic(B, (0,))}
     found = find(brokers, after(first), pattern="o.*", start_from="latest")
@@ -100,7 +101,7 @@ def test_what_appears_later_begins_at_its_beginning(brokers: FakeBrokers) -> Non
     assert new == {name(2): Offer(10), name(0, "others", B): Offer(10)}
 
 
-def test_a_topic_that_is_new_to_the_source_begins_where_that_says(brokers: FakeBrokers) -> None:
+def test_topic_new_to_the_source_begins_at_start_from(brokers: FakeBrokers) -> None:
     first = find(brokers, start_from="latest")
     brokers.topics["payments"] = Topic(B, (0,))
     both = ("orders", "payments")
@@ -108,18 +109,18 @@ def test_a_topic_that_is_new_to_the_source_begins_where_that_says(brokers: FakeB
     assert found.offers[name(0, "payments", B)] == Offer(100)
 
 
-def test_what_is_known_costs_no_request(brokers: FakeBrokers) -> None:
+def test_known_partitions_cost_no_request(brokers: FakeBrokers) -> None:
     first = find(brokers)
     brokers.requests.clear()
     find(brokers, after(first))
     assert brokers.requests == []
 
 
-def test_one_that_does_not_say_where_it_begins_is_left_out_and_told(brokers: FakeBrokers) -> None:
+def test_partition_without_a_known_beginning_is_left_out_and_reported(brokers: FakeBrokers) -> None:
     brokers.silent = {("orders", 1)}
     found = find(brokers)
     assert found.offers == {name(0): Offer(10)}
-    assert found.troubles == (f"{name(1)} do not say where they begin: no leader",)
+    assert found.troubles == (f"the start of {name(1)} is unknown: no leader",)
 
 
 # -- which topics
@@ -135,7 +136,7 @@ def test_a_pattern_finds_whole_names_and_nothing_internal(brokers: FakeBrokers) 
     assert found.offers.keys() == {name(0), name(1), name(0, "order", B)}
 
 
-def test_a_topic_that_is_not_there_is_told_and_found_when_it_comes(brokers: FakeBrokers) -> None:
+def test_missing_topic_is_reported_and_found_when_it_appears(brokers: FakeBrokers) -> None:
     first = find(brokers, topics=("orders", "later"), start_from="latest")
     assert first.lacks == ("Kafka has no topic later: create it, or change the flow",)
     assert (first.troubles, first.scope) == ((), ("topic orders", "topic later"))
@@ -145,7 +146,7 @@ def test_a_topic_that_is_not_there_is_told_and_found_when_it_comes(brokers: Fake
     assert found.lacks == ()
 
 
-def test_a_deleted_topic_is_gone_and_one_that_may_not_be_seen_is_not(brokers: FakeBrokers) -> None:
+def test_deleted_topic_is_gone_and_an_unauthorized_one_is_not(brokers: FakeBrokers) -> None:
     first = find(brokers, pattern=".*", topics=())
     brokers.topics = {}
     assert find(brokers, after(first), pattern=".*", topics=()).gone == {name(0), name(1)}
@@ -157,7 +158,7 @@ def test_a_deleted_topic_is_gone_and_one_that_may_not_be_seen_is_not(brokers: Fa
 # -- recreated
 
 
-def test_a_topic_made_anew_waits_for_an_operator(brokers: FakeBrokers) -> None:
+def test_recreated_topic_waits_for_an_operator(brokers: FakeBrokers) -> None:
     both = frozenset({name(0), name(1)})
     first = find(brokers)
     brokers.topics["orders"] = Topic(B, (0,))
@@ -173,14 +174,14 @@ def test_a_topic_made_anew_waits_for_an_operator(brokers: FakeBrokers) -> None:
     assert find(brokers, known).gone == {name(0), name(1)}, "accepted for good"
 
 
-def test_a_word_is_of_one_topic_only(brokers: FakeBrokers) -> None:
+def test_accept_holds_for_one_topic_only(brokers: FakeBrokers) -> None:
     first = find(brokers)
     brokers.topics["orders"] = Topic(B, (0,))
     word = {"orders.CCCCCCCC": "latest"}
     assert find(brokers, after(first, accepted=word)).offers == {}
 
 
-def test_with_on_gone_earliest_it_goes_on_and_says_so(brokers: FakeBrokers) -> None:
+def test_recreated_topic_is_read_and_noted_with_on_gone_earliest(brokers: FakeBrokers) -> None:
     both = frozenset({name(0), name(1)})
     first = find(brokers)
     brokers.topics["orders"] = Topic(B, (0,))
@@ -193,7 +194,7 @@ def test_with_on_gone_earliest_it_goes_on_and_says_so(brokers: FakeBrokers) -> N
 # -- bounded
 
 
-def test_end_offsets_bound_the_flow(brokers: FakeBrokers) -> None:
+def test_end_offsets_make_the_flow_bounded(brokers: FakeBrokers) -> None:
     found = find(brokers, end_offsets={"orders.1": 40}, start_offsets={"orders.1": 20})
     assert (found.offers, found.bounded) == ({name(1): Offer(20, 40)}, True)
     more = find(brokers, end_offsets={"orders.1": 40, "orders.9": 40})
@@ -204,7 +205,7 @@ def test_end_offsets_bound_the_flow(brokers: FakeBrokers) -> None:
 # -- how far they reach
 
 
-def test_what_is_asked_of_partitions_is_of_the_same_topic(brokers: FakeBrokers) -> None:
+def test_bounds_and_offsets_are_answered_for_the_same_topic_only(brokers: FakeBrokers) -> None:
     finder = KafkaFinder(source(), brokers)
     finder.find(Before())
     names = [name(0), name(0, id_=B), name(0, "other"), "web.n.0.journal"]

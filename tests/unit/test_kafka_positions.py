@@ -1,10 +1,10 @@
-"""How far Kafka's partitions reach: told by one watch, and never of another topic's messages."""
+"""Positions of Kafka's partitions: reported by one watch, and never of another topic's messages."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,29 +13,33 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.ranged import CutError, Gone, Reach, Standstill
 from flumeng.connectors.kafka import watcher as kafka_watcher
 from flumeng.connectors.kafka.admin import Bound
-from flumeng.connectors.kafka.brokers import Described, Offsets, Place, Topic
+from flumeng.connectors.kafka.brokers import Described, Offsets, PartitionKey, Topic
 from flumeng.connectors.kafka.positions import CUT, KafkaPositions, Watchers
 from flumeng.connectors.ranged import watcher
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 
-PATIENCE_SECONDS = 60.0
 ID, OTHER = "MkTRfQ2nAAAAAAAAAAAAAA", "zzzzzzzzAAAAAAAAAAAAAA"
 P0, P1 = "orders.0.MkTRfQ2n@kafka", "orders.1.MkTRfQ2n@kafka"
 
 
 @dataclass
 class ScriptedBrokers:
-    """One topic. ``wrong`` is raised by all calls. ``log_ends``: where the log of today leaves that
-    of the leader of an epoch."""
+    """One topic. ``wrong`` is raised by all calls. ``log_ends``: where the present log ends for the
+    epoch of an earlier leader."""
 
     topic_id: str = ID
     partitions: int = 2
-    ends: dict[Place, int] = field(default_factory=lambda: {("orders", 0): 9, ("orders", 1): 5})
-    floors: dict[Place, int] = field(default_factory=lambda: {("orders", 0): 0, ("orders", 1): 2})
+    ends: dict[PartitionKey, int] = field(
+        default_factory=lambda: {("orders", 0): 9, ("orders", 1): 5}
+    )
+    floors: dict[PartitionKey, int] = field(
+        default_factory=lambda: {("orders", 0): 0, ("orders", 1): 2}
+    )
     absent: bool = False
     wrong: Exception | None = None
     log_ends: dict[int, int] = field(default_factory=dict)
-    epochs: dict[Place, int] = field(default_factory=dict)
+    epochs: dict[PartitionKey, int] = field(default_factory=dict)
     looks: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
     may_answer: threading.Event = field(default_factory=threading.Event)
@@ -54,7 +58,7 @@ class ScriptedBrokers:
             return Described({}, frozenset(topics))
         return Described({"orders": Topic(self.topic_id, tuple(range(self.partitions)))})
 
-    def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
+    def offsets(self, places: Collection[PartitionKey], bound: Bound) -> Offsets:
         known = self.floors if bound == "earliest" else self.ends
         found = Offsets(
             {place: known[place] for place in places if place in known}, "", {**self.epochs}
@@ -63,10 +67,10 @@ class ScriptedBrokers:
         assert self.may_answer.wait(PATIENCE_SECONDS)
         return found
 
-    def times(self, _at: Mapping[Place, int]) -> dict[Place, int]:
+    def times(self, _at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         raise NotImplementedError
 
-    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+    def compare(self, place: PartitionKey, offset: int, leader_epoch: int) -> None:
         if self.wrong is not None:
             raise self.wrong
         end = self.log_ends[leader_epoch]
@@ -97,7 +101,7 @@ def flow(**options: str) -> str:
 
 
 class Task:
-    """``wakes`` counts how often it was woken."""
+    """``wakes`` counts the notifications."""
 
     def __init__(self, watchers: Watchers, text: str) -> None:
         self.wakes = 0
@@ -111,14 +115,7 @@ class Task:
         return self.positions.of(partitions)
 
     def becomes(self, expected: dict[str, Reach], *partitions: str) -> None:
-        eventually(lambda: self.of(*(partitions or expected)) == expected)
-
-
-def eventually(ask: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not ask():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
+        wait_for(lambda: self.of(*(partitions or expected)) == expected)
 
 
 def watches() -> int:
@@ -130,7 +127,7 @@ def watchers(brokers: ScriptedBrokers) -> Watchers:
     return Watchers(lambda _access, _committed: brokers)
 
 
-def test_a_partition_reaches_as_far_as_its_brokers_say(
+def test_partition_reaches_as_far_as_its_brokers_report(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     task = Task(watchers, flow())
@@ -142,7 +139,7 @@ def test_a_partition_reaches_as_far_as_its_brokers_say(
     task.positions.close()
 
 
-def test_what_is_gone_is_passed_over_where_the_flow_says_so(watchers: Watchers) -> None:
+def test_deleted_messages_are_passed_over_with_on_gone_earliest(watchers: Watchers) -> None:
     task = Task(watchers, flow(on_gone="earliest"))
     task.becomes({P0: Reach(ID, 9), P1: Reach(ID, 5, gone_below=2)})
     task.positions.close()
@@ -158,9 +155,7 @@ def test_a_bounded_partition_is_closed_at_its_end(
     task.positions.close()
 
 
-def test_a_topic_that_was_made_anew_is_not_read_on(
-    brokers: ScriptedBrokers, watchers: Watchers
-) -> None:
+def test_recreated_topic_is_not_read_on(brokers: ScriptedBrokers, watchers: Watchers) -> None:
     task = Task(watchers, flow())
     task.becomes({P0: Reach(ID, 9)}, P0)
     brokers.topic_id = OTHER
@@ -169,7 +164,7 @@ def test_a_topic_that_was_made_anew_is_not_read_on(
     task.positions.close()
 
 
-def test_rest_of_a_topic_that_was_made_anew_is_a_gap_where_the_flow_goes_on_without_it(
+def test_rest_of_a_recreated_topic_is_a_gap_with_on_gone_earliest(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     task = Task(watchers, flow(on_gone="earliest"))
@@ -185,7 +180,7 @@ def test_rest_of_a_topic_that_was_made_anew_is_a_gap_where_the_flow_goes_on_with
     task.positions.close()
 
 
-def test_remade_topic_whose_end_was_never_seen_is_a_trouble(
+def test_recreated_topic_whose_end_was_never_seen_is_a_problem(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     brokers.topic_id = OTHER
@@ -195,7 +190,7 @@ def test_remade_topic_whose_end_was_never_seen_is_a_trouble(
     task.positions.close()
 
 
-def test_a_topic_that_is_not_there_is_told_after_a_while(
+def test_missing_topic_is_reported_after_a_while(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     task = Task(watchers, flow())
@@ -207,7 +202,7 @@ def test_a_topic_that_is_not_there_is_told_after_a_while(
     task.positions.close()
 
 
-def test_brokers_that_are_away_say_nothing_and_are_asked_again(
+def test_unavailable_brokers_report_nothing_and_are_polled_again(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     task = Task(watchers, flow())
@@ -221,25 +216,23 @@ def test_brokers_that_are_away_say_nothing_and_are_asked_again(
     task.positions.close()
 
 
-def test_many_tasks_share_one_watch_that_ends_with_the_last(
+def test_tasks_share_one_kafka_watch_that_ends_with_the_last(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
-    eventually(lambda: watches() == 0)
+    wait_for(lambda: watches() == 0)
     tasks = [Task(watchers, flow()) for _ in range(20)]
     for task in tasks:
         task.becomes({P0: Reach(ID, 9)}, P0)
     assert watches() == 1
     for task in tasks:
         task.positions.close()
-    eventually(lambda: watches() == 0)
+    wait_for(lambda: watches() == 0)
     looks = brokers.looks
     time.sleep(0.1)
     assert brokers.looks == looks
 
 
-def test_a_refresh_is_answered_by_a_later_look_only(
-    brokers: ScriptedBrokers, watchers: Watchers
-) -> None:
+def test_refresh_is_answered_by_a_later_look(brokers: ScriptedBrokers, watchers: Watchers) -> None:
     seen: list[dict[str, Reach]] = []
 
     class Watchful(Task):
@@ -255,28 +248,28 @@ def test_a_refresh_is_answered_by_a_later_look_only(
     task.positions.refresh([P0])
     seen.clear()
     brokers.may_answer.set()
-    eventually(lambda: {P0: Reach(ID, 10)} in seen)
+    wait_for(lambda: {P0: Reach(ID, 10)} in seen)
     assert {P0: Reach(ID, 9)} not in seen
     task.positions.close()
 
 
-def test_a_flow_without_a_source_of_kafka_reads_nothing_of_it(watchers: Watchers) -> None:
+def test_flow_without_kafka_source_watches_no_topic(watchers: Watchers) -> None:
     task = Task(watchers, "flow: web\nsources: [syslog: {listen: '127.0.0.1:0'}]\nsinks: [noop]\n")
     assert task.of(P0) == {}
     task.positions.close()
 
 
-def test_people_are_told_what_to_do(watchers: Watchers) -> None:
+def test_standstill_is_described_with_advice(watchers: Watchers) -> None:
     task = Task(watchers, flow())
     gone = task.positions.describe(Standstill("gone", P1, 20, 3))
-    assert gone.startswith("orders.1 has nothing below offset 20 any more, and only 3 is acked")
+    assert gone.startswith("orders.1 begins at offset 20, but only 3 is acked")
     assert "flow reset --to earliest" in gone
 
 
-def test_a_name_that_makes_no_sense_stops_only_its_partition(watchers: Watchers) -> None:
+def test_malformed_partition_name_stops_only_its_partition(watchers: Watchers) -> None:
     task = Task(watchers, flow())
     senseless = "garbage@kafka"
-    eventually(lambda: task.of(P0, senseless).keys() == {P0, senseless})
+    wait_for(lambda: task.of(P0, senseless).keys() == {P0, senseless})
     found = task.of(P0, senseless)
     assert found[P0] == Reach(ID, 9)
     assert found[senseless].trouble == "this is not the name of a partition of Kafka"
@@ -285,18 +278,18 @@ def test_a_name_that_makes_no_sense_stops_only_its_partition(watchers: Watchers)
     task.positions.close()
 
 
-def test_a_fault_of_ours_is_told_and_the_watch_goes_on(
+def test_unexpected_error_is_reported_and_the_watch_goes_on(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     task = Task(watchers, flow())
     brokers.wrong = KeyError("orders")
-    eventually(lambda: "KeyError" in task.of(P0).get(P0, Reach("", 0)).trouble)
+    wait_for(lambda: "KeyError" in task.of(P0).get(P0, Reach("", 0)).trouble)
     brokers.wrong = None
     task.becomes({P0: Reach(ID, 9)}, P0)
     task.positions.close()
 
 
-def test_partition_reaches_under_the_leader_that_says_so(
+def test_reach_has_the_leader_epoch_of_the_reporting_leader(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     brokers.epochs["orders", 0] = 4
@@ -307,7 +300,7 @@ def test_partition_reaches_under_the_leader_that_says_so(
     task.positions.close()
 
 
-def test_log_that_was_cut_is_a_gap_or_an_error_as_the_flow_says(
+def test_cut_log_is_a_gap_or_an_error_as_configured(
     brokers: ScriptedBrokers, watchers: Watchers
 ) -> None:
     brokers.log_ends = {4: 6, 5: 9}
@@ -315,7 +308,7 @@ def test_log_that_was_cut_is_a_gap_or_an_error_as_the_flow_says(
     assert task.positions.find_cut(P0, 6, 4).result(PATIENCE_SECONDS) is None
     assert task.positions.find_cut(P0, 8, 4).result(PATIENCE_SECONDS) == Gone(6, 8, CUT)
     assert task.positions.find_cut(P0, 8, 5).result(PATIENCE_SECONDS) is None
-    eventually(lambda: task.wakes >= 3)
+    wait_for(lambda: task.wakes >= 3)
     task.positions.close()
     task = Task(watchers, flow())
     with pytest.raises(CutError) as caught:

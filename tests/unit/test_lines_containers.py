@@ -62,7 +62,7 @@ def test_pieces_are_joined_by_stream_and_unwrapped(container: Any) -> None:
 
 
 @pytest.mark.parametrize("container", ["docker", "auto"])
-def test_a_piece_of_docker_has_no_newline_at_its_end(container: Any) -> None:
+def test_last_piece_of_docker_has_no_newline(container: Any) -> None:
     lines = [docker("first "), docker("else\n", "stderr"), docker("half\r\n")]
     assert events(lines, Multiline(container=container)) == [
         ("first half", MOMENT, {"stream": "stdout"}),
@@ -127,13 +127,13 @@ def test_a_torn_line_stays_as_it_is_and_tears_no_message(line: str, reason: str)
     assert len(found) == 2
 
 
-def test_both_formats_in_one_glob() -> None:
+def test_files_of_both_formats_may_match_one_glob() -> None:
     attrs = [{"path": name} for name in "abab"]
     lines = [f"{AT} stdout P a", docker("b "), f"{AT} stdout F A", docker("B\n")]
     assert bodies(lines, AUTO, attrs=attrs) == ["aA", "b B"]
 
 
-def test_a_large_message_of_many_pieces_is_whole() -> None:
+def test_large_message_of_many_pieces_is_whole() -> None:
     piece = "x" * 16384
     lines = [*[f"{AT} stdout P {piece}"] * 10, f"{AT} stdout F end"]
     assert bodies(lines, AUTO) == [piece * 10 + "end"]
@@ -142,7 +142,7 @@ def test_a_large_message_of_many_pieces_is_whole() -> None:
     assert {attrs["multiline_closed"] for _, _, attrs in found[:3]} == {"max_bytes"}
 
 
-def test_the_rest_of_a_message_is_waited_for_a_minute() -> None:
+def test_rest_of_a_message_is_waited_for_up_to_a_minute() -> None:
     """So that neither a restart nor a full journal tears it."""
     lines = [f"{AT} stdout P first ", f"{AT} stdout F half"]
     assert bodies(lines, AUTO, times=[0, MINUTE]) == ["first half"]
@@ -153,7 +153,7 @@ def test_the_rest_of_a_message_is_waited_for_a_minute() -> None:
     ]
 
 
-def test_whole_messages_wait_for_nothing() -> None:
+def test_whole_messages_are_emitted_at_once() -> None:
     joining = Joining(Rules.of(AUTO), Progress(0, 0))
     joining.add(batch([line.encode() for line in [PIECES[1], PIECES[1]]]))
     assert [found.num_rows for found in joining.step(2)] == [2]
@@ -163,16 +163,16 @@ def test_whole_messages_wait_for_nothing() -> None:
     assert (joining.progress, joining.unfinished) == (Progress(2, 2), True)
 
 
-def test_other_rules_of_containers_are_other_rules() -> None:
+def test_container_option_changes_the_rules_digest() -> None:
     assert Multiline(preset="java").digest != Multiline(preset="java", container="cri").digest
-    with pytest.raises(SpecError, match="starts, continues, preset and container"):
+    with pytest.raises(SpecError, match="starts, continues, preset or container"):
         parse_flow(flow("{key: [path]}"))
 
 
-def test_unwrapped_lines_are_not_parsed_again() -> None:
+def test_unwrapped_lines_cannot_be_parsed_as_containers_again() -> None:
     parse = "filters: [parse: {format: cri}]\n"
     assert check_flow(flow("{preset: java}", parse)).multiline
-    with pytest.raises(SpecError, match="messages of containers"):
+    with pytest.raises(SpecError, match="unwraps the lines of containers"):
         check_flow(flow("{container: auto}", parse))
 
 

@@ -1,4 +1,4 @@
-"""Lines of real formats become events: bodies, attributes and what presets take together."""
+"""Lines of real formats become events: bodies, attributes and the groups of presets."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ RUBY_MESSAGES_EVENTS = [4, 1, 1]
         ("ruby", RUBY_MESSAGES, RUBY_MESSAGES_EVENTS),
     ],
 )
-def test_a_preset_takes_a_trace_together(preset: str, text: str, counts: list[int]) -> None:
+def test_preset_joins_the_lines_of_a_trace(preset: str, text: str, counts: list[int]) -> None:
     lines = text.split("\n")
     multiline = Multiline(preset=preset)  # type: ignore[arg-type]
     events = joined(batch([line.encode() for line in lines]), multiline)
@@ -270,7 +270,7 @@ def test_an_event_is_its_first_line_with_the_bodies_of_all() -> None:
     ]
 
 
-def test_what_is_too_large_or_too_late_is_told() -> None:
+def test_limit_that_closed_an_event_is_noted_in_it() -> None:
     bodies = [b"start", b" 1", b" 2", b" 3", b"start", b" " + b"x" * 1020, b" 4", b"start", b" 5"]
     times = [0, 1, 2, 3, 4, 5, 6, 7, 8]
     multiline = Multiline(continues="^ ", max_lines=3, max_bytes=1028, timeout_seconds=0.1)
@@ -286,18 +286,18 @@ def test_what_is_too_large_or_too_late_is_told() -> None:
     ]  # fmt: skip
 
 
-def test_a_body_of_its_own_size_is_never_cut() -> None:
+def test_single_line_is_never_cut_by_max_bytes() -> None:
     large = b"x" * 5000
     events = joined(batch([large, b" y", b"z"]), Multiline(continues="^ ", max_bytes=1024))
     assert events["body"].to_pylist() == [large, b" y", b"z"]
 
 
-def test_no_line_is_no_event() -> None:
+def test_empty_batch_gives_no_event() -> None:
     assert joined(batch([]), Multiline(continues="^ ")).num_rows == 0
     assert joined(batch([None, b" a"]), Multiline(continues="^ "))["body"].to_pylist() == [b"\n a"]
 
 
-def test_streams_are_told_apart_by_columns_and_attributes() -> None:
+def test_streams_are_distinguished_by_columns_and_attributes() -> None:
     attrs = [{"path": "a"}, {"path": "b"}, {}, {"peer": "a"}, {"path": "a", "peer": "a"}]
     lines = batch([b""] * 5, attrs)
     numbers = Rules.of(Multiline(continues="^ ")).streams(lines)
@@ -330,7 +330,9 @@ class Source:
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_range_is_read_in_steps_and_its_progress_reported(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     monkeypatch.setattr("flumeng.agent.collector.lines.reader.STEP_ROWS", 4)
     lines = batch([b"%d" % n if n % 3 == 0 else b" %d" % n for n in range(20)])
     joined = LocalAccumulator()
@@ -344,7 +346,7 @@ def test_a_range_is_read_in_steps_and_told(monkeypatch: pytest.MonkeyPatch, step
     assert told.closed == {"timeout": 0, "max_lines": 0, "max_bytes": 0}
 
 
-def test_what_cannot_be_read_is_told_by_its_line() -> None:
+def test_unreadable_line_is_reported_by_its_offset() -> None:
     lines = batch([b" a"] * 20)
     joined = LocalAccumulator()
     source, rules = Source(lines, 5, bad=10), Rules.of(Multiline(continues="^ "))

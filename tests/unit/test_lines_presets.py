@@ -10,12 +10,12 @@ import pytest
 from flumeng.agent.collector.lines.machine import Machine
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import Multiline, Preset
-from flumeng.config.traces import OTHER, TRACES
+from flumeng.config.stack_traces import OTHER, TRACES
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_a_reader_that_begins_inside_an_event_agrees_from_the_next_start_on(preset: str) -> None:
-    """Walks through all pairs of states of one that knows what was before, and one that does
+def test_reader_that_begins_inside_an_event_agrees_from_the_next_start_on(preset: str) -> None:
+    """Walks through all pairs of states of a reader that knows the earlier lines, and one that does
     not. Where the first finds a start, so must the second, with the same state behind it."""
     machine = Machine.of(TRACES[preset])
     kinds = range(len(machine.names))
@@ -39,7 +39,7 @@ def test_a_reader_that_begins_inside_an_event_agrees_from_the_next_start_on(pres
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_the_state_after_a_start_depends_on_its_line_alone(preset: str) -> None:
+def test_state_after_a_start_line_depends_on_that_line_alone(preset: str) -> None:
     machine = Machine.of(TRACES[preset])
     for kind, name in enumerate(machine.names):
         after = {row[kind] for row in machine.table if row[kind] & 1}
@@ -47,12 +47,12 @@ def test_the_state_after_a_start_depends_on_its_line_alone(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_lines_that_start_nothing_leave_a_new_reader_where_it_began(preset: str) -> None:
+def test_lines_that_start_nothing_keep_a_new_reader_in_its_first_state(preset: str) -> None:
     assert {move for move in Machine.of(TRACES[preset]).table[0] if not move & 1} <= {0}
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_a_line_whose_kind_is_undecided_starts_an_event_when_the_other_kind_does(
+def test_line_of_undecided_kind_starts_no_event_unless_both_kinds_do(
     preset: str,
 ) -> None:
     """LEAD for OTHER joins more lines and never fewer, so that nothing is emitted too early."""
@@ -104,7 +104,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_the_kind_of_a_line_is_that_of_the_first_pattern_found(preset: Preset) -> None:
+def test_line_has_the_kind_of_the_first_matching_pattern(preset: Preset) -> None:
     lines = [*(time + tail for time in TIMES for tail in TAILS), *OTHERS]
     kinds = Rules.of(Multiline(preset=preset)).kinds(pa.array([line.encode() for line in lines]))
     assert kinds is not None
@@ -123,7 +123,7 @@ def test_the_kind_of_a_line_is_that_of_the_first_pattern_found(preset: Preset) -
 
 
 @pytest.mark.parametrize("preset", TRACES)
-def test_a_run_of_equal_lines_moves_as_each_by_itself(preset: str) -> None:
+def test_run_of_equal_lines_gives_the_states_of_each_line(preset: str) -> None:
     machine = Machine.of(TRACES[preset])
     random = np.random.default_rng(1)
     for _ in range(50):

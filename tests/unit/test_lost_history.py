@@ -11,7 +11,7 @@ import pytest
 from flumeng.control.zookeeper.lost_history import _received
 
 
-def test_an_answer_that_trickles_in_is_not_waited_for() -> None:
+def test_trickling_answer_is_not_waited_for() -> None:
     asking, server = socket.socketpair()
     ended = threading.Event()
 
@@ -31,7 +31,7 @@ def test_an_answer_that_trickles_in_is_not_waited_for() -> None:
         trickling.join()
 
 
-def test_all_of_an_answer_is_taken() -> None:
+def test_answer_is_read_to_its_end() -> None:
     asking, server = socket.socketpair()
     with asking, server:
         server.sendall(b"Zxid: 0x1\n")

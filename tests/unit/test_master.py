@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,17 +14,18 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master.daemon import Master
 from flumeng.control.snapshot.assignment_pages import read_assignment
-from flumeng.control.snapshot.reader import looks_after
+from flumeng.control.snapshot.reader import master_of
 from flumeng.control.snapshot.task_map import BUCKETS, read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Put, Remove, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Put, Store, Write
 from flumeng.control.zookeeper.transaction import singly
 from flumeng.events.journal_names import new_id
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.metrics import table as metrics
+from tests.testkit.cluster import add_journal, add_node, new_cluster, settle
+from tests.testkit.scripted_store import ScriptedStore, concerns, fail_from, nothing, once, removes
 from tests.testkit.store import FakeStore, FakeTree
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths, records
-
-PATIENCE_SECONDS = 60.0
 
 FLOW = """
 flow: {name}
@@ -36,15 +36,7 @@ sinks: [{{console: {{}}}}]
 
 @pytest.fixture
 def cluster() -> FakeTree:
-    cluster = FakeTree()
-    tree.init(FakeStore(cluster))
-    return cluster
-
-
-def add_node(store: Store, name: str) -> None:
-    store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
-    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node(name), live, ABSENT)
+    return new_cluster().tree
 
 
 def apply(store: Store, name: str) -> None:
@@ -65,20 +57,13 @@ def tasks(store: Store, node: str) -> set[str]:
     return {f"{task.flow}/{task.task}" for task in assignment(store, node)}
 
 
-def settle(masters: list[Master]) -> None:
-    for _ in range(10):
-        if {master.tick() for master in masters} == {"nothing to do"}:
-            return
-    pytest.fail("the masters did not come to rest")
-
-
 def test_masters_together_give_every_task_once(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     for name in ("n1", "n2"):
         add_node(store, name)
     for name in ("a", "b", "c", "d"):
         apply(store, name)
-    settle([Master(FakeStore(cluster), f"m{number}") for number in range(3)])
+    settle(*[Master(FakeStore(cluster), f"m{number}") for number in range(3)])
     assert tasks(store, "n1") | tasks(store, "n2") == {
         f"{flow}/{task}" for flow in "abcd" for task in ("ingest.n1", "ingest.n2", "collect.0")
     }
@@ -88,50 +73,43 @@ def test_masters_together_give_every_task_once(cluster: FakeTree) -> None:
 def test_a_master_that_died_leaves_its_flows_to_the_others(cluster: FakeTree) -> None:
     store, doomed_store = FakeStore(cluster), FakeStore(cluster)
     doomed, other = Master(doomed_store, "m1"), Master(FakeStore(cluster), "m2")
-    settle([doomed, other])
+    settle(doomed, other)
     add_node(store, "n1")
     names = [f"f{number}" for number in range(8)]
     for name in names:
         apply(store, name)
-    others = [name for name in names if looks_after(name, ["m1", "m2"]) == "m1"]
+    others = [name for name in names if master_of(name, ["m1", "m2"]) == "m1"]
     assert others, "the test needs a flow of the doomed master"
     doomed_store.expire()
-    settle([other])
+    settle(other)
     assert {key.split("/")[0] for key in tasks(store, "n1")} == set(names)
 
 
-def test_a_lost_race_is_looked_at_again(cluster: FakeTree) -> None:
+def test_lost_race_is_retried(cluster: FakeTree) -> None:
     """Another master writes the plan between this master's read and its write."""
     store = FakeStore(cluster)
-    flow = next(name for name in "abcdefgh" if looks_after(name, ["m1", "m2"]) == "m2")
+    flow = next(name for name in "abcdefgh" if master_of(name, ["m1", "m2"]) == "m2")
     add_node(store, "n1")
     apply(store, flow)
 
-    class Racing(FakeStore):
-        raced = False
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if not self.raced and any(write.path == paths.plan(flow) for write in writes):
-                self.raced = True
-                other.tick()
-            return super().commit(writes)
-
     other = Master(FakeStore(cluster), "m2")
-    master = Master(Racing(cluster), "m1")
-    assert master.tick() == f"looking again: /flows/{flow}/plan exists already"
-    settle([master, other])
+    racing = ScriptedStore(cluster, before_commit=once(other.tick, concerns(paths.plan(flow))))
+    master = Master(racing, "m1")
+    assert master.tick() == f"retrying after a conflict: /flows/{flow}/plan exists already"
+    settle(master, other)
     assert tasks(store, "n1") == {f"{flow}/ingest.n1", f"{flow}/collect.0"}
 
 
-def test_no_task_is_given_on_before_it_is_taken_from_whom_another_master_gave_it(
+def test_task_is_assigned_only_after_its_owner_of_another_master_lost_it(
     cluster: FakeTree,
 ) -> None:
-    """That master had written the plan; it tells the owner while this one moves the task on."""
+    """The other master had written the plan; it assigns the owner while this one moves the task
+    on."""
     store, first_store = FakeStore(cluster), FakeStore(cluster)
     for name in ("n1", "n2"):
         add_node(store, name)
     apply(store, "a")
-    settle([Master(first_store, "m1")])
+    settle(Master(first_store, "m1"))
     first_store.expire()
     owner, other = sorted(("n1", "n2"), key=lambda name: "a/collect.0" not in tasks(store, name))
     found = store.read(paths.assignment(owner))
@@ -141,20 +119,17 @@ def test_no_task_is_given_on_before_it_is_taken_from_whom_another_master_gave_it
     store.write(paths.assignment(owner), records.Assignment(tasks=others), ANY)
     store.remove(paths.live_node(owner), ANY)
 
-    class Overtaken(FakeStore):
-        raced = False
-
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if not self.raced and any(write.path == paths.plan("a") for write in writes):
-                self.raced = True
-                store.write(paths.assignment(owner), told, ANY)
-            return super().commit(writes)
-
-    master = Master(Overtaken(cluster), "m2")
+    overtaken = ScriptedStore(
+        cluster,
+        before_commit=once(
+            lambda: store.write(paths.assignment(owner), told, ANY), concerns(paths.plan("a"))
+        ),
+    )
+    master = Master(overtaken, "m2")
     master.tick()
     assert "a/collect.0" in tasks(store, owner)
     assert "a/collect.0" not in tasks(store, other)
-    settle([master])
+    settle(master)
     assert "a/collect.0" not in tasks(store, owner)
     assert "a/collect.0" in tasks(store, other)
 
@@ -163,37 +138,35 @@ def test_a_deleted_flow_leaves_nothing_behind(cluster: FakeTree) -> None:
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
     add_node(store, "n1")
     apply(store, "a")
-    settle([master])
+    settle(master)
     status = records.NodeStatus(
         assignment_version=0,
         tasks={"a/ingest.n1": records.TaskStatus(epoch=1, revision=1, state="running")},
     )
     store.write(paths.status("n1"), status, ABSENT)
     delete_flow(Operator(store, "a", "", 0.0), "a")
-    settle([master])
+    settle(master)
     assert store.children(paths.flows()) == ["a"], "its source still runs"
     store.write(paths.status("n1"), records.NodeStatus(assignment_version=1), ANY)
-    settle([master])
+    settle(master)
     below = ("/flows/", "/acks/", "/commits/")
     assert [path for path in store.dump() if path.startswith(below)] == []
 
 
 def drained_flow(cluster: FakeTree) -> Store:
-    """A deleted flow whose one journal is acked to its end, and a node that runs none of it."""
+    """A deleted flow whose only journal is acked to its end, and a node that runs none of its
+    tasks."""
     store = FakeStore(cluster)
     add_node(store, "n1")
     apply(store, "a")
     first_store = FakeStore(cluster)
-    settle([Master(first_store, "m1")])
+    settle(Master(first_store, "m1"))
     first_store.close()
-    journal = records.Journal(
-        flow="a", node="n1", primary="n1", term=1, in_sync=("n1",), closed=True, end=7
-    )
-    store.write(paths.journal("a.n1.0"), journal, ABSENT)
+    add_journal(store, "a.n1.0", closed=True, end=7)
     store.write(paths.ack("a", "main", "a.n1.0"), records.Ack(epoch=1, offset=7), ABSENT)
     delete_flow(Operator(store, "a", "", 0.0), "a")
     ending_store = FakeStore(cluster)
-    settle([Master(ending_store, "m1")])
+    settle(Master(ending_store, "m1"))
     ending_store.close()
     assignment = store.read(paths.assignment("n1"))
     assert assignment is not None
@@ -202,29 +175,17 @@ def drained_flow(cluster: FakeTree) -> Store:
     return store
 
 
-class Stumbling(FakeStore):
-    """Its connection is gone after so many writes."""
-
-    writes_left = 1000
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if self.writes_left == 0:
-            raise UnavailableError("cut off")
-        self.writes_left -= 1
-        return super().commit(writes)
-
-
 @pytest.mark.parametrize("writes", range(8))
-def test_another_master_goes_on_with_a_removal(cluster: FakeTree, writes: int) -> None:
+def test_another_master_completes_a_removal(cluster: FakeTree, writes: int) -> None:
     """Also when the acks that say that all is collected are gone already."""
     store = drained_flow(cluster)
-    doomed_store = Stumbling(cluster)
+    doomed_store = ScriptedStore(cluster)
     doomed = Master(doomed_store, "m0")
-    doomed_store.writes_left = writes
+    doomed_store.before_commit = fail_from(writes + 1, UnavailableError("cut off"))
     for _ in range(3):
         doomed.tick()
     doomed_store.expire()
-    settle([Master(FakeStore(cluster), "m2")])
+    settle(Master(FakeStore(cluster), "m2"))
     assert store.children(paths.flows()) == []
     assert [path for path in store.dump() if path.startswith("/acks/")] == []
 
@@ -234,67 +195,53 @@ def test_a_master_that_was_frozen_leaves_the_next_flow_of_that_name_alone(
 ) -> None:
     store = drained_flow(cluster)
 
-    class Frozen(FakeStore):
-        """Wakes up when the flow it was about to remove is gone and there is another."""
+    other = master_of("a", ["m0", "m2"]) or ""
+    frozen: list[str] = []
 
-        frozen = False
+    def freeze() -> None:
+        """It wakes up when the flow that it was about to remove is gone and there is another."""
+        settle(Master(FakeStore(cluster), other))
+        store.remove(paths.journal("a.n1.0"), ANY)
+        apply(store, "a")
+        frozen.append("a")
 
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if not self.frozen and any(isinstance(write, Remove) for write in writes):
-                self.frozen = True
-                settle([Master(FakeStore(cluster), other)])
-                store.remove(paths.journal("a.n1.0"), ANY)
-                apply(store, "a")
-            return super().commit(writes)
-
-    other = looks_after("a", ["m0", "m2"]) or ""
-    frozen_store = Frozen(cluster)
+    frozen_store = ScriptedStore(cluster, before_commit=once(freeze, removes))
     master = Master(frozen_store, "m2" if other == "m0" else "m0")
     for _ in range(3):
         master.tick()
-    assert frozen_store.frozen
+    assert frozen
     found = store.read(paths.flow("a"))
     assert found is not None
     assert found.value.state == "running"
     assert store.exists(paths.revision("a", "1"))
 
 
-class Unanswering(FakeStore):
-    """Connected all the time, but for a while no plan that is written is answered."""
-
-    def __init__(self, shared: FakeTree) -> None:
-        super().__init__(shared)
-        self.answers = False
-        self.tried = threading.Event()
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if not self.answers and writes[0].path != paths.live_master("m1"):
-            self.tried.set()
-            raise UnavailableError("time is up")
-        return super().commit(writes)
-
-
-def test_a_write_without_an_answer_is_looked_at_again_soon(cluster: FakeTree) -> None:
+def test_write_without_an_answer_is_looked_at_again_soon(cluster: FakeTree) -> None:
     """Nothing wakes the master then: there is no change to hear of, and no reconnect."""
     store = FakeStore(cluster)
     add_node(store, "n1")
     apply(store, "web")
-    unanswering = Unanswering(cluster)
+    tried = threading.Event()
+
+    def lose(writes: Sequence[Write]) -> None:
+        """Connected all the time, but for a while no plan that is written is answered."""
+        if writes[0].path != paths.live_master("m1"):
+            tried.set()
+            raise UnavailableError("time is up")
+
+    unanswering = ScriptedStore(cluster, before_commit=lose)
     master = Master(unanswering, "m1")
     running = threading.Thread(target=master.run, daemon=True)
     running.start()
-    assert unanswering.tried.wait(PATIENCE_SECONDS)
-    unanswering.answers = True
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not tasks(store, "n1"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert tried.wait(PATIENCE_SECONDS)
+    unanswering.before_commit = nothing
+    wait_for(lambda: tasks(store, "n1"))
     master.stop()
     running.join(PATIENCE_SECONDS)
     assert not running.is_alive()
 
 
-def test_without_a_schema_a_master_says_what_to_do() -> None:
+def test_master_without_a_schema_reports_the_command_to_use() -> None:
     assert "flumeng schema init" in Master(FakeStore(), "m1").tick()
 
 
@@ -304,20 +251,21 @@ def test_a_plan_too_large_for_one_znode_is_written_read_and_followed(cluster: Fa
         add_node(store, f"n{number}")
     text = FLOW.format(name="big") + "place: {collect: {tasks: 2000}}\n"
     apply_flow(Operator(store, "a", "", 0.0), text)
-    settle([master])
+    settle(master)
     found = read_plan(store, "big")
     assert found is not None
     assert len(found.value.tasks) == 2003
     assert found.value.buckets == len(store.children(paths.plan("big"))) == BUCKETS
     assert len(tasks(store, "n0")) in (668, 667)
     store.remove(paths.live_node("n0"), ANY)
-    settle([master, Master(FakeStore(cluster), "m2")])
+    settle(master, Master(FakeStore(cluster), "m2"))
     assert len(tasks(store, "n1")) in (1001, 1000)
     assert Master(FakeStore(cluster), "m3").tick() == "nothing to do"
 
 
 def add_journals(store: Store, flow: str, node: str, count: int) -> None:
-    """As large as journals' names really are: each has a random part that cannot be compressed."""
+    """Add journals with names as large as real ones: each has a random part that does not
+    compress."""
     journal = records.Journal(flow=flow, node=node, primary=node, term=1, in_sync=(node,))
     names = [new_id(flow, f"{node}-{number:05d}", 0) for number in range(count)]
     made = [Put(paths.journal(name), journal, ABSENT) for name in names]
@@ -325,14 +273,14 @@ def add_journals(store: Store, flow: str, node: str, count: int) -> None:
         store.commit(part)
 
 
-def test_a_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: FakeTree) -> None:
+def test_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster: FakeTree) -> None:
     """More than 512 tasks lie in buckets, and one of them has nearly all there is to write."""
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
     for number in range(603):
         add_node(store, f"n{number}")
     apply_text(store, "web", "place: {collect: {tasks: 1}}")
     add_journals(store, "web", "n1", 6500)
-    settle([master])
+    settle(master)
     found = read_plan(store, "web")
     assert found is not None
     collect = [task for task in found.value.tasks.values() if task.kind == "collect"]
@@ -342,23 +290,23 @@ def test_a_task_with_thousands_of_journals_beside_many_tasks_is_planned(cluster:
     )
 
 
-def test_a_node_with_very_many_journals_is_told_of_all(cluster: FakeTree) -> None:
-    """One collector for many flows of many hosts: what it is told does not fit into one znode."""
+def test_node_with_very_many_journals_gets_all_of_them_assigned(cluster: FakeTree) -> None:
+    """One collector for many flows of many hosts: its assignment does not fit into one znode."""
     store, master = FakeStore(cluster), Master(FakeStore(cluster), "m1")
     add_node(store, "n1")
     for number in range(5):
         apply_text(store, f"f{number}", "place: {collect: {tasks: 2}}")
         add_journals(store, f"f{number}", "n1", 6000)
-    settle([master])
+    settle(master)
     told = assignment(store, "n1")
     assert sum(len(task.partitions) for task in told) == 5 * 6000
     store.write(paths.node("n2"), records.Node(uuid="n2", roles=("collect",)), ABSENT)
     set_node_desired(Operator(store, "a", "", 0.0), "n1", "draining")
-    settle([master, Master(FakeStore(cluster), "m2")])
+    settle(master, Master(FakeStore(cluster), "m2"))
     assert {task.state for task in assignment(store, "n1")} == {"running"}, "nobody else may run it"
     set_flow_state(Operator(store, "a", "", 0.0), "f0", "stopped")
     delete_flow(Operator(store, "a", "", 0.0), "f1", discard=True)
-    settle([master, Master(FakeStore(cluster), "m2")])
+    settle(master, Master(FakeStore(cluster), "m2"))
     assert {task.flow for task in assignment(store, "n1")} == {f"f{n}" for n in range(5)} - {"f1"}
 
 
@@ -370,12 +318,12 @@ def test_moves_are_counted_by_their_kinds(cluster: FakeTree) -> None:
         apply(store, name)
     set_setting(Operator(store, "a", "", 0.0), "grace_seconds", "0")
     master = Master(FakeStore(cluster), "m1")
-    settle([master])
+    settle(master)
     collected = len({key for key in tasks(store, "n2") if key.endswith("/collect.0")})
     assert counted(master, metrics.MOVES) == {"placed": 12, "recovery": 0, "handoff": 0}
     assert collected
     doomed.expire()
-    settle([master])
+    settle(master)
     assert counted(master, metrics.MOVES)["recovery"] == collected
     assert counted(master, metrics.FLOWS) == {"": 4}
     assert counted(master, metrics.NODES_MISSING) == {"": 1}
@@ -389,8 +337,8 @@ def counted(master: Master, wanted: metrics.Metric) -> dict[str, object]:
     }
 
 
-def test_a_plan_that_was_deleted_by_hand_comes_back_above_all_epochs(cluster: FakeTree) -> None:
-    """The acks refuse a lower one: whoever gets a task under it could never claim them."""
+def test_plan_deleted_by_hand_comes_back_above_all_epochs(cluster: FakeTree) -> None:
+    """The acks refuse a lower one: a task under it could never claim them."""
     store = FakeStore(cluster)
     for name in ("n1", "n2"):
         add_node(store, name)
@@ -398,10 +346,10 @@ def test_a_plan_that_was_deleted_by_hand_comes_back_above_all_epochs(cluster: Fa
     add_journals(store, "web", "n1", 1)
     (journal,) = store.children(paths.journals())
     master = Master(FakeStore(cluster), "m1")
-    settle([master])
+    settle(master)
     store.write(paths.ack("web", "main", journal), records.Ack(epoch=40, offset=7), ABSENT)
     store.remove(paths.plan("web"), ANY)
-    settle([master])
+    settle(master)
     found = read_plan(store, "web")
     assert found is not None
     assert min(task.epoch for task in found.value.tasks.values()) > 40
@@ -409,14 +357,14 @@ def test_a_plan_that_was_deleted_by_hand_comes_back_above_all_epochs(cluster: Fa
     assert {task.epoch for task in told} == {t.epoch for t in found.value.tasks.values()}
     store.remove(paths.plan("web"), ANY)
     store.remove(paths.ack("web", "main", journal), ANY)
-    settle([Master(FakeStore(cluster), "m2")])
+    settle(Master(FakeStore(cluster), "m2"))
     again = read_plan(store, "web")
     assert again is not None
     assert min(task.epoch for task in again.value.tasks.values()) > found.value.epoch
 
 
 def decide(store: Store, name: str, task: str, journal: str, *, epoch: int) -> None:
-    """As the task's owner does."""
+    """Decide a batch as the task's owner does."""
     found = store.read(paths.intent(name, task))
     number = found.value.number + 1 if found else 1
     ranges = {journal: (0, 5)}
@@ -433,21 +381,20 @@ def end(store: Store, name: str, task: str) -> None:
 
 
 def two_tasks_become_one(store: Store) -> tuple[str, int]:
-    """Once the masters have looked; gives a journal of the second one, and its epoch."""
+    """Let the masters merge two tasks; returns a journal of the second one, and its epoch."""
     add_node(store, "n1")
     apply_text(store, "web", "place: {collect: {tasks: 2}}")
     for number in range(4):
-        journal = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=())
-        store.write(paths.journal(f"web.n1.0.aaaaaaa{number}"), journal, ABSENT)
-    settle([Master(store, "m0")])
+        add_journal(store, f"web.n1.0.aaaaaaa{number}", in_sync=())
+    settle(Master(store, "m0"))
     plan = read_plan(store, "web")
     assert plan
     apply_text(store, "web", "place: {collect: {tasks: 1}}")
     return plan.value.tasks["collect.1"].partitions[0], plan.value.tasks["collect.1"].epoch
 
 
-def test_journals_stay_with_a_task_until_its_batch_is_finished(cluster: FakeTree) -> None:
-    """No sink of the flow says any more that there are such batches: what was decided counts."""
+def test_journals_stay_with_a_task_until_its_decided_batch_is_finished(cluster: FakeTree) -> None:
+    """No sink of the flow has such batches any more: the decided one counts."""
     store = FakeStore(cluster)
     journal, epoch = two_tasks_become_one(store)
     decide(store, "web", "collect.1", journal, epoch=epoch)
@@ -460,7 +407,7 @@ def test_journals_stay_with_a_task_until_its_batch_is_finished(cluster: FakeTree
     kept = plan.value.tasks["collect.1"]
     assert (kept.state, len(kept.partitions)) == ("draining", 2)
     end(store, "web", "collect.1")
-    settle([master])
+    settle(master)
     plan = read_plan(store, "web")
     assert plan
     assert [len(task.partitions) for key, task in plan.value.tasks.items() if "coll" in key] == [4]
@@ -477,20 +424,17 @@ def test_a_batch_that_is_decided_while_a_master_writes_keeps_its_journals(
     decide(store, "web", "collect.1", journal, epoch=epoch)
     end(store, "web", "collect.1")
 
-    class Racing(FakeStore):
-        raced = False
+    raced: list[str] = []
 
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if not self.raced and any(write.path.row is paths.intent for write in writes):
-                self.raced = True
-                decide(store, "web", "collect.1", journal, epoch=epoch)
-            return super().commit(writes)
+    def race() -> None:
+        decide(store, "web", "collect.1", journal, epoch=epoch)
+        raced.append(journal)
 
-    racing = Racing(cluster)
+    racing = ScriptedStore(cluster, before_commit=once(race, concerns(paths.intent)))
     master = Master(racing, "m")
     for _ in range(4):
         master.tick()
-    assert racing.raced
+    assert raced
     plan = read_plan(store, "web")
     assert plan
     assert journal in plan.value.tasks["collect.1"].partitions

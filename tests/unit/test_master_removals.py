@@ -14,8 +14,9 @@ from flumeng.control.master.removals import PORTION, Removals
 from flumeng.control.planner import Drop, Release
 from flumeng.control.snapshot.assignment_pages import read_assignment
 from flumeng.control.snapshot.snapshot import Snapshot
-from flumeng.control.zookeeper import ABSENT, ANY, Path, Remove, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, Path, Remove, Store, Version, Write
 from flumeng.platform.errors import ConflictError
+from tests.testkit.cluster import add_node, new_cluster, settle
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -30,7 +31,7 @@ NOTHING = Snapshot(flows={}, nodes={}, journals={}, drained=frozenset(), mine=fr
 
 
 class Counting(FakeStore):
-    """``requests``: waits for an answer; ``listed``: names; ``removed``: znodes."""
+    """``requests``: round trips; ``listed``: names; ``removed``: znodes."""
 
     requests = listed = removed = 0
 
@@ -54,16 +55,7 @@ class Counting(FakeStore):
 
 @pytest.fixture
 def cluster() -> FakeTree:
-    cluster = FakeTree()
-    tree.init(FakeStore(cluster))
-    return cluster
-
-
-def add_node(store: Store, name: str) -> None:
-    node = records.Node(uuid=name, roles=("ingest", "collect"))
-    store.write(paths.node(name), node, ANY)
-    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node(name), live, ABSENT)
+    return new_cluster().tree
 
 
 def add_acks(store: Store, flow: str, cursor: str, count: int) -> None:
@@ -85,13 +77,6 @@ def collectors(store: Store, flow: str) -> list[str]:
         if (found := read_assignment(store, node))
         and (flow, "collect.0") in [(task.flow, task.task) for task in found.value.tasks]
     ]
-
-
-def settle(master: Master) -> None:
-    for _ in range(20):
-        if master.tick() == "nothing to do":
-            return
-    pytest.fail("the master did not come to rest")
 
 
 def test_recovery_does_not_wait_for_large_deleted_flow(cluster: FakeTree) -> None:

@@ -1,4 +1,4 @@
-"""Masters share the flows by what each does: one that plans nothing has no share."""
+"""Masters share the flows by their own progress: one that plans nothing has no share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import set_setting
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
-from flumeng.control.snapshot.reader import MISSED_RENEWALS, looks_after
+from flumeng.control.snapshot.reader import MISSED_RENEWALS, master_of
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.control.zookeeper import ANY, Path, Put, Write, tree
+from flumeng.control.zookeeper import ANY, Path, Put, Write
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_node, new_cluster, settle
+from tests.testkit.scripted_store import ScriptedStore, fail, nothing, puts
 from tests.testkit.store import FakeStore
-from tests.unit.test_master_troubles import Clock, Refusing, add_node, apply, live, settle, told
+from tests.unit.test_master_troubles import apply, live, told
 from zkschema import paths
 
 NOTICED_SECONDS = MISSED_RENEWALS * daemon.RENEW_SECONDS + 1
@@ -26,15 +29,14 @@ NAMES = [f"f{number}" for number in range(8)]
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for name in ("n1", "n2"):
         add_node(store, name)
     return store
 
 
 def of(master: str) -> set[str]:
-    return {name for name in NAMES if looks_after(name, ["m1", "m2"]) == master}
+    return {name for name in NAMES if master_of(name, ["m1", "m2"]) == master}
 
 
 def planned(store: FakeStore) -> set[str]:
@@ -65,7 +67,7 @@ def test_share_of_a_master_whose_loop_hangs_is_taken_by_the_others(store: FakeSt
     assert not other.troubles
 
 
-def test_masters_that_have_nothing_to_do_keep_their_shares(store: FakeStore) -> None:
+def test_idle_masters_keep_their_shares(store: FakeStore) -> None:
     """For an hour, each waking only when its timer says so."""
     clock = Clock()
     masters = [Master(FakeStore(store.tree), name, clock) for name in ("m1", "m2")]
@@ -78,7 +80,7 @@ def test_masters_that_have_nothing_to_do_keep_their_shares(store: FakeStore) -> 
         master = min(due, key=lambda one: due[one])
         clock.now = due[master]
         master.tick()
-        due[master] = clock.now + max(0.1, master.rests_seconds)
+        due[master] = clock.now + max(0.1, master.wait_seconds)
         assert not master.troubles
         assert master._reader.snapshot().mine == of(master._name)
     after = store.read(paths.live_master("m1"))
@@ -99,7 +101,7 @@ def test_master_of_an_older_release_renews_nothing_and_keeps_its_share(store: Fa
     assert planned(store) == of("m2")
 
 
-def test_master_that_is_alone_does_not_count_as_silent(store: FakeStore) -> None:
+def test_single_master_does_not_count_as_silent(store: FakeStore) -> None:
     clock = Clock()
     master = Master(FakeStore(store.tree), "m1", clock)
     settle(master)
@@ -110,7 +112,7 @@ def test_master_that_is_alone_does_not_count_as_silent(store: FakeStore) -> None
 
 
 class Faulty(Master):
-    """Loses the connection in one tick of so many."""
+    """Loses the connection in one of so many ticks."""
 
     each, ticks = 3, 0
 
@@ -184,23 +186,23 @@ def test_lost_compare_and_set_is_no_trouble(store: FakeStore) -> None:
     assert "f0/ingest.n1" in told(store, "n1")
 
 
-def test_trouble_that_is_over_is_taken_back_within_seconds(store: FakeStore) -> None:
+def test_resolved_trouble_is_withdrawn_within_seconds(store: FakeStore) -> None:
     """Although nothing else happens in the cluster."""
     clock = Clock()
-    refusing = Refusing(store.tree)
-    refusing.refused, refusing.error = paths.assignment("n1"), UserError
+    refused = fail(UserError("refused"), puts(paths.assignment("n1")))
+    refusing = ScriptedStore(store.tree, before_commit=refused)
     master = Master(refusing, "m1", clock)
     apply(store, "f0")
     for _ in range(3):
         master.tick()
     assert "node n1" in live(store, "m1").troubles
-    refusing.refused = paths.plan("none")
+    refusing.before_commit = nothing
     mended = clock.now
     master.tick()
     for _ in range(100):
         if "node n1" not in live(store, "m1").troubles:
             break
-        clock.now += max(0.1, master.rests_seconds)
+        clock.now += max(0.1, master.wait_seconds)
         master.tick()
     assert clock.now - mended <= 10.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -11,26 +12,18 @@ from flumeng.control.commands.settings import set_setting
 from flumeng.control.master.daemon import CONFLICTS, Master
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING
 from flumeng.control.snapshot.task_map import read_plans
-from flumeng.control.zookeeper import ANY, Put, Version, Write, tree
+from flumeng.control.zookeeper import ANY, Write
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_node, new_cluster
+from tests.testkit.scripted_store import ScriptedStore, puts
 from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import obey
-from tests.unit.test_master_troubles import Clock, add_node, apply
+from tests.unit.test_master_troubles import apply
 from zkschema import paths
 from zkschema.records import COLLECT, NodeStatus, PlannedTask
 
 FLOWS = [f"f{number}" for number in range(16)]
 LIMIT = 2
-
-
-class Racing(FakeStore):
-    """Before each write of a plan ``rivals`` act: what is written was decided before that."""
-
-    rivals: Callable[[], None] = staticmethod(lambda: None)
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if any(write.path.row is paths.plan and isinstance(write, Put) for write in writes):
-            self.rivals()
-        return super().commit(writes)
 
 
 class Masters:
@@ -42,13 +35,11 @@ class Masters:
         self._racing = False
         self._calls = 0
         self.running: list[Master] = []
-        self.sessions: dict[str, Racing] = {}
+        self.sessions: dict[str, ScriptedStore] = {}
         for name in names:
-            session = self.sessions[name] = Racing(store.tree)
+            session = self.sessions[name] = ScriptedStore(store.tree)
+            session.before_commit = partial(self._before_commit, name)
             self.running.append(Master(session, name, self.clock))
-        for master in self.running:
-            session = self.sessions[master._name]
-            session.rivals = lambda me=master: self._race(me)  # type: ignore[misc]
 
     def tick(self) -> None:
         self.clock.now += 1.0
@@ -56,14 +47,19 @@ class Masters:
             master.tick()
             self._check()
 
-    def _race(self, me: Master) -> None:
-        """All others tick once, undisturbed; each second time."""
+    def _before_commit(self, me: str, writes: Sequence[Write]) -> None:
+        """A plan that ``me`` writes was decided before what all others do now."""
+        if puts(paths.plan)(writes):
+            self._race(me)
+
+    def _race(self, me: str) -> None:
+        """All other masters tick once, undisturbed; every second time."""
         self._calls += not self._racing
         if self._racing or self._calls % 2:
             return
         self._racing = True
         for other in self.running:
-            if other is not me:
+            if other._name != me:
                 other.tick()
                 self._check()
         self._racing = False
@@ -71,8 +67,7 @@ class Masters:
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     add_node(store, "n1")
     return store
 
@@ -89,7 +84,7 @@ def draining(store: FakeStore) -> list[str]:
 
 
 def starting(store: FakeStore) -> list[str]:
-    """The tasks that live nodes were given and do not run yet."""
+    """The tasks that live nodes were assigned and do not run yet."""
     live = store.children(paths.live_nodes())
     found = {node: store.read(paths.status(node)) for node in live}
     statuses = {
@@ -191,12 +186,13 @@ def test_master_that_is_always_slower_reports_no_trouble(store: FakeStore) -> No
     add_node(store, "n2")
     slow, session = masters.running[0], masters.sessions["m1"]
 
-    def overtake() -> None:
-        found = store.read(paths.moves())
-        assert found is not None
-        store.write(paths.moves(), found.value, found.version)
+    def overtake(writes: Sequence[Write]) -> None:
+        if puts(paths.plan)(writes):
+            found = store.read(paths.moves())
+            assert found is not None
+            store.write(paths.moves(), found.value, found.version)
 
-    session.rivals = overtake
+    session.before_commit = overtake
     masters.running = [slow]
     for _ in range(2 * CONFLICTS):
         masters.tick()

@@ -1,7 +1,8 @@
-"""What one master cannot do: it does the rest, says so, and leaves it to the others."""
+"""A master's failures: it does the rest, reports them, and leaves the failed part to others."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,15 @@ from flumeng.control.commands import flows
 from flumeng.control.commands.operator import Operator
 from flumeng.control.master import daemon
 from flumeng.control.master.daemon import Master
-from flumeng.control.master.sayings import QUIET_SECONDS, Sayings
+from flumeng.control.master.repeated_messages import QUIET_SECONDS, RepeatedMessages
 from flumeng.control.planner import Action, Planner
-from flumeng.control.snapshot.reader import looks_after
+from flumeng.control.snapshot.reader import master_of
 from flumeng.control.snapshot.snapshot import Snapshot
-from flumeng.control.zookeeper import ABSENT, ANY, Path, Put, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Write
 from flumeng.platform.errors import ConflictError, FlumengError, UserError
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_node, new_cluster, settle
+from tests.testkit.scripted_store import ScriptedStore, concerns, fail, puts
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
 from zkschema.table import ZPath
@@ -28,26 +32,12 @@ sinks: [{{console: {{}}}}]
 """
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for name in ("n1", "n2"):
         add_node(store, name)
     return store
-
-
-def add_node(store: FakeStore, name: str) -> None:
-    store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
-    live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-    store.write(paths.live_node(name), live, ABSENT)
 
 
 def apply(store: FakeStore, name: str, more: str = "") -> None:
@@ -60,39 +50,19 @@ def told(store: FakeStore, node: str) -> set[str]:
     return {f"{task.flow}/{task.task}" for task in found.value.tasks} if found else set()
 
 
-def settle(*masters: Master) -> None:
-    for _ in range(12):
-        if {master.tick() for master in masters} == {"nothing to do"}:
-            return
-    pytest.fail("the masters did not come to rest")
-
-
 def live(store: FakeStore, master: str) -> records.LiveMaster:
     found = store.read(paths.live_master(master))
     assert found is not None
     return found.value
 
 
-class Refusing(FakeStore):
-    """Refuses writes to one path."""
-
-    refused: Path = paths.plan("a")
-    error: type[FlumengError] = ConflictError
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if any(isinstance(write, Put) and write.path == self.refused for write in writes):
-            raise self.error(f"{self.refused} is refused")
-        return super().commit(writes)
-
-
 @pytest.mark.parametrize("error", [ConflictError, UserError])
 @pytest.mark.parametrize("path", [paths.plan("a"), paths.assignment("n1")], ids=str)
-def test_a_write_that_is_refused_for_ever_ends_nothing_else(
+def test_permanently_refused_write_stops_nothing_else(
     store: FakeStore, path: ZPath[records.Record], error: type[FlumengError]
 ) -> None:
     """Because others are always faster, or because it is too large."""
-    refusing = Refusing(store.tree)
-    refusing.refused, refusing.error = path, error
+    refusing = ScriptedStore(store.tree, before_commit=fail(error("refused"), puts(path)))
     master = Master(refusing, "m1", Clock())
     for name in "abc":
         apply(store, name)
@@ -109,7 +79,7 @@ def test_a_write_that_is_refused_for_ever_ends_nothing_else(
 
 
 class Poisoned(Planner):
-    """Raises where it is to plan flow a."""
+    """Raises when it plans flow a."""
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         if "a" in snapshot.mine:
@@ -122,7 +92,7 @@ class PoisonedMaster(Master):
         return Poisoned()
 
 
-def test_a_flow_that_lets_the_planner_raise_harms_itself_only(store: FakeStore) -> None:
+def test_flow_that_makes_the_planner_raise_harms_itself_only(store: FakeStore) -> None:
     clock = Clock()
     master = PoisonedMaster(FakeStore(store.tree), "m1", clock)
     for name in "abc":
@@ -151,7 +121,7 @@ def test_a_master_that_cannot_plan_gives_its_share_to_the_others(store: FakeStor
     broken.tick()
     other = Master(FakeStore(store.tree), "m2", clock)
     names = [f"f{number}" for number in range(6)]
-    assert "m1" in {looks_after(name, ["m1", "m2"]) for name in names}
+    assert "m1" in {master_of(name, ["m1", "m2"]) for name in names}
     for name in names:
         apply(store, name)
     for _ in range(5):
@@ -166,12 +136,12 @@ def test_a_master_that_cannot_plan_gives_its_share_to_the_others(store: FakeStor
     assert live(store, "m1").plans, "it tries again"
 
 
-def test_a_master_says_at_once_that_it_cannot_have_its_name() -> None:
-    with pytest.raises(UserError, match="a master cannot be called 'my master'"):
+def test_invalid_master_name_is_reported_at_once() -> None:
+    with pytest.raises(UserError, match="invalid master name 'my master'"):
         daemon.run("127.0.0.1:1", name="my master")
 
 
-def test_a_tick_raises_nothing_whatever_fails(store: FakeStore) -> None:
+def test_tick_raises_nothing_for_any_failure(store: FakeStore) -> None:
     clock = Clock()
     master = Master(store, "my master", clock)
     for _ in range(8):
@@ -179,30 +149,26 @@ def test_a_tick_raises_nothing_whatever_fails(store: FakeStore) -> None:
         clock.now += 2
 
 
-def test_troubles_that_change_all_the_time_are_told_now_and_then(store: FakeStore) -> None:
-    class Restless(FakeStore):
-        refusals = 0
-        told = 0
+def test_troubles_that_change_all_the_time_are_published_now_and_then(store: FakeStore) -> None:
+    numbers = itertools.count(1)
 
-        def commit(self, writes: Sequence[Write]) -> list[Version]:
-            if any(isinstance(w, Put) and w.path == paths.assignment("n1") for w in writes):
-                self.refusals += 1
-                raise ConflictError(f"refused for the {self.refusals}th time")
-            self.told += any(write.path.row is paths.live_master for write in writes)
-            return super().commit(writes)
+    def refuse(writes: Sequence[Write]) -> None:
+        if puts(paths.assignment("n1"))(writes):
+            raise ConflictError(f"refused for the {next(numbers)}th time")
 
     clock = Clock()
-    restless = Restless(store.tree)
+    restless = ScriptedStore(store.tree, before_commit=refuse)
     master = Master(restless, "m1", clock)
     apply(store, "a")
     for _ in range(200):
         master.tick()
-        clock.now += daemon.TELL_SECONDS / 100
-    assert 2 <= restless.told <= 4
+        clock.now += daemon.UPDATE_SECONDS / 100
+    told = list(filter(concerns(paths.live_master), restless.transactions))
+    assert 2 <= len(told) <= 4
     assert "node n1" in live(store, "m1").troubles
 
 
-def test_a_master_of_another_schema_leaves(store: FakeStore) -> None:
+def test_master_of_another_schema_version_leaves(store: FakeStore) -> None:
     master = Master(FakeStore(store.tree), "m1", Clock())
     master.tick()
     assert store.exists(paths.live_master("m1"))
@@ -227,20 +193,20 @@ def test_a_stray_znode_keeps_its_own_flow_only_from_being_removed(store: FakeSto
     assert "flow a" in master.troubles
 
 
-def test_what_alternates_is_said_once() -> None:
+def test_alternating_sentences_are_logged_once() -> None:
     clock = Clock()
-    sayings = Sayings(clock)
+    messages = RepeatedMessages(clock)
     said = []
     for turn in range(100):
         clock.now += 2
         sentence = "waiting" if turn % 2 else "nothing to do"
-        said += [sentence] if sayings.is_new("tick", sentence) else []
+        said += [sentence] if messages.is_new("tick", sentence) else []
     assert said == ["nothing to do", "waiting"]
     clock.now += QUIET_SECONDS
-    assert sayings.is_new("tick", "waiting")
+    assert messages.is_new("tick", "waiting")
 
 
-def test_masters_of_whom_none_can_plan_everything_still_share(store: FakeStore) -> None:
+def test_masters_of_which_none_can_plan_everything_still_share(store: FakeStore) -> None:
     """More flows than a master may have trouble with are faulty for all masters alike."""
     for number in range(40):
         apply(store, f"f{number}")
@@ -259,22 +225,8 @@ def test_masters_of_whom_none_can_plan_everything_still_share(store: FakeStore) 
     assert sum(share.leads for share in shares) == 1
 
 
-class Counting(FakeStore):
-    """Counts the waits for a list of names."""
-
-    waits = 0
-
-    def children(self, path: Path) -> list[str]:
-        self.waits += 1
-        return super().children(path)
-
-    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        self.waits += bool(wanted)
-        return super().children_many(wanted)
-
-
 class Telling(Planner):
-    """Tells which flows it looks at."""
+    """Records the flows that it reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,18 +234,18 @@ class Telling(Planner):
 
     def _place(self, round_: Any) -> None:
         self.looked_at = [name for name, changes in round_.change_sets.items() if changes]
-        super()._place(round_)
+        super()._place_tasks(round_)
 
 
 @pytest.mark.parametrize("state", ["running", "suspended", "stopped"])
-def test_flows_at_rest_cost_an_idle_tick_nothing(store: FakeStore, state: str) -> None:
+def test_idle_tick_costs_nothing_for_flows_at_rest(store: FakeStore, state: str) -> None:
     telling = Telling()
 
     class Told(Master):
         def make_planner(self) -> Planner:
             return telling
 
-    counting = Counting(store.tree)
+    counting = ScriptedStore(store.tree)
     master = Told(counting, "m1", Clock())
     for number in range(30):
         apply(store, f"f{number}")
@@ -303,9 +255,9 @@ def test_flows_at_rest_cost_an_idle_tick_nothing(store: FakeStore, state: str) -
         for number in range(30):
             flows.set_flow_state(Operator(store, "a", "", 0.0), f"f{number}", state)
     settle(master)
-    counting.waits = 0
+    counting.listings.clear()
     assert master.tick() == "nothing to do"
-    assert (telling.looked_at, counting.waits) == ([], 0)
+    assert (telling.looked_at, list(filter(None, counting.listings))) == ([], [])
 
 
 def test_a_stopped_flow_is_collected_until_its_commits_are_finished(store: FakeStore) -> None:
@@ -322,15 +274,15 @@ def test_a_stopped_flow_is_collected_until_its_commits_are_finished(store: FakeS
     assert not told(store, "n1") | told(store, "n2")
 
 
-def test_what_was_said_costs_no_more_when_there_is_much() -> None:
+def test_cost_of_remembered_sentences_does_not_grow() -> None:
     clock = Clock()
-    sayings = Sayings(clock)
-    assert all(sayings.is_new(f"flow {number}", "why") for number in range(10_000))
+    messages = RepeatedMessages(clock)
+    assert all(messages.is_new(f"flow {number}", "why") for number in range(10_000))
     clock.now += QUIET_SECONDS - 1
-    assert not any(sayings.is_new(f"flow {number}", "why") for number in range(10_000))
+    assert not any(messages.is_new(f"flow {number}", "why") for number in range(10_000))
     clock.now += 2 * QUIET_SECONDS
-    assert sayings.is_new("flow 1", "other")
-    assert len(sayings._heard) == 1, "what was long ago is forgotten"
+    assert messages.is_new("flow 1", "other")
+    assert len(messages._logged) == 1, "what was long ago is forgotten"
 
 
 def test_a_master_without_zookeeper_is_not_ready_at_once(store: FakeStore) -> None:

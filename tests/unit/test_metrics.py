@@ -1,4 +1,4 @@
-"""Metrics: names, labels and pages; what is asked of children; the endpoint over HTTP."""
+"""Metrics: names, labels and pages; queries of children; the endpoint over HTTP."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from flumeng.platform.metrics.instruments import HEALTH, METRICS, Instruments
 from flumeng.platform.metrics.page import OTHER_FLOWS, FlowLabels, Page, merged
 from flumeng.platform.metrics.table import Metric, Reading
 from flumeng.platform.options.patterns import check_name
+from tests.testkit.clock import Clock
+from tests.testkit.waiting import wait_for
 
 UNITS = ("seconds", "bytes", "info", "events")
 TAKEN = Metric("flumeng_test_taken_total", "counter", "test", "Taken.", ("flow",))
 HELD = Metric("flumeng_test_held_bytes", "gauge", "test", "Held.", ("flow",))
 AGE = Metric("flumeng_test_age_seconds", "gauge", "test", "Age.", ("flow",), largest=True)
 HOLD = Metric("flumeng_test_hold_total", "counter", "test", "Hold.", ("flow",), largest=True)
-BUSY = "others wait for the same already: ask again in some seconds\n"
+BUSY = "too many requests are waiting: ask again in some seconds\n"
 LATE = Metric("flumeng_test_late_seconds", "histogram", "test", "Late.", ("flow",))
 TOOK = Metric("flumeng_test_took_seconds", "histogram", "test", "Took.")
 
@@ -62,7 +64,7 @@ def test_no_name_is_used_twice() -> None:
     assert len(names) == len(set(names))
 
 
-def test_no_flow_can_be_called_what_all_others_are_called() -> None:
+def test_no_flow_can_have_the_label_of_all_others() -> None:
     with pytest.raises(ValueError, match=r".+"):
         check_name(OTHER_FLOWS)
 
@@ -80,7 +82,7 @@ def test_a_thousand_flows_are_a_bounded_number_of_series() -> None:
     assert found["flumeng_test_age_seconds", "ingest.0", OTHER_FLOWS] == 999
 
 
-def test_what_flows_without_a_label_count_together_never_falls() -> None:
+def test_total_of_flows_without_a_label_never_falls() -> None:
     labels = FlowLabels(most=1)
 
     def taken(**flows: float) -> dict[str, object]:
@@ -94,7 +96,7 @@ def test_what_flows_without_a_label_count_together_never_falls() -> None:
     assert taken(b=4, d=7) == {"b": 4, OTHER_FLOWS: 40}
 
 
-def test_histograms_of_flows_without_a_label_are_added_up_and_never_fall() -> None:
+def test_histograms_of_unlabelled_flows_are_summed_and_never_decrease() -> None:
     labels = FlowLabels(most=1)
 
     def took(**flows: Histogram) -> dict[str, object]:
@@ -114,7 +116,7 @@ def test_histograms_of_flows_without_a_label_are_added_up_and_never_fall() -> No
     assert took(a=a, b=began_anew)[OTHER_FLOWS] == ((3, 2), 6.25)
 
 
-def test_of_counters_of_which_the_largest_counts_flows_without_a_label_are_not_added_up() -> None:
+def test_held_seconds_of_flows_without_a_label_are_not_added_up() -> None:
     """Three flows that are held for ten seconds are not held for thirty."""
     labels = FlowLabels(most=0)
 
@@ -151,7 +153,7 @@ def test_a_histogram_is_cumulative() -> None:
     assert found["flumeng_test_took_seconds_sum", "p"] == pytest.approx(7.65)
 
 
-def test_readings_that_fail_cost_only_themselves(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_readings_cost_only_themselves(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Iterator[Reading]:
         raise RuntimeError("dictionary changed size")
 
@@ -163,7 +165,7 @@ def test_readings_that_fail_cost_only_themselves(caplog: pytest.LogCaptureFixtur
     assert len(caplog.records) == 1
 
 
-def test_pages_of_several_processes_become_one() -> None:
+def test_metric_pages_of_processes_are_merged() -> None:
     """Also with a label that looks like the beginning of a block."""
     pages = []
     for process in ("ingest.0", "ingest.1"):
@@ -179,18 +181,18 @@ def test_pages_of_several_processes_become_one() -> None:
         assert found["process_resident_memory_bytes", process] > 1 << 20
 
 
-def test_a_loop_that_does_not_turn_is_stuck() -> None:
-    now = [0.0]
-    health = Health(10, lambda: now[0])
-    health.needs(lambda: "ZooKeeper is not connected" if now[0] > 5 else None)
+def test_loop_that_does_not_turn_is_reported_stuck() -> None:
+    clock = Clock(0.0)
+    health = Health(10, clock)
+    health.needs(lambda: "ZooKeeper is not connected" if clock.now > 5 else None)
     assert (health.stuck, health.unready) == (None, [])
-    now[0] = 10
+    clock.now = 10
     assert (health.stuck, health.unready) == (None, ["ZooKeeper is not connected"])
-    now[0] = 11
+    clock.now = 11
     assert health.stuck == "the main loop has not turned for 11 s"
     assert health.unready == [health.stuck, "ZooKeeper is not connected"]
     health.turned(next_within_seconds=60)
-    now[0] = 80
+    clock.now = 80
     assert health.stuck is None
 
 
@@ -230,13 +232,13 @@ def instruments(channel: Channel, ask_seconds: float = 20.0) -> Instruments:
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """SIGSTOP; returns when it has taken effect."""
+    """Stop with SIGSTOP; returns when it has taken effect."""
     process.send_signal(signal.SIGSTOP)
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.01)
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
-def test_a_frozen_child_is_left_out_in_time_and_told_again_when_it_thaws(
+def test_frozen_child_is_left_out_in_time_and_included_again_when_it_thaws(
     child: tuple[subprocess.Popen[str], Channel],
 ) -> None:
     process, channel = child
@@ -259,7 +261,7 @@ def test_a_frozen_child_is_left_out_in_time_and_told_again_when_it_thaws(
     assert told.unready() == ["child: no Spark"]
 
 
-def test_a_dead_child_is_left_out_at_once(
+def test_metrics_do_not_wait_for_a_dead_child(
     child: tuple[subprocess.Popen[str], Channel],
 ) -> None:
     process, channel = child
@@ -272,8 +274,8 @@ def test_a_dead_child_is_left_out_at_once(
     assert time.monotonic() - began < 10, "it waited for what cannot come"
 
 
-def test_a_frozen_child_is_not_asked_again_and_again() -> None:
-    """A thousand scrapes of a child that does not read fill no buffer, and block nobody."""
+def test_frozen_child_is_not_queried_again_and_again() -> None:
+    """A thousand scrapes of a child that does not read fill no buffer, and block no other."""
     channel = Channel("child")
     try:
         for _ in range(1000):
@@ -285,7 +287,7 @@ def test_a_frozen_child_is_not_asked_again_and_again() -> None:
         channel.child_started()
 
 
-def test_a_late_answer_to_something_else_is_none() -> None:
+def test_late_answer_to_another_question_is_ignored() -> None:
     channel = Channel("child")
     try:
         channel.ask(METRICS)
@@ -305,10 +307,10 @@ def get(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_the_endpoint_says_how_the_process_is() -> None:
-    now = [0.0]
-    health = Health(10, lambda: now[0])
-    health.needs(lambda: "ZooKeeper is not connected" if now[0] else None)
+def test_endpoint_serves_metrics_and_health() -> None:
+    clock = Clock(0.0)
+    health = Health(10, clock)
+    health.needs(lambda: "ZooKeeper is not connected" if clock.now else None)
     endpoint = Endpoint("127.0.0.1:0", Instruments("p", health, lambda: [HELD.of(7, "f")]))
     base = endpoint.url.removesuffix("/metrics")
     try:
@@ -319,16 +321,16 @@ def test_the_endpoint_says_how_the_process_is() -> None:
         assert get(f"{base}/healthz") == (200, "ok\n")
         assert get(f"{base}/readyz") == (200, "ok\n")
         assert get(f"{base}/")[0] == 404
-        now[0] = 5
+        clock.now = 5
         assert get(f"{base}/healthz") == (200, "ok\n")
         assert get(f"{base}/readyz") == (503, "ZooKeeper is not connected\n")
-        now[0] = 20
+        clock.now = 20
         assert get(f"{base}/healthz")[0] == 503
     finally:
         endpoint.close()
 
 
-def test_clients_that_say_nothing_keep_nobody_out() -> None:
+def test_silent_clients_keep_no_other_out() -> None:
     endpoint = Endpoint("127.0.0.1:0", Instruments("p", Health(60), lambda: ()))
     host, _, port = endpoint.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(5 * CONNECTIONS)]
@@ -342,8 +344,8 @@ def test_clients_that_say_nothing_keep_nobody_out() -> None:
         endpoint.close()
 
 
-def test_a_child_that_hangs_costs_a_bounded_number_of_threads() -> None:
-    """However many ask; and whether this process is well, each of them is told at once."""
+def test_hanging_child_costs_a_bounded_number_of_threads() -> None:
+    """However many scrape; and each health check is answered at once."""
     channel = Channel("hung")
     instruments = Instruments("p", Health(60), lambda: (), lambda: {"hung": channel}, 60.0)
     endpoint = Endpoint("127.0.0.1:0", instruments)
@@ -362,10 +364,7 @@ def test_a_child_that_hangs_costs_a_bounded_number_of_threads() -> None:
         assert get(endpoint.url.replace("metrics", "healthz")) == (200, "ok\n")
         assert time.monotonic() < began + 0.5
         channel.child_started()  # its end is closed now as if it had ended
-        deadline = time.monotonic() + 10
-        while threading.active_count() > before and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert threading.active_count() <= before
+        wait_for(lambda: threading.active_count() <= before, threading.active_count)
         assert get(endpoint.url)[0] == 200
     finally:
         for client in clients:
@@ -381,8 +380,8 @@ def _has_ended(connection: socket.socket) -> bool:
         return False
 
 
-def test_who_serves_no_metrics_pays_for_none() -> None:
-    """``prometheus_client`` and the HTTP server are for processes that were asked to serve."""
+def test_process_without_metrics_does_not_import_the_library() -> None:
+    """``prometheus_client`` and the HTTP server are for processes that serve metrics."""
     daemons = (
         "flumeng.control.master.daemon",
         "flumeng.agent.node.daemon",

@@ -23,7 +23,7 @@ ALERTS = TOP / "conf" / "prometheus" / "alerts.yaml"
 PROMETHEUS = TOP / "conf" / "prometheus" / "prometheus.yaml"
 DASHBOARD = TOP / "conf" / "grafana" / "flumeng.json"
 EVERYWHERE = {PROCESS, "instance", "job"}
-"""The labels of every sample: ours, and what Prometheus adds."""
+"""The labels of every sample: ours, and those that Prometheus adds."""
 
 LABELS: dict[str, set[str]] = {"up": EVERYWHERE}
 for metric in METRICS:
@@ -50,7 +50,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """(where, PromQL), Grafana's variables filled in."""
+    """(where, PromQL), with Grafana's variables filled in."""
     for rule in rules():
         yield rule["alert"], rule["expr"]
     for panel in panels():
@@ -85,7 +85,7 @@ def grouped(expression: Any) -> Iterator[tuple[set[str], Any]]:
 
 
 @pytest.mark.parametrize(("where", "text"), EXPRESSIONS)
-def test_an_expression_parses_and_selects_what_there_is(where: str, text: str) -> None:
+def test_expression_parses_and_selects_existing_metrics(where: str, text: str) -> None:
     parsed = promql_parser.parse(text)
     found = list(selectors(parsed))
     assert found, f"{where} selects nothing"
@@ -102,9 +102,9 @@ def test_an_expression_parses_and_selects_what_there_is(where: str, text: str) -
     "text",
     ["sum(rate(flumeng_no_such_total[5m]))", "sum by (flow) (process_threads)", "sum(rate(up)"],
 )
-def test_the_check_itself_sees_what_is_wrong(text: str) -> None:
+def test_expression_check_finds_wrong_names(text: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
-        test_an_expression_parses_and_selects_what_there_is("here", text)
+        test_expression_parses_and_selects_existing_metrics("here", text)
 
 
 def test_every_rate_is_of_a_counter() -> None:
@@ -117,7 +117,7 @@ def test_every_rate_is_of_a_counter() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_an_alert_says_what_is_wrong_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_has_a_problem_and_advice(rule: dict[str, Any]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"Flumeng[A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in ("warning", "critical")
@@ -139,7 +139,7 @@ def test_prometheus_configuration_names_the_rules() -> None:
     assert job["job_name"] == "flumeng"
 
 
-def test_the_dashboard_has_no_two_panels_of_one_number_or_place() -> None:
+def test_dashboard_panels_have_distinct_ids_and_places() -> None:
     board = dashboard()
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
@@ -151,7 +151,7 @@ def test_the_dashboard_has_no_two_panels_of_one_number_or_place() -> None:
             assert name in LABELS
 
 
-def test_every_metric_in_the_docs_is_there() -> None:
+def test_every_metric_in_the_docs_exists() -> None:
     pages = [*(TOP / "docs").rglob("*.md"), TOP / "README.md", *(TOP / "conf").rglob("*.yaml")]
     parts = {metric.name.removeprefix("flumeng_").split("_")[0] for metric in METRICS}
     for page in pages:
@@ -182,7 +182,7 @@ def test_lags_losses_and_refusals_have_an_alert_and_a_panel(metric: str) -> None
     assert naming - alerts, "no panel"
 
 
-def test_a_panel_shows_the_lag_of_isolated_parts_alone() -> None:
+def test_dashboard_shows_the_lag_of_isolated_parts_apart() -> None:
     (matcher,) = re.findall(r'flumeng_flow_lag_seconds\{flow=~"(\.\+[^"]+)"', str(dashboard()))
     assert re.fullmatch(matcher, "web~errors")
     assert not re.fullmatch(matcher, "web")

@@ -12,15 +12,18 @@ import pytest
 
 from flumeng.agent.node.claim import SupplantedError
 from flumeng.agent.node.daemon import LOOK_SECONDS, TICK_SECONDS, Node
-from flumeng.agent.node.events import Ended, Said, Tick, Wanted
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
+from flumeng.agent.node.events import Assigned, Ended, Reported, Tick
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY, tree
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import new_cluster
 from tests.testkit.light_nodes import ScriptedChild
+from tests.testkit.scripted_store import nothing
 from tests.testkit.simulation.stepped_node import SteppedNode
 from tests.testkit.store import FakeStore, Znodes
 from tests.unit.node_bench import Bench, task
@@ -31,12 +34,10 @@ FLOW = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
 TASK = AssignedTask(flow="web", task="ingest.n1", kind=INGEST, epoch=1, revision=1, state="running")
 
 
-def test_a_full_disk_keeps_no_node_from_working(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_full_disk_does_not_stop_a_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its journals must be served all the more, so that they are collected and trimmed."""
-    now = [100.0]
-    store, home = FakeStore(), Home(tmp_path)
+    clock = Clock()
+    store, home = FakeStore(), DataDirectory(tmp_path)
     tree.init(store)
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
 
@@ -44,7 +45,7 @@ def test_a_full_disk_keeps_no_node_from_working(
         return ScriptedChild(child, "n1", node.hear)
 
     settings = Settings("n1", tmp_path, "", roles=(INGEST,))
-    node = SteppedNode(settings, home, store, lambda: now[0], start)
+    node = SteppedNode(settings, home, store, clock, start)
     node.turn()
     store.write(paths.assignment("n1"), Assignment(), ABSENT)
     node.turn()
@@ -57,9 +58,9 @@ def test_a_full_disk_keeps_no_node_from_working(
     status = store.read(paths.status("n1"))
     assert status is not None
     assert (status.value.assignment_version, list(status.value.tasks)) == (1, ["web/ingest.n1"])
-    assert "the assignment is not kept" in caplog.text
+    assert "cannot save the assignment" in caplog.text
     unwritable.rmdir()
-    now[0] += LOOK_SECONDS
+    clock.now += LOOK_SECONDS
     node.turn()
     kept = home.kept()
     assert kept is not None
@@ -67,14 +68,13 @@ def test_a_full_disk_keeps_no_node_from_working(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the flow", "the cluster"])
-def test_journals_go_with_their_flow_but_not_with_their_cluster(
+def test_journals_are_removed_with_their_flow_but_not_with_their_cluster(
     tmp_path: Path, lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A ZooKeeper that was wiped and recreated knows no flow either."""
     caplog.set_level("INFO")
-    now, told = [100.0], []
-    store = FakeStore()
-    tree.init(store)
+    clock, told = Clock(), []
+    store = new_cluster()
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
 
     class Child:
@@ -84,21 +84,21 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
             if message["type"] == "configure":
                 status = {"answers": message["number"], "tasks": {}, "kept_flows": ["web"]}
                 journals = {"web.n1.0.1": journal}
-                node.hear(Said("ingest.0", {"type": "status", "journals": journals, **status}))
+                node.hear(Reported("ingest.0", {"type": "status", "journals": journals, **status}))
 
         def kill(self) -> None: ...
 
     def start(child: str) -> Child:
-        node.hear(Said(child, {"type": "ready", "address": "n1:1"}))
+        node.hear(Reported(child, {"type": "ready", "address": "n1:1"}))
         return Child()
 
     def turns() -> None:
         for _ in range(5):
-            now[0] += LOOK_SECONDS
+            clock.now += LOOK_SECONDS
             node.turn()
 
     settings = Settings("n1", tmp_path, "", roles=(INGEST,))
-    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    node = SteppedNode(settings, DataDirectory(tmp_path), store, clock, start)
     node.turn()
     store.write(paths.assignment("n1"), Assignment(tasks=(TASK,)), ABSENT)
     turns()
@@ -116,11 +116,10 @@ def test_journals_go_with_their_flow_but_not_with_their_cluster(
     assert ("another cluster" in caplog.text) is lost
 
 
-def test_children_that_chatter_do_not_keep_the_others_from_being_started(tmp_path: Path) -> None:
+def test_chatty_children_do_not_keep_others_from_being_started(tmp_path: Path) -> None:
     """With forty workers there is always one that says that it is alive."""
-    now, started = [100.0], []
-    store = FakeStore()
-    tree.init(store)
+    clock, started = Clock(), []
+    store = new_cluster()
 
     class Child(ScriptedChild):
         def kill(self) -> None:
@@ -132,14 +131,14 @@ def test_children_that_chatter_do_not_keep_the_others_from_being_started(tmp_pat
 
     def chatter(seconds: float) -> None:
         for _ in range(round(20 * seconds)):
-            now[0] += 0.05
-            node.hear(Said("ingest.0", {"type": "alive"}))
-            node.hear(Said("ingest.1", {"type": "alive"}))
+            clock.now += 0.05
+            node.hear(Reported("ingest.0", {"type": "alive"}))
+            node.hear(Reported("ingest.1", {"type": "alive"}))
             node.turn()
 
     killed: list[str] = []
     settings = Settings("n1", tmp_path, "", roles=(INGEST,), workers=3)
-    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    node = SteppedNode(settings, DataDirectory(tmp_path), store, clock, start)
     node.turn()
     node.hear(Ended("ingest.2", 1))
     chatter(1.0)
@@ -157,7 +156,7 @@ NO_ROOM = [
 
 
 @pytest.mark.parametrize("error", NO_ROOM, ids=repr)
-def test_a_child_that_cannot_be_started_now_is_started_later(
+def test_child_that_failed_to_start_is_started_later(
     tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [error, error]
@@ -171,11 +170,13 @@ def test_a_child_that_cannot_be_started_now_is_started_later(
                 raise failures.pop()
             return NumberedChild(child, "n1", self.hear)  # type: ignore[return-value]
 
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     ticks = count(100.0, 0.01)
     node = FullNode(
-        Settings("n1", tmp_path, "", roles=(INGEST,)), Home(tmp_path), store, lambda: next(ticks)
+        Settings("n1", tmp_path, "", roles=(INGEST,)),
+        DataDirectory(tmp_path),
+        store,
+        lambda: next(ticks),
     )
     for _ in range(200):
         node.hear(Tick())
@@ -196,7 +197,7 @@ def live_in_another_boot(tmp_path: Path) -> Bench:
     return bench
 
 
-def test_who_holds_the_name_is_waited_for_only_while_zookeeper_could_tell(tmp_path: Path) -> None:
+def test_holder_of_the_name_is_waited_for_only_while_zookeeper_is_connected(tmp_path: Path) -> None:
     """Sessions do not end while no ZooKeeper is there."""
     again = Bench(tmp_path, live_in_another_boot(tmp_path).store.tree)
     again.turns(5.0)
@@ -204,16 +205,16 @@ def test_who_holds_the_name_is_waited_for_only_while_zookeeper_could_tell(tmp_pa
     again.turns(60.0)
     again.store.heal()
     again.turns(29.0)
-    with pytest.raises(SupplantedError, match="another host or container, and goes on"):
+    with pytest.raises(SupplantedError, match="another host or container"):
         again.turns(3.0)
 
 
-def test_a_node_that_waits_for_who_holds_its_name_is_well(tmp_path: Path) -> None:
+def test_node_that_waits_for_the_holder_of_its_name_is_healthy(tmp_path: Path) -> None:
     bench = live_in_another_boot(tmp_path)
     seconds = count(100.0)
     settings = Settings("n1", tmp_path, "", roles=(INGEST,), session_seconds=60.0)
     store = FakeStore(bench.store.tree)
-    node = Node(settings, Home(tmp_path), store, lambda: next(seconds))
+    node = Node(settings, DataDirectory(tmp_path), store, lambda: next(seconds))
     with pytest.raises(SupplantedError):
         node.run()
     assert node.health.stuck is None
@@ -226,8 +227,8 @@ def test_a_node_that_is_stopped_before_it_may_start_starts_nothing(tmp_path: Pat
         def _start(self, child: str) -> None:
             started.append(child)
 
-    home = Home(tmp_path)
-    home.keep(Wanted(1, Assignment(tasks=(TASK,)), {("web", 1): FLOW}))
+    home = DataDirectory(tmp_path)
+    home.keep(Assigned(1, Assignment(tasks=(TASK,)), {("web", 1): FLOW}))
     store = FakeStore()
     store.cut()
     node = RecordingNode(Settings("n1", tmp_path, "", roles=(INGEST,)), home, store)
@@ -236,11 +237,11 @@ def test_a_node_that_is_stopped_before_it_may_start_starts_nothing(tmp_path: Pat
     assert started == []
 
 
-def test_a_child_that_cannot_be_killed_is_told_of_once(
+def test_child_that_cannot_be_killed_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be held in the kernel for ever, by a disk that does not answer."""
-    now = [100.0]
+    clock = Clock()
 
     class Child(ScriptedChild):
         def kill(self) -> None: ...
@@ -251,20 +252,19 @@ def test_a_child_that_cannot_be_killed_is_told_of_once(
     def silence(seconds: float) -> int:
         caplog.clear()
         for _ in range(round(2 * seconds)):
-            now[0] += 0.5
+            clock.now += 0.5
             node.turn()
         return caplog.text.count("ingest.0 is killed: hung")
 
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     settings = Settings("n1", tmp_path, "", roles=(INGEST,))
-    node = SteppedNode(settings, Home(tmp_path), store, lambda: now[0], start)
+    node = SteppedNode(settings, DataDirectory(tmp_path), store, clock, start)
     assert silence(60.0) == 1
     node.hear(Ended("ingest.0", -9))
     assert silence(60.0) == 1
 
 
-def test_acks_are_asked_for_often_while_they_are_awaited_and_only_then(tmp_path: Path) -> None:
+def test_acks_are_read_often_while_they_are_awaited_and_only_then(tmp_path: Path) -> None:
     """Those of the flow's own cursor, all with one request; a reader's ack says nothing."""
     bench = Bench(tmp_path)
     bench.apply("web")
@@ -274,31 +274,31 @@ def test_acks_are_asked_for_often_while_they_are_awaited_and_only_then(tmp_path:
 
     def delivered(seconds: float) -> list[object]:
         bench.told.clear()
-        bench.store.reads = 0
+        bench.store.reads.clear()
         for _ in range(round(seconds / 0.01)):
             bench.now += 0.01
-            bench.node.hear(Said("ingest.0", {"type": "alive"}))
+            bench.node.hear(Reported("ingest.0", {"type": "alive"}))
             bench.node.turn()
         return [message["acks"] for message in bench.told if message["type"] == "delivered"]
 
     bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=5), ABSENT)
     assert delivered(1.0) == []
-    seldom = bench.store.reads
-    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": [journal, "other.n9.0.x"]}))
+    seldom = bench.records_read
+    bench.node.hear(Reported("ingest.0", {"type": "awaits", "journals": [journal, "other.n9.0.x"]}))
     assert delivered(1.0) == [{journal: 5}]
-    assert 8 <= bench.store.reads <= 12 + seldom
+    assert 8 <= bench.records_read <= 12 + seldom
     bench.store.write(paths.cursor("web", "reader"), None, ABSENT)
     bench.store.write(paths.ack("web", "reader", journal), Ack(epoch=1, offset=9), ABSENT)
     assert delivered(1.0) == []
     bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=7), ANY)
     assert delivered(0.2) == [{journal: 7}]
-    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": []}))
+    bench.node.hear(Reported("ingest.0", {"type": "awaits", "journals": []}))
     bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=8), ANY)
     assert delivered(1.0) == []
-    assert bench.store.reads <= seldom + 4
+    assert bench.records_read <= seldom + 4
 
 
-def test_after_a_request_that_took_long_deliveries_are_soon_told_again(tmp_path: Path) -> None:
+def test_deliveries_are_sent_soon_after_a_slow_request(tmp_path: Path) -> None:
     """As after a ZooKeeper that stood still and goes on."""
     bench = Bench(tmp_path)
     bench.apply("web")
@@ -306,25 +306,25 @@ def test_after_a_request_that_took_long_deliveries_are_soon_told_again(tmp_path:
     bench.turns()
     journal = "web.n1.0.light"
 
-    def stand_still() -> None:
+    def stand_still(_request: object) -> None:
         bench.now += 5.0
 
-    bench.store.passes = stand_still
-    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": [journal]}))
+    bench.store.before_read = stand_still
+    bench.node.hear(Reported("ingest.0", {"type": "awaits", "journals": [journal]}))
     bench.node.turn()
-    bench.store.passes = lambda: None
+    bench.store.before_read = nothing
     bench.store.write(paths.ack("web", "main", journal), Ack(epoch=1, offset=5), ABSENT)
     bench.told.clear()
     bench.turns(1.0)
     assert {"type": "delivered", "acks": {journal: 5}} in bench.told
 
 
-def test_while_zookeeper_is_away_nobody_spins_for_deliveries(tmp_path: Path) -> None:
+def test_awaited_deliveries_cause_no_busy_loop_while_zookeeper_is_away(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.apply("web")
     bench.assign(task("web"))
     bench.turns()
-    bench.node.hear(Said("ingest.0", {"type": "awaits", "journals": ["web.n1.0.light"]}))
+    bench.node.hear(Reported("ingest.0", {"type": "awaits", "journals": ["web.n1.0.light"]}))
     bench.turns(1.0)
     bench.store.cut()
     bench.now += 1.0

@@ -1,4 +1,4 @@
-"""What lies on a node's disk is registered, and trimmed, whatever became of a znode."""
+"""Journals on a node's disk are registered, and trimmed, after any loss of a znode."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from flumeng.agent.node.daemon import ALL_SECONDS
-from flumeng.agent.node.events import Said
+from flumeng.agent.node.events import Reported
 from flumeng.agent.node.protocol import Message
 from flumeng.control.commands.cluster import export_cluster, import_cluster
 from flumeng.control.commands.operator import Operator
 from flumeng.control.zookeeper import ABSENT, ANY
+from tests.testkit.cluster import add_journal, come_live
 from tests.unit.node_bench import Bench, task
 from zkschema import paths, records
 
@@ -29,19 +30,19 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def test_a_registration_that_was_removed_is_there_again_after_a_reconnect(bench: Bench) -> None:
+def test_removed_registration_is_restored_after_a_reconnect(bench: Bench) -> None:
     bench.store.remove(paths.journal(JOURNAL), ANY)
     bench.reconnect()
     assert bench.store.children(paths.journals()) == [JOURNAL]
 
 
-def test_a_registration_that_was_removed_is_there_again_in_time(bench: Bench) -> None:
+def test_removed_registration_is_restored_in_time(bench: Bench) -> None:
     bench.store.remove(paths.journal(JOURNAL), ANY)
     bench.turns(ALL_SECONDS + 20)
     assert bench.store.children(paths.journals()) == [JOURNAL]
 
 
-def test_an_import_that_knows_neither_node_nor_journal_gets_both(tmp_path: Path) -> None:
+def test_import_without_node_and_journal_gets_both(tmp_path: Path) -> None:
     """Events of a journal that is not registered are not collected."""
     bench = Bench(tmp_path / "other")
     bench.apply("web")
@@ -57,7 +58,7 @@ def test_an_import_that_knows_neither_node_nor_journal_gets_both(tmp_path: Path)
     assert bench.store.children(paths.journals()) == [JOURNAL]
 
 
-def test_a_registration_that_was_repaired_is_closed_with_its_journal(bench: Bench) -> None:
+def test_repaired_journal_registration_is_closed_with_its_journal(bench: Bench) -> None:
     znode = bench.store.tree.znodes[str(paths.journal(JOURNAL))]
     good = znode.data
     bench.damage(paths.journal(JOURNAL), b"{")
@@ -74,7 +75,7 @@ def test_a_registration_that_was_repaired_is_closed_with_its_journal(bench: Benc
     assert bench.status.problems == {}
 
 
-def test_a_damaged_registration_that_was_removed_is_written_anew(bench: Bench) -> None:
+def test_damaged_and_removed_registration_is_rewritten(bench: Bench) -> None:
     bench.damage(paths.journal(JOURNAL), b"{")
     bench.reconnect()
     assert str(paths.journal(JOURNAL)) in bench.status.problems
@@ -84,7 +85,7 @@ def test_a_damaged_registration_that_was_removed_is_written_anew(bench: Bench) -
     assert bench.status.problems == {}
 
 
-def test_a_damaged_registration_of_no_journal_here_is_told_until_it_goes(bench: Bench) -> None:
+def test_damaged_registration_of_a_foreign_journal_is_reported_until_it_goes(bench: Bench) -> None:
     other = paths.journal("web.n1.0.gone")
     bench.store.tree.znodes[str(other)] = type(bench.store.tree.znodes["/"])(b"{")
     bench.start()
@@ -95,7 +96,7 @@ def test_a_damaged_registration_of_no_journal_here_is_told_until_it_goes(bench: 
     assert bench.status.problems == {}
 
 
-def test_a_revision_is_a_problem_while_a_task_needs_it(bench: Bench) -> None:
+def test_damaged_revision_is_a_problem_only_while_a_task_needs_it(bench: Bench) -> None:
     revision = paths.revision("web", "1")
     bench.apply("app")
     bench.damage(revision, b"{")
@@ -119,20 +120,19 @@ def told_acks(bench: Bench) -> list[int]:
 
 
 def tell_journals(bench: Bench, flows: dict[str, str]) -> None:
-    """The worker says that these journals are on its disk: name -> flow."""
+    """The worker reports that these journals are on its disk: name -> flow."""
     journals = {
         name: {"flow": flow, "term": 1, "closed": False, "end": None}
         for name, flow in flows.items()
     }
     said: Message = {"type": "status", "answers": 0, "tasks": {}, "journals": journals}
-    bench.node.hear(Said("ingest.0", said))
+    bench.node.hear(Reported("ingest.0", said))
     bench.turns()
 
 
-def test_a_journal_that_is_also_on_a_live_node_harms_no_other(bench: Bench) -> None:
+def test_journal_that_a_live_node_has_too_does_not_block_others(bench: Bench) -> None:
     theirs = records.Journal(flow="web", node="n9", primary="n9", term=1, in_sync=("n9",))
-    live = records.LiveNode(uuid="x", incarnation="x", pid=1, version="1", since=0.0)
-    bench.store.write(paths.live_node("n9"), live, ABSENT)
+    come_live(bench.store, "n9", uuid="x", incarnation="x", version="1")
     bench.store.write(paths.journal("web.n9.0.zz"), theirs, ABSENT)
     tell_journals(bench, {JOURNAL: "web", "web.n9.0.zz": "web"})
     ack(bench, 900)
@@ -148,7 +148,7 @@ def test_a_journal_that_is_also_on_a_live_node_harms_no_other(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("flow", ["f" * 20_000, "../web", ""])
-def test_a_journal_whose_registration_is_refused_harms_no_other(bench: Bench, flow: str) -> None:
+def test_refused_journal_registration_does_not_block_others(bench: Bench, flow: str) -> None:
     tell_journals(bench, {"x.n1.0.zz": flow, JOURNAL: "web"})
     ack(bench, 900)
     bench.turns()
@@ -156,9 +156,8 @@ def test_a_journal_whose_registration_is_refused_harms_no_other(bench: Bench, fl
     assert "/journals/x.n1.0.zz" in bench.status.problems
 
 
-def test_a_registration_of_no_possible_flow_harms_no_other(bench: Bench) -> None:
-    odd = records.Journal(flow="../web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    bench.store.write(paths.journal("web.n1.0.odd"), odd, ABSENT)
+def test_registration_with_an_invalid_flow_name_harms_no_other(bench: Bench) -> None:
+    add_journal(bench.store, "web.n1.0.odd", flow="../web")
     bench.start()
     bench.turns()
     ack(bench, 900)
@@ -167,9 +166,8 @@ def test_a_registration_of_no_possible_flow_harms_no_other(bench: Bench) -> None
     assert "/journals/web.n1.0.odd" in bench.status.problems
 
 
-def test_a_registration_with_a_name_that_no_journal_has_harms_nothing(bench: Bench) -> None:
-    odd = records.Journal(flow="web", node="n1", primary="n1", term=1, in_sync=("n1",))
-    bench.store.write(paths.journal("web.n1.x.zz"), odd, ABSENT)
+def test_registration_with_an_invalid_journal_name_harms_nothing(bench: Bench) -> None:
+    add_journal(bench.store, "web.n1.x.zz")
     bench.store.write(paths.cursor("web", "main"), None, ANY)
     znode = paths.ack("web", "main", "web.n1.x.zz")
     bench.store.write(znode, records.Ack(epoch=1, offset=5), ABSENT)
@@ -180,10 +178,10 @@ def test_a_registration_with_a_name_that_no_journal_has_harms_nothing(bench: Ben
 
 
 @pytest.mark.parametrize("path", ["/nodes/n1", "/schema", "/nodes/n1/status", "/nodes/n1/story"])
-def test_trimming_goes_on_whatever_of_the_node_is_damaged(
+def test_trimming_continues_with_any_record_of_the_node_damaged(
     bench: Bench, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the log does not repeat what alternates."""
+    """And the log does not repeat alternating messages."""
     znode = bench.store.tree.znodes[path]
     znode.version += 1
     bench.damage(path, b"{")
@@ -195,36 +193,30 @@ def test_trimming_goes_on_whatever_of_the_node_is_damaged(
     assert len(caplog.records) <= 3, caplog.messages
 
 
-def test_quiet_node_lists_journals_once_a_process(bench: Bench) -> None:
+def test_quiet_node_lists_journals_once_per_process(bench: Bench) -> None:
     """The list grows with the cluster; all nodes would read it after a failover of ZooKeeper."""
     store = bench.store
     for number in range(50):
-        other = records.Journal(
-            flow="web", node=f"m{number}", primary=f"m{number}", term=1, in_sync=()
-        )
-        store.write(paths.journal(f"web.m{number}.0.00000000"), other, ABSENT)
+        add_journal(store, f"web.m{number}.0.00000000", flow="web", node=f"m{number}", in_sync=())
     bench.turns()
-    listed = store.listed_journals
+    listed = bench.journals_listed
     for _ in range(10):
         bench.reconnect()
     bench.turns(2 * ALL_SECONDS)
-    assert store.listed_journals == listed
+    assert bench.journals_listed == listed
     bench.start()
     bench.turns()
-    assert store.listed_journals == listed + 1
+    assert bench.journals_listed == listed + 1
 
 
 def test_import_of_another_tree_lists_journals_again(bench: Bench) -> None:
     store = bench.store
-    listed = store.listed_journals
+    listed = bench.journals_listed
     found = store.read(paths.schema())
     assert found is not None
-    lost = records.Journal(
-        flow="web", node="n1", primary="n1", term=1, in_sync=("n1",), closed=True, end=0
-    )
-    store.write(paths.journal("web.n1.0.lost"), lost, ABSENT)
+    add_journal(store, "web.n1.0.lost", closed=True, end=0)
     again = replace(found.value, generation=found.value.generation + 1)
     store.write(paths.schema(), again, found.version)
     bench.turns()
-    assert store.listed_journals == listed + 1
+    assert bench.journals_listed == listed + 1
     assert not store.exists(paths.journal("web.n1.0.lost")), "nobody needs it"

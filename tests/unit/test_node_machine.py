@@ -1,4 +1,4 @@
-"""The node's machine: what it tells its children, and when it starts and stops them."""
+"""The node's machine: its messages to the children, and their starts and stops."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flumeng.agent.node import children
 from flumeng.agent.node.children import Child, statuses
 from flumeng.agent.node.events import (
     Acked,
+    Assigned,
     Delivered,
     Ended,
     Exit,
@@ -18,30 +19,17 @@ from flumeng.agent.node.events import (
     Kill,
     Past,
     Replicas,
-    Said,
+    Reported,
     Start,
     Stop,
     Tell,
     Tick,
-    Wanted,
 )
 from flumeng.agent.node.machine import FaultError, Machine
+from tests.testkit.clock import Clock
 from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, Assignment
 
 WORKER = "ingest.0"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -51,16 +39,16 @@ def machine(clock: Clock) -> Iterator[Machine]:
     machine.check()
 
 
-def wanted(*kinds: str, version: int = 1, state: str = "running") -> Wanted:
+def wanted(*kinds: str, version: int = 1, state: str = "running") -> Assigned:
     tasks = tuple(
         AssignedTask(flow="f", task=f"{kind}.0", kind=kind, epoch=1, revision=1, state=state)
         for kind in kinds
     )
-    return Wanted(version, Assignment(tasks=tasks), {("f", 1): "text"})
+    return Assigned(version, Assignment(tasks=tasks), {("f", 1): "text"})
 
 
-def ready(child: str, address: str = "") -> Said:
-    return Said(child, {"type": "ready", "address": address})
+def ready(child: str, address: str = "") -> Reported:
+    return Reported(child, {"type": "ready", "address": address})
 
 
 def status(
@@ -69,11 +57,11 @@ def status(
     journals: Mapping[str, object] | None = None,
     *,
     answers: int = 1,
-) -> Said:
+) -> Reported:
     task = {"epoch": 1, "revision": 1, "state": state, "error": None}
     tasks = {f"f/{child.partition('.')[0]}.0": task}
     message = {"type": "status", "answers": answers, "tasks": tasks}
-    return Said(child, {**message, "journals": journals} if journals else message)
+    return Reported(child, {**message, "journals": journals} if journals else message)
 
 
 def configured(instructions: list[Instruction]) -> list[str]:
@@ -85,14 +73,14 @@ def configured(instructions: list[Instruction]) -> list[str]:
 
 
 def running(machine: Machine) -> None:
-    """Both children up with a task each."""
+    """Both children run with a task each."""
     machine.handle(Tick())
     machine.handle(ready(WORKER, "h:1"))
     machine.handle(wanted(INGEST, COLLECT))
     machine.handle(ready(COLLECT))
 
 
-def test_ingest_starts_at_once_and_is_told_nothing_before_there_is_an_assignment(
+def test_ingest_starts_at_once_and_is_configured_by_the_first_assignment(
     machine: Machine,
 ) -> None:
     """An empty configuration would close every journal."""
@@ -102,13 +90,13 @@ def test_ingest_starts_at_once_and_is_told_nothing_before_there_is_an_assignment
     assert configured(machine.handle(wanted(INGEST))) == ["ingest.0: ['ingest.0']"]
 
 
-def test_the_status_has_the_spark_interface_of_a_collector_while_that_runs(
+def test_status_has_the_spark_ui_of_the_collector_while_it_runs(
     machine: Machine,
 ) -> None:
     machine.handle(Tick())
     machine.handle(wanted(COLLECT))
     assert machine.status.spark_ui == ""
-    machine.handle(Said(COLLECT, {"type": "ready", "spark_ui": "http://127.0.0.1:4040"}))
+    machine.handle(Reported(COLLECT, {"type": "ready", "spark_ui": "http://127.0.0.1:4040"}))
     assert machine.status.spark_ui == "http://127.0.0.1:4040"
     machine.handle(Ended(COLLECT, 1))
     assert machine.status.spark_ui == ""
@@ -125,9 +113,7 @@ def test_a_collector_starts_with_its_first_task_and_stops_with_its_last(machine:
     assert machine.handle(Ended(COLLECT, 0)) == []
 
 
-def test_a_child_that_dies_comes_back_after_a_backoff_that_doubles(
-    machine: Machine, clock: Clock
-) -> None:
+def test_dead_child_is_restarted_with_a_doubling_backoff(machine: Machine, clock: Clock) -> None:
     running(machine)
     for wait in (0.1, 0.2, 0.4):
         assert machine.handle(Ended(WORKER, -9)) == []
@@ -142,7 +128,7 @@ def test_a_child_that_dies_comes_back_after_a_backoff_that_doubles(
     assert machine.handle(Tick()) == [Start(WORKER)], "a minute of health forgives"
 
 
-def test_nothing_is_said_for_a_child_that_is_gone(machine: Machine) -> None:
+def test_state_of_an_ended_child_is_reset(machine: Machine) -> None:
     running(machine)
     machine.handle(
         status(WORKER, journals={"f.n.0.a": {"flow": "f", "term": 1, "closed": False, "end": None}})
@@ -154,13 +140,13 @@ def test_nothing_is_said_for_a_child_that_is_gone(machine: Machine) -> None:
     assert (machine.journals, machine.addresses) == (None, ("",))
 
 
-def test_a_task_is_as_unhealthy_as_its_child_says() -> None:
+def test_health_of_a_task_is_that_reported_by_its_child() -> None:
     ill = {"epoch": 1, "revision": 1, "state": "running", "health": "unhealthy"}
     found = statuses([Child(COLLECT, tasks={"f/collect.0": ill})], [])
     assert found["f/collect.0"].health == "unhealthy"
 
 
-def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
+def test_released_task_leaves_the_status(machine: Machine) -> None:
     """Masters give a draining task away as soon as its owner does not list it."""
     running(machine)
     machine.handle(status(COLLECT))
@@ -170,8 +156,8 @@ def test_a_task_that_was_let_go_leaves_the_status(machine: Machine) -> None:
     assert "f/collect.0" not in machine.status.tasks
 
 
-def test_an_assignment_is_applied_once_every_child_has_answered_it(machine: Machine) -> None:
-    """Until then a child may be at what it was told before, and has not said so."""
+def test_assignment_is_applied_once_every_child_has_answered_it(machine: Machine) -> None:
+    """Until then a child may run the configuration before."""
     running(machine)
     assert machine.status.assignment_version == -1
     machine.handle(status(WORKER))
@@ -185,7 +171,7 @@ def test_an_assignment_is_applied_once_every_child_has_answered_it(machine: Mach
     assert machine.status.assignment_version == 2, "who is gone is at nothing"
 
 
-def test_only_news_of_acks_is_passed_on_and_all_of_it_to_a_new_worker(machine: Machine) -> None:
+def test_only_changed_acks_are_sent_but_all_of_them_to_a_new_worker(machine: Machine) -> None:
     running(machine)
     assert machine.handle(Acked({"f.n.0.j": 5}, ("f.n.0.k",))) == [
         Tell(WORKER, {"type": "acks", "acks": {"f.n.0.j": 5}}),
@@ -220,10 +206,10 @@ def test_a_child_that_does_not_stop_in_time_is_killed(machine: Machine, clock: C
     clock.now += 6.9
     assert machine.handle(Tick()) == []
     clock.now += 0.2
-    assert machine.handle(Tick()) == [Kill(COLLECT, "did not stop in its time")]
+    assert machine.handle(Tick()) == [Kill(COLLECT, "did not stop in time")]
 
 
-def test_stop_while_children_start_or_wait(machine: Machine) -> None:
+def test_stop_is_handled_while_children_start_or_restart(machine: Machine) -> None:
     machine.handle(Tick())
     machine.handle(ready(WORKER))
     machine.handle(wanted(INGEST, COLLECT))
@@ -232,14 +218,14 @@ def test_stop_while_children_start_or_wait(machine: Machine) -> None:
     assert machine.handle(Ended(COLLECT, 0)) == [Exit()]
 
 
-def test_stop_while_only_the_collector_waits(machine: Machine) -> None:
+def test_stop_is_handled_while_the_collector_waits_for_its_restart(machine: Machine) -> None:
     running(machine)
     machine.handle(Ended(COLLECT, 1))
     assert machine.handle(Stop(1.0))[-1] == Tell(WORKER, {"type": "stop", "drain_seconds": 0.0})
     assert machine.handle(Ended(WORKER, 0)) == [Exit()]
 
 
-def test_an_impossible_event_tells_the_story(machine: Machine) -> None:
+def test_impossible_event_raises_with_the_event_log(machine: Machine) -> None:
     running(machine)
     with pytest.raises(
         FaultError, match=r"ingest.0 is running, got ready.*assignment 1 \(wanted: 2 tasks\)"
@@ -249,7 +235,7 @@ def test_an_impossible_event_tells_the_story(machine: Machine) -> None:
 
 @pytest.fixture
 def pair(clock: Clock) -> Iterator[Machine]:
-    """A node of two ingest workers that run, and a collector."""
+    """A node with two running ingest workers and a collector."""
     machine = Machine((INGEST, COLLECT), clock, workers=2)
     assert machine.handle(Tick()) == [Start("ingest.0"), Start("ingest.1")]
     for number in range(2):
@@ -266,7 +252,7 @@ def test_every_worker_gets_every_ingest_task_and_the_chokes(pair: Machine) -> No
     assert pair.addresses == ("h:0", "h:1")
 
 
-def test_a_task_is_as_the_worker_has_it_that_is_worst_off(pair: Machine) -> None:
+def test_state_of_a_task_is_the_worst_of_its_workers(pair: Machine) -> None:
     pair.handle(wanted(INGEST))
     pair.handle(status("ingest.0"))
     assert pair.status.tasks["f/ingest.0"].state == "starting", "the other has not said so"
@@ -278,18 +264,18 @@ def test_a_task_is_as_the_worker_has_it_that_is_worst_off(pair: Machine) -> None
     assert pair.status.tasks["f/ingest.0"].state == "starting"
 
 
-def test_a_task_is_let_go_when_the_last_worker_let_it_go(pair: Machine) -> None:
+def test_task_is_released_when_the_last_worker_released_it(pair: Machine) -> None:
     pair.handle(wanted(INGEST))
     for number in range(2):
         pair.handle(status(f"ingest.{number}"))
     pair.handle(wanted(INGEST, version=2, state="draining"))
-    pair.handle(Said("ingest.0", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
+    pair.handle(Reported("ingest.0", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
     assert "f/ingest.0" in pair.status.tasks
-    pair.handle(Said("ingest.1", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
+    pair.handle(Reported("ingest.1", {"type": "status", "answers": 1, "tasks": {}, "journals": {}}))
     assert "f/ingest.0" not in pair.status.tasks
 
 
-def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
+def test_each_worker_gets_the_acks_of_its_own_journals(pair: Machine) -> None:
     """Those of a worker that the node has no more are with the first."""
     names = [f"f.n.{number}.a" for number in range(3)]
     told = pair.handle(Acked(dict.fromkeys(names, 5), tuple(names)))
@@ -302,18 +288,18 @@ def test_each_worker_is_told_of_its_own_journals(pair: Machine) -> None:
     pair.handle(Ended("ingest.1", -9))
 
 
-def test_the_worker_that_holds_a_replica_is_told_of_it_whichever_worker_made_it(
+def test_worker_that_holds_a_replica_gets_its_acks_for_any_maker(
     pair: Machine,
 ) -> None:
     name = "f.m.1.a"
-    pair.handle(Said("ingest.0", {**status("ingest.0").message, "replicas": {name: "n/1"}}))
+    pair.handle(Reported("ingest.0", {**status("ingest.0").message, "replicas": {name: "n/1"}}))
     told = pair.handle(Acked({name: 5}, (name,)))
     assert [one.child for one in told if isinstance(one, Tell)] == 2 * ["ingest.0"] + 2 * [
         "ingest.1"
     ]
 
 
-def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> None:
+def test_journals_of_an_absent_worker_are_unknown(pair: Machine) -> None:
     """Else its journals would count as gone."""
     journal = {"flow": "f", "term": 1, "closed": False, "end": None}
     assert pair.journals is None
@@ -325,7 +311,7 @@ def test_what_a_worker_that_is_away_has_on_disk_is_not_known(pair: Machine) -> N
     assert (list(pair.journals or ()), pair.knows_all_journals) == (["f.n.1.a"], False)
 
 
-def test_all_workers_serve_until_the_collector_is_done(pair: Machine) -> None:
+def test_all_workers_serve_until_the_collector_has_stopped(pair: Machine) -> None:
     pair.handle(wanted(INGEST, COLLECT))
     pair.handle(ready(COLLECT))
     told = pair.handle(Stop(3.0))
@@ -336,12 +322,12 @@ def test_all_workers_serve_until_the_collector_is_done(pair: Machine) -> None:
     assert pair.handle(Ended("ingest.0", 0)) == [Exit()]
 
 
-def alive(child: str, held: str = "") -> Said:
-    return Said(child, {"type": "alive", "held": held} if held else {"type": "alive"})
+def alive(child: str, held: str = "") -> Reported:
+    return Reported(child, {"type": "alive", "held": held} if held else {"type": "alive"})
 
 
-def pass_time(machine: Machine, clock: Clock, seconds: float, *said: Said) -> list[Instruction]:
-    """As the node's loop does it: a tick a second, and ``said`` once in each."""
+def pass_time(machine: Machine, clock: Clock, seconds: float, *said: Reported) -> list[Instruction]:
+    """Act as the node's loop: a tick a second, and ``said`` once in each."""
     told = []
     for _ in range(round(seconds)):
         clock.now += 1.0
@@ -351,14 +337,12 @@ def pass_time(machine: Machine, clock: Clock, seconds: float, *said: Said) -> li
     return told
 
 
-def test_a_child_of_which_nothing_is_heard_is_killed_and_started_again(
-    machine: Machine, clock: Clock
-) -> None:
-    """Its status says so until it is ready again, also that of its tasks."""
+def test_silent_child_is_killed_and_restarted(machine: Machine, clock: Clock) -> None:
+    """Its status is hung until it is ready again, also that of its tasks."""
     running(machine)
     machine.handle(status(COLLECT))
     assert pass_time(machine, clock, 30.0, alive(WORKER), alive(COLLECT)) == []
-    why = "hung: nothing heard for 20 s"
+    why = "hung: no message for 20 s"
     told = pass_time(machine, clock, 21.0, alive(WORKER))
     assert told == [Kill(COLLECT, why)]
     task = machine.status.tasks["f/collect.0"]
@@ -374,11 +358,11 @@ def test_a_child_of_which_nothing_is_heard_is_killed_and_started_again(
     assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
 
 
-def test_a_child_that_cannot_be_killed_is_killed_again_and_not_started_twice(
+def test_child_that_cannot_be_killed_is_killed_again_and_not_started_twice(
     machine: Machine, clock: Clock
 ) -> None:
     running(machine)
-    kill = Kill(COLLECT, "hung: nothing heard for 20 s")
+    kill = Kill(COLLECT, "hung: no message for 20 s")
     told = pass_time(machine, clock, 30.0, alive(WORKER))
     assert told[0] == kill
     assert 3 < told.count(kill) == len(told) <= 10
@@ -400,10 +384,10 @@ def test_a_child_that_does_not_become_ready_is_killed_unless_its_start_goes_on(
 
 
 @pytest.mark.parametrize("pause", [5.0, 60.0, 100_000.0])
-def test_a_pause_of_the_node_is_no_silence_of_its_children(
+def test_pause_of_the_node_does_not_count_as_silence_of_its_children(
     machine: Machine, clock: Clock, pause: float
 ) -> None:
-    """A node that was stopped, or waited for ZooKeeper, finds out late what its children said."""
+    """A node that was stopped, or waited for ZooKeeper, reads late the messages of its children."""
     running(machine)
     assert pass_time(machine, clock, 15.0, alive(WORKER)) == []
     clock.now += pause
@@ -415,9 +399,7 @@ def test_a_pause_of_the_node_is_no_silence_of_its_children(
     assert pass_time(machine, clock, 21.0, alive(WORKER)) != [], "and one that hangs does so still"
 
 
-def test_a_child_that_is_held_by_its_disk_is_given_more_time(
-    machine: Machine, clock: Clock
-) -> None:
+def test_child_held_by_its_disk_is_given_more_time(machine: Machine, clock: Clock) -> None:
     running(machine)
     held = alive(WORKER, "disk: f.n.0.a")
     assert pass_time(machine, clock, 299.0, held, alive(COLLECT)) == []
@@ -425,12 +407,10 @@ def test_a_child_that_is_held_by_its_disk_is_given_more_time(
     told = pass_time(machine, clock, 302.0, held, alive(COLLECT))
     assert told == [Kill(WORKER, "hung: held for 300 s: disk: f.n.0.a")]
     causes = [step.cause for step in machine.story if step.event == "alive"]
-    assert causes == ["held: disk: f.n.0.a", "goes on", "held: disk: f.n.0.a"]
+    assert causes == ["held: disk: f.n.0.a", "resumed", "held: disk: f.n.0.a"]
 
 
-def test_a_child_that_is_held_by_one_thing_after_the_other_goes_on(
-    machine: Machine, clock: Clock
-) -> None:
+def test_child_held_by_one_cause_after_another_goes_on(machine: Machine, clock: Clock) -> None:
     """A disk that is slow for hours, and never too slow for one journal, is no reason to kill."""
     running(machine)
     for turn in range(10):
@@ -441,7 +421,7 @@ def test_a_child_that_is_held_by_one_thing_after_the_other_goes_on(
     assert last == [Kill(WORKER, "hung: held for 300 s: disk: journal f.n.0.1")]
 
 
-def test_a_child_that_hangs_again_and_again_waits_longer_each_time(
+def test_child_that_hangs_repeatedly_is_restarted_with_growing_delays(
     machine: Machine, clock: Clock
 ) -> None:
     running(machine)
@@ -456,15 +436,15 @@ def test_a_child_that_hangs_again_and_again_waits_longer_each_time(
     assert machine.children[COLLECT].hangs == 3
 
 
-def on_spark(version: int, **spark: str) -> Wanted:
+def on_spark(version: int, **spark: str) -> Assigned:
     before = wanted("collect", version=version)
     return replace(before, assignment=replace(before.assignment, spark=spark))
 
 
-def test_a_collector_that_is_not_needed_any_more_when_it_is_ready_is_stopped(
+def test_collector_that_is_not_needed_any_more_when_ready_is_stopped(
     machine: Machine,
 ) -> None:
-    """A node begins with the assignment that it kept, and hears then what others took over."""
+    """A node begins with its stored assignment, and learns then that others took over."""
     machine.handle(Tick())
     assert Start(COLLECT) in machine.handle(wanted(COLLECT))
     machine.handle(wanted(version=2))
@@ -487,9 +467,7 @@ def test_a_collector_whose_settings_change_drains_and_is_started_with_them(
     assert machine.children["collect"].spark == {"master": "yarn"}
 
 
-def test_a_collector_that_starts_with_settings_that_changed_is_ended(
-    machine: Machine, clock: Clock
-) -> None:
+def test_collector_started_with_outdated_settings_is_ended(machine: Machine, clock: Clock) -> None:
     """It may wait for a master that is not there."""
     machine.handle(Tick())
     machine.handle(on_spark(1, master="spark://gone:1"))
@@ -504,7 +482,7 @@ def test_a_collector_that_starts_with_settings_that_changed_is_ended(
     assert machine.children["collect"].spark == {}
 
 
-def test_discovery_has_a_process_of_its_own_that_runs_while_there_are_such_tasks(
+def test_discovery_has_a_process_of_its_own_while_it_has_tasks(
     machine: Machine,
 ) -> None:
     running(machine)
@@ -522,7 +500,7 @@ def test_discovery_has_a_process_of_its_own_that_runs_while_there_are_such_tasks
     assert "f/discover.0" not in machine.status.tasks
 
 
-def test_a_node_without_ingest_workers_keeps_discovery_so_that_it_can_be_asked() -> None:
+def test_node_without_ingest_workers_keeps_discovery_to_answer_queries() -> None:
     machine = Machine((COLLECT,), Clock())
     assert machine.handle(Tick()) == [Start(DISCOVER)]
     machine.handle(ready(DISCOVER, "h:2"))
@@ -531,7 +509,7 @@ def test_a_node_without_ingest_workers_keeps_discovery_so_that_it_can_be_asked()
     assert machine.children[COLLECT].starts == 0
 
 
-def test_where_the_collector_tells_what_it_counts_is_known_while_it_runs(
+def test_address_of_the_collectors_counters_is_known_while_it_runs(
     machine: Machine, clock: Clock
 ) -> None:
     running(machine)
@@ -545,34 +523,34 @@ def test_where_the_collector_tells_what_it_counts_is_known_while_it_runs(
     assert machine.collector == ""
 
 
-def test_a_worker_is_told_the_acks_that_it_awaits_and_each_once(machine: Machine) -> None:
+def test_worker_gets_each_awaited_ack_once(machine: Machine) -> None:
     running(machine)
     changes = machine.changes
     a, b = "f.n.0.a", "f.n.0.b"
-    assert machine.handle(Said(WORKER, {"type": "awaits", "journals": [a]})) == []
+    assert machine.handle(Reported(WORKER, {"type": "awaits", "journals": [a]})) == []
     assert machine.awaited == {a}
     assert machine.handle(Delivered({a: 5, b: 9})) == [
         Tell(WORKER, {"type": "delivered", "acks": {a: 5}})
     ]
     assert machine.handle(Delivered({a: 5})) == []
-    machine.handle(Said(WORKER, {"type": "awaits", "journals": [a, b]}))
+    machine.handle(Reported(WORKER, {"type": "awaits", "journals": [a, b]}))
     assert machine.handle(Delivered({a: 5, b: 9})) == [
         Tell(WORKER, {"type": "delivered", "acks": {b: 9}})
     ]
     assert machine.changes == changes, "nothing of it is to be reported"
 
 
-def test_what_a_worker_awaited_ends_with_it(machine: Machine) -> None:
+def test_awaited_acks_of_a_worker_end_with_it(machine: Machine) -> None:
     running(machine)
     a = "f.n.0.a"
-    machine.handle(Said(WORKER, {"type": "awaits", "journals": [a]}))
+    machine.handle(Reported(WORKER, {"type": "awaits", "journals": [a]}))
     machine.handle(Delivered({a: 5}))
     machine.handle(Ended(WORKER, -9))
     assert machine.awaited == frozenset()
     assert machine.handle(Delivered({a: 6})) == []
 
 
-def test_a_node_that_only_holds_replicas_has_one_worker_for_them() -> None:
+def test_node_for_replicas_only_has_one_worker_for_them() -> None:
     assert children.names(("replica", "collect"), 3) == ["ingest.0", "collect", "discover"]
     assert children.names(("ingest", "replica"), 2) == ["ingest.0", "ingest.1"]
 
@@ -582,7 +560,7 @@ def replicas(number: int) -> Replicas:
 
 
 def told_replicas(instructions: list[Instruction]) -> list[tuple[str, int]]:
-    """To whom, and which of them."""
+    """Child and version of each message about replicas."""
     return [
         (one.child, one.message["journals"]["f.n.0.a"]["version"])
         for one in instructions
@@ -590,7 +568,7 @@ def told_replicas(instructions: list[Instruction]) -> list[tuple[str, int]]:
     ]
 
 
-def test_workers_are_told_once_who_holds_what(pair: Machine, clock: Clock) -> None:
+def test_workers_get_the_replica_holders_once(pair: Machine, clock: Clock) -> None:
     changes = pair.changes
     assert told_replicas(pair.handle(replicas(1))) == [("ingest.0", 1), ("ingest.1", 1)]
     assert pair.handle(replicas(1)) == []
@@ -612,13 +590,15 @@ def test_a_journal_that_waits_for_its_key_is_a_problem_of_the_node(machine: Mach
     running(machine)
     journal = {"flow": "f", "term": 1, "closed": True, "end": 9}
     said = {"type": "status", "answers": 1, "tasks": {}}
-    machine.handle(Said(WORKER, {**said, "journals": {"f.n.0.a": {**journal, "locked": "why"}}}))
+    machine.handle(
+        Reported(WORKER, {**said, "journals": {"f.n.0.a": {**journal, "locked": "why"}}})
+    )
     assert machine.status.problems == {"journal f.n.0.a": "why"}
-    machine.handle(Said(WORKER, {**said, "journals": {"f.n.0.a": journal}}))
+    machine.handle(Reported(WORKER, {**said, "journals": {"f.n.0.a": journal}}))
     assert machine.status.problems == {}
 
 
-def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Machine) -> None:
+def test_worker_is_configured_before_it_gets_the_replica_holders(machine: Machine) -> None:
     """It closes the journals of flows that it has no task of."""
     machine.handle(Tick())
     machine.handle(wanted(INGEST))
@@ -628,8 +608,8 @@ def test_a_worker_hears_of_its_tasks_before_it_hears_who_holds_what(machine: Mac
     assert kinds == ["configure", "replicas"]
 
 
-def test_a_worker_that_stops_is_still_told_who_holds_what(machine: Machine) -> None:
-    """What it took may wait for a replica that has left."""
+def test_stopping_worker_still_gets_the_replica_holders(machine: Machine) -> None:
+    """Its events may wait for a replica that has left."""
     running(machine)
     machine.handle(Stop(3.0))
     machine.handle(Ended(COLLECT, 0))
@@ -637,9 +617,9 @@ def test_a_worker_that_stops_is_still_told_who_holds_what(machine: Machine) -> N
     machine.handle(Ended(WORKER, 0))
 
 
-def test_the_last_proposal_for_each_journal_is_kept_until_it_is_taken(machine: Machine) -> None:
-    def proposal(journal: str, version: int) -> Said:
-        return Said(WORKER, {"type": "proposal", "journal": journal, "version": version})
+def test_last_proposal_for_each_journal_is_kept_until_it_is_taken(machine: Machine) -> None:
+    def proposal(journal: str, version: int) -> Reported:
+        return Reported(WORKER, {"type": "proposal", "journal": journal, "version": version})
 
     running(machine)
     changes = machine.changes
@@ -651,19 +631,19 @@ def test_the_last_proposal_for_each_journal_is_kept_until_it_is_taken(machine: M
     assert machine.changes == changes + 1, "only its end is to be reported"
 
 
-def test_the_replicas_that_lie_here_are_known_while_their_worker_runs(pair: Machine) -> None:
+def test_replicas_of_this_node_are_known_while_their_worker_runs(pair: Machine) -> None:
     said = status("ingest.0").message
-    pair.handle(Said("ingest.0", {**said, "replicas": {"f.m.0.a": "n/1"}}))
+    pair.handle(Reported("ingest.0", {**said, "replicas": {"f.m.0.a": "n/1"}}))
     pair.handle(status("ingest.1"))
     assert pair.replicas == {"f.m.0.a": "n/1"}
     pair.handle(Ended("ingest.0", -9))
     assert pair.replicas == {}
 
 
-def test_worker_is_told_how_far_its_journals_were_read_before_it_is_configured(
+def test_worker_gets_the_read_positions_of_its_journals_before_its_tasks(
     clock: Clock,
 ) -> None:
-    """It would take events into one that ends before that."""
+    """Without them it would take events into a journal that ends below its readers."""
     pair = Machine((INGEST,), clock, workers=2)
     pair.handle(Past({"f.n1.0.a": 7, "f.n1.1.b": None}, restored=True))
     pair.handle(Tick())
@@ -675,7 +655,7 @@ def test_worker_is_told_how_far_its_journals_were_read_before_it_is_configured(
     assert again == Tell("ingest.1", {"type": "past", "seen": {"f.n1.1.b": 9}, "restored": False})
 
 
-def test_journals_that_take_no_more_are_in_the_event_log_and_the_older_ones_problems(
+def test_journals_that_refuse_events_are_logged_and_older_ones_are_problems(
     machine: Machine,
 ) -> None:
     running(machine)
@@ -686,7 +666,7 @@ def test_journals_that_take_no_more_are_in_the_event_log_and_the_older_ones_prob
     }
     said = status(WORKER)
     for _ in range(2):
-        machine.handle(Said(WORKER, {**said.message, "refused": refused}))
+        machine.handle(Reported(WORKER, {**said.message, "refused": refused}))
     told = [str(step) for step in machine.story if "takes no more" in str(step)]
     assert told == [
         "journal f.n1.0.a: - -> takes no more events (status: readers have seen more)",

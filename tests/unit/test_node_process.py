@@ -1,4 +1,4 @@
-"""A child of the node over real pipes: whatever it writes, its end is noticed."""
+"""A child of the node over real pipes: its end is noticed after any output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from flumeng.agent.node.events import Ended, Event, Said
+from flumeng.agent.node.events import Ended, Event, Reported
 from flumeng.agent.node.process import LINE_BYTES, ChildProcess
 from flumeng.platform.metrics.channel import Channel
+from tests.testkit.waiting import wait_for
 
 SECONDS = 10.0
 READY = b'{"type": "ready", "address": "h:1"}\n'
@@ -28,7 +29,7 @@ STATUS = {"type": "status", "answers": 1, "tasks": {}, "journals": {}, "kept_flo
 
 
 class Children:
-    """Starts scripts as children, and ends at last what still runs."""
+    """Starts scripts as children, and ends those that still run."""
 
     def __init__(self) -> None:
         self.heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -40,7 +41,7 @@ class Children:
         return child
 
     def until_end(self) -> list[Event]:
-        """All that was heard, of which the end is the last."""
+        """All events up to the end of the child."""
         events = [self.heard.get(timeout=SECONDS)]
         while not isinstance(events[-1], Ended):
             events.append(self.heard.get(timeout=SECONDS))
@@ -82,20 +83,18 @@ def writes(*chunks: bytes, then: str = "") -> str:
         b"1" * 10_000 + b"\n",
     ],
 )
-def test_a_message_that_cannot_be_understood_is_passed_over(
-    children: Children, broken: bytes
-) -> None:
+def test_malformed_message_is_ignored(children: Children, broken: bytes) -> None:
     """Also the last, which a child that is killed leaves unfinished."""
     after = json.dumps(STATUS).encode() + b"\n"
     parts = [READY, broken, after] if broken.endswith(b"\n") else [READY, broken]
     children.start(writes(*parts, then="os.kill(os.getpid(), signal.SIGKILL)"))
-    expected: list[Event] = [Said("c", {"type": "ready", "address": "h:1"})]
+    expected: list[Event] = [Reported("c", {"type": "ready", "address": "h:1"})]
     if broken.endswith(b"\n"):
-        expected.append(Said("c", STATUS))
+        expected.append(Reported("c", STATUS))
     assert children.until_end() == [*expected, Ended("c", -signal.SIGKILL)]
 
 
-def test_a_line_without_end_takes_no_memory_and_the_next_is_heard(children: Children) -> None:
+def test_endless_line_takes_no_memory_and_the_next_message_is_read(children: Children) -> None:
     script = f"""
 import os
 for _ in range({LINE_BYTES // (1 << 20)} + 2):
@@ -104,12 +103,12 @@ os.write(1, b"\\n" + {READY!r})
 """
     children.start(script)
     assert children.until_end() == [
-        Said("c", {"type": "ready", "address": "h:1"}),
+        Reported("c", {"type": "ready", "address": "h:1"}),
         Ended("c", 0),
     ]
 
 
-def test_the_end_is_noticed_while_somebody_else_holds_the_pipe(children: Children) -> None:
+def test_end_of_a_child_is_noticed_while_another_process_holds_the_pipe(children: Children) -> None:
     """A process that the child has left behind, in a session of its own."""
     script = """
 import os, subprocess, sys, time
@@ -119,12 +118,12 @@ os._exit(3)
 """
     began = time.monotonic()
     children.start(script)
-    assert children.until_end() == [Said("c", {"type": "ready"}), Ended("c", 3)]
+    assert children.until_end() == [Reported("c", {"type": "ready"}), Ended("c", 3)]
     assert time.monotonic() - began < SECONDS
 
 
 def session_of(pid: int) -> list[int]:
-    """The processes of a session that have not ended."""
+    """The running processes of a session."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -136,8 +135,8 @@ def session_of(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("how", ["killed", "ended by itself"])
 @pytest.mark.parametrize("group", ["the same", "its own"])
-def test_nothing_of_a_child_is_left(children: Children, how: str, group: str) -> None:
-    """Not even what is stopped, such as the JVM of a collector."""
+def test_no_process_of_a_child_is_left(children: Children, how: str, group: str) -> None:
+    """Not even a stopped one, such as the JVM of a collector."""
     script = f"""
 import os, signal, subprocess, sys, time
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
@@ -148,15 +147,12 @@ time.sleep({0 if how == "ended by itself" else 60})
 os._exit(0)
 """
     child = children.start(script)
-    assert children.heard.get(timeout=SECONDS) == Said("c", {"type": "ready"})
+    assert children.heard.get(timeout=SECONDS) == Reported("c", {"type": "ready"})
     if how == "killed":
         os.kill(child.pid, signal.SIGSTOP)
         child.kill()
     assert children.until_end() == [Ended("c", 0 if how == "ended by itself" else -9)]
-    deadline = time.monotonic() + SECONDS
-    while session_of(child.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not session_of(child.pid), seconds=SECONDS)
 
 
 @pytest.mark.parametrize("full", ["descriptors", "threads"])
@@ -168,15 +164,16 @@ def test_a_child_that_cannot_be_started_leaves_nothing(children: Children, full:
         children.start(script)
     with no_more(full), pytest.raises((OSError, RuntimeError)):
         Channel("c")
-    deadline = time.monotonic() + SECONDS
-    while not (own_descriptors() <= descriptors and own_children() <= processes):
-        assert time.monotonic() < deadline, "what other threads open is gone by then"
-        time.sleep(0.01)
+    wait_for(
+        lambda: own_descriptors() <= descriptors and own_children() <= processes,
+        "what other threads open is gone by then",
+        seconds=SECONDS,
+    )
 
 
 @contextlib.contextmanager
 def no_more(what: str) -> Iterator[None]:
-    """Of descriptors one is left, which is too few for a process; of threads none."""
+    """Leave one free descriptor, which is too few for a process, and no thread."""
     if what == "threads":
         size = threading.stack_size(1 << 46)
         try:
@@ -216,7 +213,7 @@ print(heard.get(timeout=10))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
-def test_the_end_of_a_child_is_heard_though_its_session_has_processes_of_others() -> None:
+def test_end_of_a_child_is_noticed_though_its_session_has_foreign_processes() -> None:
     """Such as those that sudo has started: they cannot be killed."""
     command = [sys.executable, "-c", STRANGERS]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

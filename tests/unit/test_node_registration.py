@@ -1,11 +1,12 @@
-"""The node's own znodes: whose name it is, what is live, which journals are needed."""
+"""The node's own znodes: its name, its live znode, and the journals that are needed."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,11 @@ from flumeng.agent.node.claim import Claim, SupplantedError
 from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import add_journal, new_cluster
 from tests.testkit.light_nodes import ClaimsInMemory
+from tests.testkit.scripted_store import ScriptedStore
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths, records
 
@@ -35,9 +38,7 @@ DISK = ClaimsInMemory()
 @pytest.fixture
 def cluster() -> FakeTree:
     DISK.kept, DISK.full = Claim(), False
-    cluster = FakeTree()
-    tree.init(FakeStore(cluster))
-    return cluster
+    return new_cluster().tree
 
 
 def identity(uuid: str = "u1") -> Identity:
@@ -51,11 +52,11 @@ def local(*, closed: bool = False, end: int | None = None) -> dict[str, dict[str
 def test_a_second_host_with_the_same_name_is_refused(cluster: FakeTree) -> None:
     Registration(FakeStore(cluster), identity("u1"), DISK).register()
     Registration(FakeStore(cluster), identity("u1"), DISK).register()
-    with pytest.raises(UserError, match=r"choose another --name.*decommission n1 --discard"):
+    with pytest.raises(UserError, match=r"another --name.*decommission n1 --discard"):
         Registration(FakeStore(cluster), identity("u2"), DISK).register()
 
 
-def test_a_status_that_somebody_removed_is_written_anew_at_the_next_look(cluster: FakeTree) -> None:
+def test_removed_status_is_rewritten_at_the_next_look(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
     registration.register()
@@ -146,22 +147,20 @@ def test_a_status_is_written_only_when_it_changed(cluster: FakeTree) -> None:
     assert found.version.number == 0
 
 
-class LosesReplies(FakeStore):
-    """Carries every other write out and does not answer it."""
+def losing_replies(cluster: FakeTree, *, first: bool) -> ScriptedStore:
+    """The reply to every other write is lost, beginning with the first or the second one."""
+    lost = itertools.cycle((first, not first))
 
-    loses = True
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        versions = super().commit(writes)
-        self.loses = not self.loses
-        if not self.loses:
+    def after_commit(_writes: object) -> None:
+        if next(lost):
             raise UnavailableError("ConnectionLoss")
-        return versions
+
+    return ScriptedStore(cluster, after_commit=after_commit)
 
 
 def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None:
-    """As the node does: after a conflict it looks anew, and else it tries again."""
-    store = LosesReplies(cluster)
+    """As the node does: after a conflict it looks again, and else it retries."""
+    store = losing_replies(cluster, first=True)
     apply_flow(Operator(FakeStore(cluster), "a", "", 0.0), FLOW)
     node = Registration(store, identity(), DISK)
     told = records.NodeStatus(assignment_version=1)
@@ -178,7 +177,7 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
             try:
                 step()
             except ConflictError:
-                node.look_anew()
+                node.reread()
             except UnavailableError:
                 continue
     live = store.read(paths.live_node("n1"))
@@ -190,14 +189,13 @@ def test_writes_whose_replies_are_lost_are_recognised(cluster: FakeTree) -> None
     assert store.children(paths.journals()) == []
 
 
-def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
+def test_report_that_may_have_been_written_is_not_taken_for_the_one_before(
     cluster: FakeTree,
 ) -> None:
-    store = LosesReplies(cluster)
+    store = losing_replies(cluster, first=False)
     node = Registration(store, identity(), DISK)
     before, between = (records.NodeStatus(assignment_version=n) for n in (1, 2))
     Registration(FakeStore(cluster), identity(), DISK).register()
-    store.loses = False
     node.report(before)
     with pytest.raises(UnavailableError):
         node.report(between)
@@ -207,27 +205,20 @@ def test_a_report_that_may_have_been_written_is_not_taken_for_the_one_before(
     assert found.value == before
 
 
-def test_a_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree) -> None:
+def test_node_reads_the_journals_that_it_made_and_no_others(cluster: FakeTree) -> None:
     """Hundreds of nodes that start at once would read the journals of all, each of them."""
 
-    class ReadStore(FakeStore):
-        def read_each(self, wanted: Any) -> list[Any]:
-            read.extend(path.name for path in wanted)
-            return super().read_each(wanted)
-
-    read: list[str] = []
-    store = ReadStore(cluster)
+    store = ScriptedStore(cluster)
     Registration(FakeStore(cluster), identity(), DISK).journals.enter(local())
     for other in ("web.n11.0.ab", "web.x.n1.0.ab", "n1.n2.1.ab"):
-        journal = records.Journal(flow="web", node="n2", primary="n2", term=1, in_sync=("n2",))
-        store.write(paths.journal(other), journal, ABSENT)
+        add_journal(store, other, flow="web", node="n2")
     registration = Registration(store, identity(), DISK)
     registration.journals.enter(local())
-    assert read == [JOURNAL]
+    assert [path.name for wanted in store.reads for path in wanted] == [JOURNAL]
 
 
-def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: FakeTree) -> None:
-    """Such as that of a host that is called anew. Two that run are two copies of one disk."""
+def test_journals_move_with_their_disk_when_its_node_is_renamed(cluster: FakeTree) -> None:
+    """Such as that of a host that is renamed. Two that run are two copies of one disk."""
     before, store = FakeStore(cluster), FakeStore(cluster)
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
     old = Registration(before, identity(), DISK)
@@ -245,7 +236,7 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     assert "n9, which is live" in copy.znodes.problems[str(paths.journal(JOURNAL))]
     assert copy.journals.registered == {}
 
-    renamed.look_anew()
+    renamed.reread()
     renamed.journals.enter(local(closed=True, end=0))
     found = store.read(paths.journal(JOURNAL))
     assert found is not None
@@ -254,7 +245,7 @@ def test_journals_go_with_their_disk_when_its_node_gets_another_name(cluster: Fa
     assert not store.exists(paths.journal(JOURNAL))
 
 
-def test_of_many_journals_those_that_are_asked_for_are_read(cluster: FakeTree) -> None:
+def test_only_the_requested_journals_are_read(cluster: FakeTree) -> None:
     registration = Registration(FakeStore(cluster), identity(), DISK)
     registration.journals.enter({f"web.n1.0.{n}": local()[JOURNAL] for n in range(3)})
     store = FakeStore(cluster)
@@ -266,7 +257,7 @@ def test_of_many_journals_those_that_are_asked_for_are_read(cluster: FakeTree) -
     assert registration.journals.acks(["web.n1.0.2", "web.other.0.1"]).acks == {"web.n1.0.2": 2}
 
 
-def test_a_live_znode_that_somebody_removed_is_there_again_at_the_next_look(
+def test_removed_live_znode_is_restored_at_the_next_look(
     cluster: FakeTree,
 ) -> None:
     store = FakeStore(cluster)
@@ -292,7 +283,7 @@ DAMAGED = [b"{", b"", b'{"v": 99}', b"[]", b"\x1f\x8b broken"]
 
 
 @pytest.mark.parametrize("data", DAMAGED)
-def test_own_records_that_cannot_be_read_are_written_anew(cluster: FakeTree, data: bytes) -> None:
+def test_own_unreadable_records_are_rewritten(cluster: FakeTree, data: bytes) -> None:
     store = FakeStore(cluster)
     Registration(store, identity(), DISK).register()
     told = records.NodeStatus(assignment_version=3)
@@ -310,9 +301,7 @@ def test_own_records_that_cannot_be_read_are_written_anew(cluster: FakeTree, dat
 
 
 @pytest.mark.parametrize("data", DAMAGED)
-def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
-    cluster: FakeTree, data: bytes
-) -> None:
+def test_unreadable_journal_or_ack_harms_no_other(cluster: FakeTree, data: bytes) -> None:
     """It is neither written over nor taken for drained."""
     store, other = FakeStore(cluster), "web.n1.0.cd"
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
@@ -328,19 +317,18 @@ def test_a_journal_or_an_ack_that_cannot_be_read_harms_no_other(
         assert list(registration.znodes.problems) == [path]
         assert cluster.znodes[path].data == data
         cluster.znodes[path].data = before
-        registration.look_anew()
+        registration.reread()
         registration.journals.enter(closed)
         assert set(registration.journals.acks().unneeded) == {JOURNAL, other}
         assert registration.znodes.problems == {}
 
 
-def test_a_claim_whose_reply_is_lost_is_ones_own(cluster: FakeTree) -> None:
+def test_claim_whose_reply_was_lost_is_recognised(cluster: FakeTree) -> None:
     """Also the one that is made again in a tree that was brought back."""
     Registration(FakeStore(cluster), identity(), DISK).register()
     exported = cluster.znodes["/nodes/n1"].data
     Registration(FakeStore(cluster), identity(), DISK).register()
-    store = LosesReplies(cluster)
-    store.loses = False
+    store = losing_replies(cluster, first=False)
     running = Registration(store, identity(), DISK)
     running.register()
     cluster.znodes["/nodes/n1"].data = exported
@@ -356,18 +344,18 @@ def copy_of(disk: ClaimsInMemory) -> ClaimsInMemory:
     return copy
 
 
-def test_a_copy_of_a_data_directory_is_refused_when_another_process_has_gone_on(
+def test_copy_of_a_data_directory_is_refused_when_another_process_went_on(
     cluster: FakeTree,
 ) -> None:
     Registration(FakeStore(cluster), identity(), DISK).register()
     copy = copy_of(DISK)
     Registration(FakeStore(cluster), identity(), DISK).register()
-    with pytest.raises(SupplantedError, match=r"start 1 of the node, and start 2.*used last"):
+    with pytest.raises(SupplantedError, match=r"number 1, and start 2.*used last"):
         Registration(FakeStore(cluster), identity(), copy).register()
     Registration(FakeStore(cluster), identity(), DISK).register()
 
 
-def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
+def test_supplanted_node_writes_nothing_any_more(cluster: FakeTree) -> None:
     """It finds out at its next look, and until then each of its writes is refused."""
     store = FakeStore(cluster)
     apply_flow(Operator(store, "a", "", 0.0), FLOW)
@@ -393,7 +381,7 @@ def test_who_was_supplanted_writes_nothing_any_more(cluster: FakeTree) -> None:
 
 
 def boot_in_another_pid_namespace() -> str:
-    """As a container of this host has it; its processes have numbers of their own."""
+    """The boot of a container on this host, with pids of its own."""
     code = "from flumeng.platform.processes import boot; print(boot())"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -402,8 +390,9 @@ def boot_in_another_pid_namespace() -> str:
     return ran.stdout.strip()
 
 
-def test_a_live_node_is_not_supplanted_by_its_copy(cluster: FakeTree) -> None:
-    """Who is live in another boot may live; what was left by an ended process is nobody."""
+def test_live_node_is_not_supplanted_by_its_copy(cluster: FakeTree) -> None:
+    """A node live in another boot may still run; the znode of an ended process counts for
+    nothing."""
     store = FakeStore(cluster)
     first = Registration(store, identity(), DISK)
     first.register()
@@ -447,7 +436,7 @@ def test_an_operator_may_change_a_node_that_runs(cluster: FakeTree) -> None:
     registration.announce(("h:1",))
 
 
-def test_a_tree_that_was_brought_back_is_registered_in_anew(cluster: FakeTree) -> None:
+def test_node_registers_again_in_an_imported_tree(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     old = Registration(store, identity(), DISK)
     old.register()
@@ -463,7 +452,7 @@ def test_a_tree_that_was_brought_back_is_registered_in_anew(cluster: FakeTree) -
         Registration(store, identity(), copy).register()
 
 
-def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree) -> None:
+def test_seen_position_is_that_of_the_fastest_reader(cluster: FakeTree) -> None:
     """A decided range counts as read, since it is repeated exactly."""
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
@@ -481,7 +470,7 @@ def test_journal_is_seen_as_far_as_its_fastest_reader_has_come(cluster: FakeTree
     assert seen == {JOURNAL: 70, decided: 50, unread: 0}
 
 
-def test_journal_whose_ack_cannot_be_read_is_not_known_to_be_seen(cluster: FakeTree) -> None:
+def test_seen_position_is_unknown_when_the_ack_is_unreadable(cluster: FakeTree) -> None:
     store = FakeStore(cluster)
     registration = Registration(store, identity(), DISK)
     apply_flow(Operator(store, "a", "", 0.0), FLOW)

@@ -1,7 +1,7 @@
-"""Which replicas of others' journals a node has removed, and which it keeps.
+"""Replicas of others' journals that a node removes, and those that it keeps.
 
 Protects that the absence of a record removes a replica only where it was seen in the same tree
-before: an older export that is imported may lack journals of which nobody else has the events.
+before: an older export that is imported may lack journals whose events no other node has.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any, cast
 
 import pytest
 
-from flumeng.agent.node.home import REPLICAS, Home, KnownNames
+from flumeng.agent.node.data_directory import REPLICAS, DataDirectory, KnownNames
 from flumeng.agent.node.journal_registry import JournalRegistry
 from flumeng.agent.node.machine import Machine
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ANY
+from tests.testkit.cluster import add_journal, new_cluster
 from tests.testkit.store import FakeStore
-from zkschema import paths, records
+from zkschema import paths
 
 J = "web.n2.0.00000000"
 
 
 @dataclass
 class Workers:
-    """What a machine knows of them."""
+    """The machine's messages about them."""
 
     replicas: dict[str, str]
     journals: dict[str, Any] = field(default_factory=dict)
@@ -39,13 +40,13 @@ class Site:
     """The node n1, with the first ``generation`` of a tree."""
 
     def __init__(self, path: Path, store: FakeStore) -> None:
-        self.home, self.store = Home(path), store
+        self.home, self.store = DataDirectory(path), store
         self.workers = Workers({J: "n1/x"})
         self.generation = self.seen = 1
         self.again()
 
     def again(self) -> None:
-        """A new process."""
+        """A new process on the same directory."""
         znodes = Registration(self.store, Identity("n1", "u", (), "", {}), self.home)
         self.replicated = ReplicatedJournals(
             self.home,
@@ -59,20 +60,19 @@ class Site:
         )
 
     def _remember(self, present: Collection[str], local: Collection[str]) -> KnownNames:
-        known = self.home.known(REPLICAS).after(self.generation, present, local)
+        known = self.home.known_names(REPLICAS).after(self.generation, present, local)
         self.home.keep_known(REPLICAS, known)
         return known
 
     def unwanted(self, assigned: Mapping[str, int] | None = None) -> list[str]:
         told: list[Any] = []
-        self.replicated.look(assigned or {}, told.append)
+        self.replicated.scan(assigned or {}, told.append)
         return list(told[-1]["unwanted"]) if told else []
 
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     put(store)
     return store
 
@@ -84,17 +84,16 @@ def site(tmp_path: Path, store: FakeStore) -> Site:
 
 def put(store: FakeStore) -> None:
     in_sync, replicas = ("n2/b", "n1/x"), ("n2", "n1")
-    record = records.Journal(
-        flow="web", node="n2", primary="n2", term=1, in_sync=in_sync, replicas=replicas, lineage="l"
-    )
-    store.write(paths.journal(J), record, ABSENT)
+    add_journal(store, J, in_sync=in_sync, replicas=replicas, lineage="l")
 
 
 def lose(store: FakeStore) -> None:
     store.remove(paths.journal(J), ANY)
 
 
-def test_a_replica_goes_when_its_record_was_seen_and_is_gone(site: Site, store: FakeStore) -> None:
+def test_replica_is_removed_when_its_record_was_seen_and_is_gone(
+    site: Site, store: FakeStore
+) -> None:
     assert site.unwanted() == []
     site.again()
     lose(store)
@@ -102,7 +101,7 @@ def test_a_replica_goes_when_its_record_was_seen_and_is_gone(site: Site, store: 
     assert site.replicated.problems == {}
 
 
-def test_a_replica_stays_that_an_import_brings_no_record_of(site: Site, store: FakeStore) -> None:
+def test_replica_without_a_record_in_an_import_stays(site: Site, store: FakeStore) -> None:
     assert site.unwanted() == []
     lose(store)
     site.generation = site.seen = 2
@@ -118,14 +117,14 @@ def test_a_replica_stays_that_an_import_brings_no_record_of(site: Site, store: F
     assert site.unwanted() == [J]
 
 
-def test_nothing_goes_while_a_tree_is_brought_back(site: Site, store: FakeStore) -> None:
+def test_no_replica_is_removed_during_an_import(site: Site, store: FakeStore) -> None:
     assert site.unwanted() == []
     lose(store)
     site.seen = 2
     assert site.unwanted() == []
 
 
-def test_a_replica_that_was_made_while_the_node_stood_still_goes_too(
+def test_replica_made_while_the_node_was_paused_is_removed_too(
     site: Site, store: FakeStore
 ) -> None:
     """Its record was seen before it was there, and not since."""

@@ -36,7 +36,7 @@ from flumeng.control.snapshot.items import Item, position_of
 LANE = "web.objects.0"
 WRITTEN = 1_700_000_000
 Event = tuple[int, str, bytes]
-"""Where it is, of which member, and its body."""
+"""Offset, member and body."""
 
 
 def listed(path: Path, number: int = 0) -> Item:
@@ -118,7 +118,7 @@ def until_damage(item: Item, start: int = 0, **options: Any) -> tuple[list[Event
 
 
 def lines_of(files: Mapping[str, bytes], start: int = 0) -> list[Event]:
-    """What is to be read, made in the simplest way."""
+    """The expected events, computed in the simplest way."""
     found = []
     for name, data in files.items():
         for line in data.splitlines(keepends=True):
@@ -137,7 +137,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", PACK)
-def test_the_lines_of_all_members_follow_each_other(tmp_path: Path, kind: str) -> None:
+def test_lines_of_all_members_follow_each_other(tmp_path: Path, kind: str) -> None:
     item = written(tmp_path / f"a.{kind}", PACK[kind](FILES))
     expected = lines_of(FILES)
     assert events([item]) == expected
@@ -152,7 +152,7 @@ text = st.lists(st.sampled_from([b"", b"a", b"bc", "ü".encode()]), max_size=5).
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_each_line_is_read_once_wherever_ranges_are_cut(
+def test_each_archive_line_is_read_once_for_any_ranges(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cuts")
@@ -173,7 +173,7 @@ def test_each_line_is_read_once_wherever_ranges_are_cut(
     assert got == expected
 
 
-def test_an_event_says_of_which_member_it_is_and_when_that_was_written(tmp_path: Path) -> None:
+def test_event_names_its_member_and_the_members_time(tmp_path: Path) -> None:
     item = written(tmp_path / "a.tar.gz", PACK["tar.gz"]({"./in/a.log": b"1\n"}))
     (event,) = reading([item])
     assert dict(event["attrs"]) == {"path": f"{item.location}!/in/a.log"}
@@ -205,7 +205,7 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("archive", TOOLS)
-def test_what_tools_have_made_is_read(tmp_path: Path, archive: str) -> None:
+def test_archives_of_common_tools_are_read(tmp_path: Path, archive: str) -> None:
     source, out = tmp_path / "source", tmp_path / archive
     (source / "sub").mkdir(parents=True)
     files = {
@@ -268,7 +268,7 @@ def as_avro(found: list[dict[str, Any]]) -> bytes:
         ("ndjson", lambda found: b"".join(json.dumps(r).encode() + b"\n" for r in found)),
     ],
 )  # fmt: skip
-def test_members_of_all_formats(
+def test_archive_members_of_all_formats_are_read(
     tmp_path: Path, kind: str, form: Any, write: Callable[[list[dict[str, Any]]], bytes]
 ) -> None:
     files = {"a": write(rows(20)), "none": b"", "b.gz": gzip.compress(write(rows(15)))}
@@ -284,7 +284,7 @@ def test_members_of_all_formats(
         assert events([item], 0, places[cut], format=form) == found[:cut]
 
 
-def test_what_only_looks_like_an_archive_is_what_it_is(tmp_path: Path) -> None:
+def test_file_that_only_looks_like_an_archive_is_read_as_plain(tmp_path: Path) -> None:
     ustar = b"x" * 257 + b"ustar\x0000" + b"y" * 400 + b"\n"
     for number, data in enumerate([b"PK is a name\n", b"PK\n\x03\x04\n", ustar, ustar * 3]):
         item = written(tmp_path / str(number), data)
@@ -294,7 +294,7 @@ def test_what_only_looks_like_an_archive_is_what_it_is(tmp_path: Path) -> None:
     assert len(events([listed(tmp_path / "p")], format="parquet")) == 1
 
 
-def test_archives_are_left_alone_where_that_is_said(tmp_path: Path) -> None:
+def test_archives_are_read_as_plain_with_archives_off(tmp_path: Path) -> None:
     item = written(tmp_path / "a.tar", tar({"a": b"one\n"}))
     (event, *_) = reading([item], archives=False)
     assert dict(event["attrs"]) == {"path": item.location}
@@ -302,25 +302,25 @@ def test_archives_are_left_alone_where_that_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.zip"])
-def test_what_is_called_an_archive_and_is_none_is_told(tmp_path: Path, name: str) -> None:
+def test_file_named_as_an_archive_that_is_none_is_reported(tmp_path: Path, name: str) -> None:
     data = b"a line\n" * 200
     item = written(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)
     got, error = until_damage(item)
     assert not got
-    assert f"does not begin as {'zip' if name == 'a.zip' else 'tar'} does" in error.why
+    assert f"its content is not a {'zip' if name == 'a.zip' else 'tar'}" in error.why
     assert events([written(tmp_path / f"empty{name}", b"")]) == []
 
 
-def test_an_archive_in_an_archive_is_told_when_the_others_are_read(tmp_path: Path) -> None:
+def test_nested_archive_is_reported_after_the_other_members(tmp_path: Path) -> None:
     files = {"a": b"one\n", "inner.zip": zipped({"x": b"no\n"}), "b.tgz": PACK["tgz"]({"x": b"no"})}
     item = written(tmp_path / "a.tar", tar({**files, "c": b"two\n"}))
     got, error = until_damage(item)
     assert got == [(0, "a", b"one"), (4, "c", b"two")]
-    assert "inner.zip, and 1 more is an archive itself" in error.why
+    assert "nested archives are not read: inner.zip, and 1 more" in error.why
     assert error.offset == 8
     assert until_damage(item, 8)[1].offset == 8
     item = written(tmp_path / "a.zip.gz", gzip.compress(zipped({"a": b"one\n"})))
-    assert "compressed once more" in until_damage(item)[1].why
+    assert "compressed zips are not read" in until_damage(item)[1].why
 
 
 def test_empty_archives_have_no_events(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_archives_one_after_the_other_are_read_to_the_end(tmp_path: Path) -> Non
     assert (got, error.offset) == (expected, 8)
 
 
-def test_a_zip_that_cannot_be_unpacked_says_why(tmp_path: Path) -> None:
+def test_zip_that_cannot_be_unpacked_is_reported_with_the_reason(tmp_path: Path) -> None:
     methods = {"a": zipfile.ZIP_BZIP2, "b": zipfile.ZIP_LZMA}
     for name, method in methods.items():
         item = written(tmp_path / f"{name}.zip", zipped({"x": b"one\n"}, method))
@@ -346,11 +346,11 @@ def test_a_zip_that_cannot_be_unpacked_says_why(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     got, error = until_damage(listed(tmp_path / "c.zip"))
     assert not got
-    assert "its member plain: it is encrypted" in error.why
+    assert "member plain: encrypted members are not read" in error.why
 
 
 @pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"])
-def test_of_a_truncated_tar_all_lines_before_its_end_are_read(tmp_path: Path, kind: str) -> None:
+def test_truncated_tar_is_read_up_to_its_end(tmp_path: Path, kind: str) -> None:
     packed = PACK[kind](FILES)
     for part in (0.05, 0.5, 0.9):
         item = written(tmp_path / f"a.{kind}", packed[: int(len(packed) * part)])
@@ -364,7 +364,7 @@ def test_of_a_truncated_tar_all_lines_before_its_end_are_read(tmp_path: Path, ki
         assert (again, same.offset) == ([], error.offset)
 
 
-def test_a_damaged_header_of_a_tar_is_not_its_end(tmp_path: Path) -> None:
+def test_damaged_tar_header_is_reported_and_not_taken_for_the_end(tmp_path: Path) -> None:
     packed = bytearray(tar({"a": b"one\n", "b": b"two\n", "c": b"three\n"}))
     packed[1024 + 5] ^= 1
     got, error = until_damage(written(tmp_path / "a.tar", bytes(packed)))
@@ -382,22 +382,22 @@ def test_a_damaged_member_ends_the_reading_behind_its_last_line(tmp_path: Path) 
         item = written(tmp_path / f"a.{kind}", bytes(packed))
         got, error = until_damage(item)
         assert [body for _, _, body in got[1:4001]] == content.splitlines()[:4000]
-        assert "its member b" in error.why
+        assert "member b" in error.why
         assert error.offset >= got[-1][0]
         assert until_damage(item, error.offset)[0] == []
 
 
-def test_a_zip_that_is_not_what_its_directory_says(tmp_path: Path) -> None:
+def test_zip_that_contradicts_its_directory_is_damage(tmp_path: Path) -> None:
     packed = zipped({"a": b"one\n", "b": b"two\n"}, zipfile.ZIP_STORED)
     item = written(tmp_path / "a.zip", packed.replace(b"two\n", b"TWO\n"))
     got, error = until_damage(item)
     assert [body for _, _, body in got] == [b"one", b"TWO"]
-    assert "not what its checksum says" in error.why
+    assert "wrong size or checksum" in error.why
     got, error = until_damage(written(tmp_path / "b.zip", packed[:-30]))
     assert (got, "its zip is damaged" in error.why) == ([], True)
 
 
-def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "FREE_BYTES", 4 << 20)
     monkeypatch.setattr(content, "MOST_TIMES", 10)
     zeros = (b"0" * (1 << 20) + b"\n") * 16
@@ -406,26 +406,26 @@ def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         got, error = until_damage(written(tmp_path / f"a.{kind}", PACK[kind](bomb)))
         assert got[0][2] == b"one"
         assert 1 < len(got) < 8
-        assert "unpacks to more than" in error.why
+        assert "unpack to more than" in error.why
     inner = written(tmp_path / "b.tar", tar({"a.gz": gzip.compress(zeros)}))
-    assert "unpacks to more than" in until_damage(inner)[1].why
+    assert "unpack to more than" in until_damage(inner)[1].why
     info = tarfile.TarInfo("holes")
     info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 60)}
     info.size = 1
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(info, io.BytesIO(b"x"))
-    assert "unpacks to more" in until_damage(written(tmp_path / "c.tar", out.getvalue()))[1].why
+    assert "unpack to more" in until_damage(written(tmp_path / "c.tar", out.getvalue()))[1].why
 
 
-def test_members_that_lie_on_top_of_each_other_are_refused(tmp_path: Path) -> None:
+def test_overlapping_members_are_refused(tmp_path: Path) -> None:
     packed = zipped({"a": os.urandom(5000)}, zipfile.ZIP_STORED)
     directory = packed.index(b"PK\x01\x02")
     entry = packed[directory : packed.index(b"PK\x05\x06")]
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 9, 9, len(entry) * 9, directory, 0)
     got, error = until_damage(written(tmp_path / "a.zip", packed[:directory] + entry * 9 + end))
     assert not got
-    assert "on top of each other" in error.why
+    assert "members overlap" in error.why
 
 
 def test_the_number_of_members_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +437,7 @@ def test_the_number_of_members_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         assert "more than 10 members" in error.why
 
 
-def test_a_header_of_any_size_is_not_taken_into_memory(
+def test_oversized_header_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tar_members, "MOST_HEADER_BYTES", 1 << 20)
@@ -458,7 +458,7 @@ def test_ten_thousand_members_are_read_in_seconds(tmp_path: Path, kind: str) -> 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_bits_make_anything_but_an_error_of_an_archive(
+def test_altered_archive_is_read_or_damaged(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     kind = data.draw(st.sampled_from(["tar", "zip"]))

@@ -1,4 +1,4 @@
-"""Lanes as a task reads them: each line once, and a bad object holds up nobody."""
+"""Lanes as a task reads them: each line once, and a bad object holds up no other."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from flumeng.connectors.ranged.routing import Inputs
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items
-from flumeng.control.zookeeper import Put, tree
+from flumeng.control.zookeeper import Put
 from flumeng.platform.errors import CorruptError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.collector import ScriptedPipeline
-from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS, wait_for
 from zkschema import paths
 from zkschema.records import Intent
 
@@ -48,7 +49,6 @@ sinks: [files: {{path: /lake}}]
 BY_BATCH = FLOW.replace(
     "files: {{path: /lake}}", 'http: {{url: "http://127.0.0.1/", idempotent: true}}'
 )
-PATIENCE_SECONDS = 60.0
 
 
 class World:
@@ -56,8 +56,7 @@ class World:
 
     def __init__(self, directory: Path, flow: str = FLOW) -> None:
         self.directory = directory
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         text = flow.format(directory=directory)
         apply_flow(Operator(self.store, "test", "", 0.0), text)
         self.text = text
@@ -78,7 +77,7 @@ class World:
         return Partitions(self.input.positions(lambda: None), clock=lambda: self.now)
 
     def claim(self) -> ClaimedTask:
-        """By another owner."""
+        """Claim the task as another owner."""
         self.epoch += 1
         self.partitions.close()
         self.partitions.open(self.spec)
@@ -92,7 +91,7 @@ class World:
         )
 
     def started(self) -> Batch:
-        """Of all that there is, by another owner."""
+        """Start a batch of all readable ranges as another owner."""
         deadline, task = time.monotonic() + PATIENCE_SECONDS, self.claim()
         while (batch := task.start(1_000_000)) is None:
             assert time.monotonic() < deadline, self.partitions.trouble
@@ -101,7 +100,7 @@ class World:
         return batch
 
     def collect(self, until: Callable[[], bool]) -> None:
-        """Batches, each by an owner of its own, until it is true."""
+        """Write batches, each as another owner, until the condition holds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         task = self.claim()
         while not until():
@@ -125,9 +124,9 @@ class World:
             task = self.claim()
 
     def tried(self, task: ClaimedTask) -> ClaimedTask:
-        """When no place is tried any more, or nothing can be read for a second."""
+        """Return when no place is probed any more, or nothing can be read for a second."""
         deadline = time.monotonic() + 1.5
-        while task.look(eager=True) and (self.partitions.trouble or not task.caught_up):
+        while task.backlog(eager=True) and (self.partitions.trouble or not task.caught_up):
             if time.monotonic() > deadline:
                 break
             self.now += 0.5
@@ -155,7 +154,7 @@ class World:
         return found
 
     def failures(self) -> dict[str, int]:
-        """Name -> up to where it was read."""
+        """Name -> the offset up to which it was read."""
         names = self.store.children(paths.queue_failures("web"))
         found = self.store.read_many([paths.queue_failure("web", name) for name in names])
         return {Path(one.value.location).name: one.value.position for one in found if one}
@@ -170,7 +169,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_each_line_of_each_object_once(world: World) -> None:
+def test_each_line_of_each_object_is_read_once(world: World) -> None:
     wanted: list[bytes] = []
     for number, count in enumerate([0, 1, 7, 3000, 40_000]):
         name = f"f{number}"
@@ -179,19 +178,19 @@ def test_each_line_of_each_object_once(world: World) -> None:
         (world.directory / name).write_bytes(data)
         (world.directory / f"{name}.gz").write_bytes(gzip.compress(data + b"\n" if data else b""))
         wanted += found * 2
-    world.discovery.look()
+    world.discovery.discover()
     world.collect(lambda: sum(world.output.values()) >= len(wanted))
     assert world.output == Counter(wanted)
     assert set(world.ids.values()) == {1}
     assert not world.troubles
 
 
-def test_a_damaged_object_is_read_as_far_as_it_goes_and_given_up(world: World) -> None:
+def test_damaged_object_is_read_as_far_as_possible_and_given_up(world: World) -> None:
     good, bad = lines("good", 5000), lines("bad", 20_000)
     (world.directory / "good").write_bytes(b"\n".join(good))
     packed = gzip.compress(b"\n".join(bad))
     (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
-    world.discovery.look()
+    world.discovery.discover()
     world.collect(lambda: bool(world.failures()))
     read = [line for line in world.output if line.startswith(b"bad")]
     position = world.failures()["bad.gz"]
@@ -201,10 +200,10 @@ def test_a_damaged_object_is_read_as_far_as_it_goes_and_given_up(world: World) -
     assert any("stands still at item" in trouble for trouble in world.troubles)
 
 
-def test_one_that_is_gone_before_it_is_read_is_given_up_and_its_lane_goes_on(world: World) -> None:
+def test_object_removed_before_it_is_read_is_given_up_and_its_lane_continues(world: World) -> None:
     for number in range(40):
         (world.directory / f"f{number}").write_bytes(b"\n".join(lines(f"f{number}", 3)))
-    world.discovery.look()
+    world.discovery.discover()
     (world.directory / "f3").unlink()
     (world.directory / "f20").write_bytes(b"something else")
     world.collect(lambda: len(world.failures()) == 2 and sum(world.output.values()) >= 38 * 3)
@@ -213,7 +212,7 @@ def test_one_that_is_gone_before_it_is_read_is_given_up_and_its_lane_goes_on(wor
     assert set(world.output.values()) == {1}
 
 
-def test_damaged_objects_one_after_the_other_are_given_up_together(
+def test_consecutive_damaged_objects_are_given_up_together(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = 260
@@ -222,7 +221,7 @@ def test_damaged_objects_one_after_the_other_are_given_up_together(
         good = number in (100, 259)
         data = gzip.compress(b"\n".join(lines(name, 3)))
         (world.directory / name).write_bytes(data if good else data[:9])
-    world.discovery.look()
+    world.discovery.discover()
     world.collect(lambda: len(world.failures()) == count - 2 and sum(world.output.values()) >= 6)
     assert world.output == Counter(lines("f100.gz", 3) + lines("f259.gz", 3))
     gaps = [each for each in caplog.messages if each.startswith("gap:")]
@@ -230,11 +229,11 @@ def test_damaged_objects_one_after_the_other_are_given_up_together(
     assert set(world.failures().values()) == {0}
 
 
-def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(world: World) -> None:
+def test_lines_before_the_damage_are_read_also_when_it_is_given_up_first(world: World) -> None:
     bad = lines("bad", 20_000)
     packed = gzip.compress(b"\n".join(bad))
     (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
-    world.discovery.look()
+    world.discovery.discover()
     task = world.claim()
     batch = None
     while batch is None:
@@ -253,8 +252,8 @@ def test_what_lies_before_the_damage_is_read_also_when_it_is_given_up_first(worl
     assert position == sum(len(line) + 1 for line in world.output) > 0
 
 
-def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_path: Path) -> None:
-    """The target knows batches by number: what is decided is repeated, and must end some time."""
+def test_repeated_batch_leaves_out_objects_that_became_unreadable(tmp_path: Path) -> None:
+    """The target knows batches by number: a decided batch is repeated, and must end some time."""
     world = World(tmp_path, BY_BATCH)
     good, bad = lines("good", 50), lines("bad", 20_000)
     (world.directory / "a").write_bytes(b"\n".join(good))
@@ -262,7 +261,7 @@ def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_pa
     (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
     (world.directory / "gone").write_bytes(b"\n".join(lines("gone", 9)))
     (world.directory / "last").write_bytes(b"\n".join(lines("last", 9)))
-    world.discovery.look()
+    world.discovery.discover()
     task, batch = world.claim(), None
     while batch is None:
         batch = task.start(1_000_000)
@@ -280,7 +279,7 @@ def test_a_batch_that_is_repeated_leaves_out_what_cannot_be_read_any_more(tmp_pa
 
 
 def damage_of(world: World, ranges: Sequence[Range]) -> UnreadableError:
-    """Of a batch of these, as a task meets it now."""
+    """The damage that a task meets now in a batch of these ranges."""
     (piece,) = ranges
     reach = world.partitions.of({piece.partition: piece.start})[piece.partition]
     assert reach.contents is not None
@@ -292,7 +291,7 @@ def damage_of(world: World, ranges: Sequence[Range]) -> UnreadableError:
 
 
 def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> None:
-    """As after a batch that has failed there."""
+    """Give the place up, as after a batch that has failed there."""
     world.partitions.stop(damage)
     deadline = time.monotonic() + PATIENCE_SECONDS
     name = damage.partition
@@ -302,14 +301,14 @@ def give_up(world: World, starts: dict[str, int], damage: UnreadableError) -> No
         time.sleep(0.01)
 
 
-def test_what_a_batch_that_is_repeated_does_not_reach_of_a_run_is_told_behind_it(
+def test_failed_objects_behind_a_repeated_batch_are_recorded_behind_it(
     tmp_path: Path,
 ) -> None:
     """Damaged objects are given up together, far beyond the end of the batch that met the first."""
     world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
     for number in range(12):
         (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
-    world.discovery.look()
+    world.discovery.discover()
     task, batch = world.claim(), None
     while batch is None:
         batch = task.start(300)
@@ -324,14 +323,12 @@ def test_what_a_batch_that_is_repeated_does_not_reach_of_a_run_is_told_behind_it
 
 
 @pytest.mark.parametrize("behind", [3, 7])
-def test_what_was_given_up_before_what_lies_before_it_is_told_too(
-    tmp_path: Path, behind: int
-) -> None:
+def test_failures_found_out_of_order_are_all_recorded(tmp_path: Path, behind: int) -> None:
     """Parts of a batch are read side by side: the damage that is met first may lie behind more."""
     world = World(tmp_path, FLOW.replace("settle_seconds", "lanes: 1, settle_seconds"))
     for number in range(9):
         (world.directory / f"f{number:02}").write_bytes(b"\n".join(lines(f"f{number:02}", 9)))
-    world.discovery.look()
+    world.discovery.discover()
     task, batch = world.claim(), None
     while batch is None:
         batch = task.start()
@@ -346,14 +343,14 @@ def test_what_was_given_up_before_what_lies_before_it_is_told_too(
     assert set(world.output.values()) == {1}
 
 
-def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
+def test_batch_that_ends_inside_an_unreadable_object_records_its_beginning(
     tmp_path: Path,
 ) -> None:
-    """Whoever goes on behind it knows of what comes then only."""
+    """The owner that continues behind it learns of later failures only."""
     world = World(tmp_path, BY_BATCH)
     text = b"\n".join(lines("gone", 100_000))
     (world.directory / "gone").write_bytes(text)
-    world.discovery.look()
+    world.discovery.discover()
     task, batch = world.claim(), None
     while batch is None:
         batch = task.start(2_000)
@@ -368,11 +365,11 @@ def test_a_batch_that_ends_amid_what_cannot_be_read_tells_where_that_begins(
 
 
 @pytest.mark.parametrize("wanted", ["skip", "retry"])
-def test_an_operator_decides_on_what_fails_once_more(tmp_path: Path, wanted: str) -> None:
-    """The item ends one batch and begins the next; what is wanted of it stays."""
+def test_operators_decision_survives_a_second_failure(tmp_path: Path, wanted: str) -> None:
+    """The item ends one batch and begins the next; the wanted action on it stays."""
     world = World(tmp_path, BY_BATCH)
     (world.directory / "gone").write_bytes(b"\n".join(lines("gone", 100_000)))
-    world.discovery.look()
+    world.discovery.discover()
     task, batch = world.claim(), None
     while batch is None:
         batch = task.start(2_000)
@@ -397,14 +394,12 @@ def test_an_operator_decides_on_what_fails_once_more(tmp_path: Path, wanted: str
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_what_a_batch_was_written_without_stays_out_when_it_is_there_again(
-    tmp_path: Path, others: int
-) -> None:
+def test_left_out_object_stays_out_when_it_is_there_again(tmp_path: Path, others: int) -> None:
     """The target has the batch by its number, and takes nothing more of it."""
     world = World(tmp_path, BY_BATCH.replace("settle_seconds", "lanes: 1, settle_seconds"))
     for name in "ab"[1 - others :]:
         (world.directory / name).write_bytes(b"\n".join(lines(name, 9)))
-    world.discovery.look()
+    world.discovery.discover()
     (whole,) = world.started().ranges
     path, aside = world.directory / "b", tmp_path / "aside"
     path.rename(aside)
@@ -412,7 +407,7 @@ def test_what_a_batch_was_written_without_stays_out_when_it_is_there_again(
     world.partitions.stop(damage)
     world.started()
     assert world.intent().left_out == {whole.partition: ((damage.offset, whole.end),)}
-    aside.rename(path)  # whoever wrote the batch has died before its ack
+    aside.rename(path)  # the writer of the batch has died before its ack
     world.partitions = world._partitions()
     world.collect(lambda: not world.intent().ranges)
     assert world.failures() == {"b": 0}
@@ -420,31 +415,28 @@ def test_what_a_batch_was_written_without_stays_out_when_it_is_there_again(
     assert world.intent().left_out == {}
 
 
-def test_what_is_left_out_of_items_that_are_not_seen_yet_waits_for_them(world: World) -> None:
+def test_left_out_items_that_are_not_visible_yet_are_waited_for(world: World) -> None:
     """The session's server may lag behind the one that has the decision."""
     (world.directory / "a").write_bytes(b"\n".join(lines("a", 9)))
-    world.discovery.look()
+    world.discovery.discover()
     positions = world.input.positions(lambda: None)
     positions.open(world.spec)
     (name,) = [one for one in world.discovery.partitions if one.startswith("lane.0.")]
     unseen = items.offset_of(7)
     positions.leave_out({name: [(unseen, unseen + 5)]})
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while name not in (found := positions.of([name])):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert found[name].safe <= unseen
-    assert found[name].left_out == ()
+    reach = wait_for(lambda: positions.of([name]).get(name))
+    assert reach.safe <= unseen
+    assert reach.left_out == ()
     positions.close()
 
 
-def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> None:
+def test_damage_in_two_lanes_is_resolved_for_any_duration_of_batches(world: World) -> None:
     """Each batch is begun when all that could be tried was tried, and fails at one place."""
     for name in ("good", "bad1.gz", "bad2.gz", "bad3.gz"):
         packed = gzip.compress(b"\n".join(lines(name, 5000)))
         size = len(packed) // 2 if name.startswith("bad") else len(packed)
         (world.directory / name).write_bytes(packed[:size])
-    world.discovery.look()
+    world.discovery.discover()
     for _ in range(12):
         task = world.claim()
         while (batch := world.tried(task).start()) is not None:
@@ -458,10 +450,10 @@ def test_damage_in_two_lanes_ends_however_long_a_batch_takes(world: World) -> No
     assert world.failures().keys() == {"bad1.gz", "bad2.gz", "bad3.gz"}
 
 
-def test_a_trial_that_outlives_its_claim_says_what_is_wrong(world: World) -> None:
+def test_probe_that_outlives_its_claim_reports_the_damage(world: World) -> None:
     packed = gzip.compress(b"\n".join(lines("bad", 5000)))
     (world.directory / "bad.gz").write_bytes(packed[: len(packed) // 2])
-    world.discovery.look()
+    world.discovery.discover()
     batch = world.tried(world.claim()).start()
     assert batch is not None
     (piece,) = batch.ranges
@@ -469,10 +461,7 @@ def test_a_trial_that_outlives_its_claim_says_what_is_wrong(world: World) -> Non
         world.read(batch)
     positions = world.input.positions(lambda: None)
     positions.open(world.spec)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while piece.partition not in positions.of([piece.partition]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: piece.partition in positions.of([piece.partition]))
     probe = positions.probe(piece.partition, "", damage.value.offset, piece.end)
     positions.close()
     with pytest.raises(CorruptError, match="its gzip is damaged"):

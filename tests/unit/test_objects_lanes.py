@@ -20,8 +20,8 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
-from flumeng.control.zookeeper import tree
-from tests.testkit.store import FakeStore, FakeTree
+from tests.testkit.cluster import new_cluster
+from tests.testkit.store import FakeTree
 
 FLOW = """\
 flow: web
@@ -37,12 +37,12 @@ def objects(*sizes: int) -> list[Listed]:
     return [Listed(f"/in/{number:05}", size, 0) for number, size in enumerate(sizes)]
 
 
-def test_the_lane_with_the_least_to_be_read_is_the_next() -> None:
+def test_lane_with_the_least_waiting_work_is_chosen() -> None:
     lanes = spread(objects(1_000_000, 1, 1, 1), {"0": 0, "1": 0, "2": 0}, WEIGH)
     assert lanes == ["0", "1", "2", "1"]
 
 
-def test_what_still_waits_counts() -> None:
+def test_waiting_work_of_a_lane_counts() -> None:
     assert spread(objects(1, 1), {"0": 5 * OPENING, "1": 0}, WEIGH) == ["1", "1"]
 
 
@@ -50,7 +50,7 @@ def test_objects_without_bytes_are_spread_too() -> None:
     assert spread(objects(0, 0, 0, 0), {"0": 0, "1": 0}, WEIGH) == ["0", "1", "0", "1"]
 
 
-def test_an_object_weighs_in_a_lane_what_it_weighs_when_it_is_read() -> None:
+def test_weight_of_an_object_in_a_lane_is_its_weight_when_read() -> None:
     """Bytes that are compressed are more work: batches are cut and hosts get lanes by the same."""
     for location in ("/in/a.log", "/in/a.log.gz", "/in/a.tar", "s3a://b/a.gz?region=x"):
         contents = LaneContents([Item(0, location, 10_000, 0)], cuttable(SOURCE))
@@ -64,9 +64,7 @@ def test_an_object_weighs_in_a_lane_what_it_weighs_when_it_is_read() -> None:
     st.lists(st.integers(0, 10**9), max_size=60),
     st.lists(st.integers(0, 10**9), min_size=1, max_size=8),
 )
-def test_no_object_goes_to_a_lane_that_has_more_than_another(
-    sizes: list[int], before: list[int]
-) -> None:
+def test_object_goes_to_a_lane_with_the_least_total(sizes: list[int], before: list[int]) -> None:
     waiting = {str(lane): weight for lane, weight in enumerate(before)}
     listed = objects(*sizes)
     lanes = spread(listed, waiting, WEIGH)
@@ -94,9 +92,8 @@ def test_counts_of_a_lane_are_those_of_its_items(steps: list[tuple[str, int]]) -
         assert lane.weight == sum(WEIGH(one.location, one.size) for one in waiting)
 
 
-def test_an_append_to_a_queue_does_not_count_its_items_again() -> None:
-    store = FakeStore(FakeTree())
-    tree.init(store)
+def test_queue_append_does_not_weigh_kept_items_again() -> None:
+    store = new_cluster(FakeTree())
     apply_flow(Operator(store, "test", "", 0.0), FLOW)
     weighed: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What the objects of a path are, in trees of files and of any store."""
+"""Listings of the objects of a path, in trees of files and of any store."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from flumeng.connectors.objects.pages import PAGE, Listed, Page, Request
 from flumeng.platform.errors import UnavailableError, UserError
 from flumeng.platform.file_store import open_store
 from flumeng.platform.remote_store import RemoteFileStore
+from tests.testkit.waiting import happens
 
 
 def make(root: Path, *names: str) -> None:
@@ -37,11 +38,11 @@ def found(root: Path, glob: str, after: str = "") -> list[str]:
 
 
 def names(listing: Listing, root: Path) -> list[str]:
-    return [os.path.relpath(one.place, root) for page in listing for one in page]
+    return [os.path.relpath(one.name, root) for page in listing for one in page]
 
 
 class StubTree:
-    """Directories of 1,000 directories and objects, without end."""
+    """An endless tree of directories of 1,000 directories and objects each."""
 
     lasting = True
 
@@ -65,10 +66,10 @@ class StubTree:
         for number in range(PAGE):
             below = request.scope.below(f"{number:04}")
             if below is not None:
-                page.found.append(request.into(below))
+                page.entries.append(request.into(below))
             if request.scope.takes(f"{number:04}.gz"):
                 path = f"{request.scope.directory}/{number:04}.gz"
-                page.found.append(Listed(path, 1, 1))
+                page.entries.append(Listed(path, 1, 1))
         with self._lock:
             self.waiting -= 1
         return page
@@ -80,7 +81,7 @@ def lister(tree: StubTree, glob: str, silent_seconds: float = 60) -> Lister:
     return made
 
 
-def test_an_object_is_told_as_it_is(tmp_path: Path) -> None:
+def test_object_is_listed_with_its_size_and_time(tmp_path: Path) -> None:
     make(tmp_path, "a b.gz")
     os.utime(tmp_path / "a b.gz", ns=(1, 1_700_000_000_123_456_789))
     (page,) = Lister(f"{tmp_path}/*").listing()
@@ -111,7 +112,7 @@ def test_an_object_is_told_as_it_is(tmp_path: Path) -> None:
         ("none/*/*", []),
     ],
 )
-def test_a_glob_means_what_it_says(tmp_path: Path, glob: str, expected: list[str]) -> None:
+def test_glob_matches_the_documented_files(tmp_path: Path, glob: str, expected: list[str]) -> None:
     make(
         tmp_path,
         *("x.gz", "y.gz", "a/1.gz", "b/1.gz", "a/d/1.gz", "a/d/d/1.gz", "p_=1/1.gz"),
@@ -139,7 +140,7 @@ def means(path: list[str], parts: list[str]) -> bool:
     st.lists(_PART, min_size=1, max_size=4),
     st.data(),
 )
-def test_names_come_in_order_from_any_name_on(
+def test_listing_is_sorted_and_starts_behind_any_name(
     tmp_path_factory: pytest.TempPathFactory, paths: set[str], parts: list[str], data: st.DataObject
 ) -> None:
     paths = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
@@ -161,7 +162,7 @@ def test_names_come_in_order_from_any_name_on(
         ]
 
 
-def test_strange_names_stop_nothing(tmp_path: Path) -> None:
+def test_unusual_names_are_listed_and_undecodable_ones_counted(tmp_path: Path) -> None:
     strange = ["a\nb", "50%", "q?", "#h", " ", "ü", "x" * 250, "a&b<c>\"'\\"]
     make(tmp_path, *strange)
     Path(os.fsdecode(bytes(tmp_path) + b"/\xff\xfe")).write_text("x")
@@ -170,7 +171,7 @@ def test_strange_names_stop_nothing(tmp_path: Path) -> None:
     assert (listing.unnamed, listing.unnamed_example) == (1, ascii(f"{tmp_path}/\udcff\udcfe"))
 
 
-def test_what_is_no_file_is_no_object(tmp_path: Path) -> None:
+def test_special_files_are_no_objects(tmp_path: Path) -> None:
     make(tmp_path, "real")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dead").symlink_to(tmp_path / "nothing")
@@ -187,7 +188,7 @@ def test_links_that_loop_end(tmp_path: Path) -> None:
     assert found(tmp_path, "*/*/x") == ["b/a/x"]
 
 
-def test_a_directory_that_vanishes_has_nothing_in_it(tmp_path: Path) -> None:
+def test_vanished_directory_is_empty(tmp_path: Path) -> None:
     make(tmp_path, *(f"{number:02}/{n:04}" for number in range(40) for n in range(60)))
     got: list[Listed] = []
     for page in Lister(f"{tmp_path}/*/*").listing():
@@ -199,12 +200,12 @@ def test_a_directory_that_vanishes_has_nothing_in_it(tmp_path: Path) -> None:
     assert len(got) == 39 * 60
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{tmp_path}/no/such: no such directory: create it"):
         found(tmp_path, "no/such/*.gz")
 
 
-def test_one_directory_that_may_not_be_read_is_told_at_the_end() -> None:
+def test_unreadable_directory_is_reported_at_the_end() -> None:
     class Denying(StubTree):
         def page(self, request: Request) -> Page:
             if request.scope.directory.endswith(("/0001", "/0003")):
@@ -225,7 +226,7 @@ def test_one_directory_that_may_not_be_read_is_told_at_the_end() -> None:
         assert len(got) == pages * PAGE
 
 
-def test_a_listing_without_end_asks_for_no_more_than_is_near() -> None:
+def test_endless_listing_requests_only_the_next_pages() -> None:
     tree = StubTree()
     pages = iter(lister(tree, "/in/*/*/*/*.gz").listing())
     for _ in range(5):
@@ -237,15 +238,12 @@ def test_a_listing_without_end_asks_for_no_more_than_is_near() -> None:
 
 def close(pages: Iterator[list[Listed]]) -> bool:
     pages.close()  # type: ignore[attr-defined]
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        if not any(thread.name == "listing" for thread in threading.enumerate()):
-            return True
-        time.sleep(0.01)
-    return False
+    return happens(
+        lambda: all(thread.name != "listing" for thread in threading.enumerate()), seconds=10
+    )
 
 
-def test_a_store_that_hangs_costs_a_time_out_and_no_more_threads() -> None:
+def test_hanging_store_costs_a_timeout_and_a_bounded_number_of_threads() -> None:
     tree = StubTree()
     tree.answers.clear()
     hanging = lister(tree, "/in/*.gz", silent_seconds=0.05)

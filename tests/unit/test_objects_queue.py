@@ -1,4 +1,5 @@
-"""The discovery task of objects: each becomes an item of the queue once, whoever dies when."""
+"""The discovery task of objects: each becomes an item of the queue once, with a crash at any
+step."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 from flumeng.connectors.api.finding import Before, FindingTask
 from flumeng.connectors.objects.finder import (
     APPENDED_BYTES,
-    LOOK_SECONDS,
+    SEARCH_SECONDS,
     ObjectsFinder,
     Surroundings,
 )
@@ -23,12 +24,13 @@ from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.queries.queues import lanes_of, overview
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import ConflictError, CorruptError, UnavailableError, UserError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
@@ -48,8 +50,7 @@ class Queue:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.tree = FakeTree()
-        self.store = FakeStore(self.tree)
-        tree.init(self.store)
+        self.store = new_cluster(self.tree)
         apply_flow(Operator(self.store, *BY), FLOW.format(directory=directory))
 
     def finder(self, store: FakeStore | None = None, epoch: int = 1, **more: Any) -> ObjectsFinder:
@@ -66,7 +67,7 @@ class Queue:
             (self.directory / name).write_text(text)
 
     def items(self) -> list[Item]:
-        """All that are kept, lane by lane; each lane's are numbered without a gap."""
+        """All kept items, lane by lane; each lane's are numbered without a gap."""
         found = []
         head = queues.head(self.store, "web")
         assert head is not None
@@ -96,7 +97,7 @@ class Queue:
         self.store.write(path, Ack(epoch=1, offset=offset), before.version if before else ABSENT)
 
     def fail(self, file: str, name: str = "0.0") -> None:
-        """As an owner of the lane notes it with its ack."""
+        """Record a failed item with the ack, as the lane's owner does."""
         record = QueueFailure(
             location=f"{self.directory}/{file}",
             size=7,
@@ -113,7 +114,7 @@ def queue(tmp_path: Path) -> Queue:
     return Queue(tmp_path)
 
 
-def test_each_object_is_an_item_once(queue: Queue) -> None:
+def test_each_object_becomes_one_item(queue: Queue) -> None:
     queue.write("a", "b", "c")
     finder = queue.finder(discovery_seconds=0.0)
     found = finder.find(Before())
@@ -125,7 +126,7 @@ def test_each_object_is_an_item_once(queue: Queue) -> None:
     assert queue.names() == {"a": 1, "b": 1, "c": 1, "d": 1}
 
 
-def test_one_that_is_written_anew_is_another_item_unless_that_is_ignored(queue: Queue) -> None:
+def test_rewritten_object_is_another_item(queue: Queue) -> None:
     queue.write("a")
     queue.finder().find(Before())
     queue.write("a", text="other text\n")
@@ -133,7 +134,7 @@ def test_one_that_is_written_anew_is_another_item_unless_that_is_ignored(queue: 
     assert queue.names() == {"a": 2}
 
 
-def test_one_that_is_written_anew_is_ignored_where_the_flow_says_so(queue: Queue) -> None:
+def test_rewritten_object_is_ignored_with_rewritten_ignore(queue: Queue) -> None:
     queue.write("a")
     queue.finder(rewritten="ignore").find(Before())
     queue.write("a", text="other text\n")
@@ -149,7 +150,9 @@ def a_to_d(directory: Path) -> Queue:
 
 
 @pytest.mark.parametrize("order", ["any", "name", "modified"])
-def test_whoever_dies_at_any_step_each_object_is_an_item_once(tmp_path: Path, order: str) -> None:
+def test_object_is_an_item_once_though_discovery_dies_at_any_step(
+    tmp_path: Path, order: str
+) -> None:
     steps = Steps()
     queue = a_to_d(tmp_path / "whole")
     queue.finder(SteppingStore(queue.tree, steps), order=order).find(Before())
@@ -178,7 +181,7 @@ def test_an_owner_that_wakes_up_late_appends_nothing(queue: Queue) -> None:
     assert queue.names() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_what_is_acked_goes_and_is_not_listed_again(queue: Queue) -> None:
+def test_acked_items_are_removed_and_not_listed_again(queue: Queue) -> None:
     queue.write(*(f"f{n}" for n in range(9)))
     finder = queue.finder(discovery_seconds=0.0)
     finder.find(Before())
@@ -191,7 +194,7 @@ def test_what_is_acked_goes_and_is_not_listed_again(queue: Queue) -> None:
     assert len(queue.items()) == 3
 
 
-def test_no_more_is_listed_than_readers_need(queue: Queue) -> None:
+def test_no_more_items_are_listed_than_readers_need(queue: Queue) -> None:
     queue.write(*(f"f{n:02}" for n in range(40)))
     finder = queue.finder(most_waiting=12, discovery_seconds=0.0)
     assert finder.find(Before()).soon
@@ -205,7 +208,7 @@ def test_no_more_is_listed_than_readers_need(queue: Queue) -> None:
     assert len(queue.names() & Counter(f"f{n:02}" for n in range(40))) == 12
 
 
-def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) -> None:
+def test_failed_item_is_retried_from_where_it_could_not_be_read(queue: Queue) -> None:
     queue.write("bad")
     finder = queue.finder(rewritten="ignore", discovery_seconds=0.0)
     finder.find(Before())
@@ -224,8 +227,8 @@ def test_an_item_is_tried_again_from_where_it_could_not_be_read(queue: Queue) ->
 
 
 def done(queue: Queue) -> tuple[int, int, int]:
-    """What waits, is done, and has failed; the rows of lanes say the same together."""
-    reading = Reading(queue.store)
+    """Waiting, done and failed items; the rows of lanes have the same totals."""
+    reading = ReadCache(queue.store)
     (row,) = overview(reading, {})
     lanes = lanes_of(reading, ["web"])
     assert sum(lane.done for lane in lanes) == row.done
@@ -233,8 +236,8 @@ def done(queue: Queue) -> tuple[int, int, int]:
     return row.waiting, row.done, row.failed
 
 
-def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
-    """It gets another number in whatever lane; one that is given up is done with."""
+def test_retried_item_is_done_once(queue: Queue) -> None:
+    """It gets another number in any lane; one that is given up is done with."""
     queue.write("bad", "good", "worse")
     finder = queue.finder(discovery_seconds=0.0)
     finder.find(Before())
@@ -256,22 +259,22 @@ def test_an_item_that_is_tried_again_is_done_once(queue: Queue) -> None:
     assert done(queue) == (0, 3, 0), "whoever takes the queue keeps what was counted"
 
 
-def test_only_what_failed_is_tried_again_or_given_up(queue: Queue) -> None:
+def test_only_failed_items_are_retried_or_skipped(queue: Queue) -> None:
     queue.finder().find(Before())
-    with pytest.raises(UserError, match=r'no item "0.7" that failed; none has failed'):
+    with pytest.raises(UserError, match=r'no failed item "0.7"; it has none'):
         decide(Operator(queue.store, *BY), "web", ["0.7"], "retry")
     queue.fail("bad")
-    with pytest.raises(UserError, match=r'no item "0.7" that failed'):
+    with pytest.raises(UserError, match=r'no failed item "0.7"; did you mean "0.0"'):
         decide(Operator(queue.store, *BY), "web", ["0.7"], "skip")
     assert decide(Operator(queue.store, *BY), "web", ["0.0"], "skip") == ["0.0"]
     queue.finder(epoch=2).find(Before())
     assert queue.store.children(paths.queue_failures("web")) == []
 
 
-def test_a_directory_that_is_not_there_is_told(queue: Queue) -> None:
+def test_missing_directory_is_reported(queue: Queue) -> None:
     queue.directory.rmdir()
     found = queue.finder().find(Before())
-    assert "no such directory: create it, or mend the path" in found.troubles[0]
+    assert "no such directory: create it, or correct the path" in found.troubles[0]
 
 
 def test_lanes_grow_with_the_option_and_are_never_fewer(queue: Queue) -> None:
@@ -285,7 +288,7 @@ def there(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("after", ["keep", "delete", "move"])
-def test_objects_go_where_they_are_to_be_when_they_are_acked(
+def test_acked_objects_are_kept_moved_or_deleted_as_configured(
     queue: Queue, tmp_path_factory: pytest.TempPathFactory, after: str
 ) -> None:
     target = tmp_path_factory.mktemp("done")
@@ -309,7 +312,7 @@ def test_objects_go_where_they_are_to_be_when_they_are_acked(
     assert there(target) == gone
 
 
-def test_a_look_takes_a_bounded_time_however_much_is_done(queue: Queue) -> None:
+def test_look_takes_a_bounded_time_for_any_number_of_done_items(queue: Queue) -> None:
     """One that takes two minutes is taken for one that hangs."""
     now, tick = 0.0, 0.0
 
@@ -323,7 +326,7 @@ def test_a_look_takes_a_bounded_time_however_much_is_done(queue: Queue) -> None:
     finder.find(Before())
     for lane in "01":
         queue.ack(lane, items.offset_of(500))
-    tick = LOOK_SECONDS / 2
+    tick = SEARCH_SECONDS / 2
     assert finder.find(Before()).more
     assert 0 < len(there(queue.directory)) < 1_000
     tick = 0.0
@@ -331,7 +334,7 @@ def test_a_look_takes_a_bounded_time_however_much_is_done(queue: Queue) -> None:
     assert there(queue.directory) == set()
 
 
-def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -> None:
+def test_object_that_cannot_be_moved_is_reported_and_kept_in_the_queue(queue: Queue) -> None:
     queue.write("a")
     (queue.directory.parent / "file").write_text("no directory")
     finder = queue.finder(
@@ -340,16 +343,16 @@ def test_an_object_that_cannot_be_moved_is_told_and_kept_in_mind(queue: Queue) -
     finder.find(Before())
     queue.ack("0", items.offset_of(1))
     found = finder.find(Before())
-    assert "a is done, and is still there" in found.troubles[0]
+    assert "a was read, but cannot be removed" in found.troubles[0]
     assert len(queue.items()) == 1
 
 
 MANY = tuple(f"many{number}" for number in range(2_500))
-"""So many that what was seen of them is a file, where the flow names a place for that."""
+"""So many that seen objects are written to a file, where the flow configures one."""
 
 
 class Filed:
-    """A queue with ``MANY`` objects, of which what was seen is in files."""
+    """A queue with ``MANY`` objects whose seen objects are in files."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "in").mkdir(parents=True)
@@ -363,7 +366,7 @@ class Filed:
         finder.find(Before())
 
     def named(self) -> set[str]:
-        """The files that ZooKeeper has the names of."""
+        """The files whose names are in ZooKeeper."""
         names = self.queue.store.children(paths.queue_seen("web"))
         found = self.queue.store.read_each([paths.queue_seen_bucket("web", one) for one in names])
         return {one.value.file for one in found} - {""}  # type: ignore[union-attr]
@@ -372,7 +375,7 @@ class Filed:
         return {path.name for path in self.seen.glob("*/*")}
 
 
-def test_much_that_was_seen_is_in_files_that_zookeeper_names(tmp_path: Path) -> None:
+def test_large_set_of_seen_objects_is_in_files_named_by_zookeeper(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find()
     assert filed.named() == filed.there() != set()
@@ -385,9 +388,9 @@ def test_much_that_was_seen_is_in_files_that_zookeeper_names(tmp_path: Path) -> 
     assert len(filed.queue.names()) == 3_600
 
 
-def test_whoever_dies_at_any_step_the_files_that_are_named_are_there(tmp_path: Path) -> None:
+def test_named_files_of_seen_objects_exist_after_a_crash_at_any_step(tmp_path: Path) -> None:
     def second(folder: Path, steps: Steps) -> Filed:
-        """It has seen 2,500 objects, and finds 1,100 more and that 1,000 are gone."""
+        """A second look: 2,500 objects were seen, 1,100 are new and 1,000 are gone."""
         filed = Filed(folder)
         filed.find()
         filed.queue.write(*(f"more{number}" for number in range(1_100)), text="")
@@ -410,7 +413,7 @@ def test_whoever_dies_at_any_step_the_files_that_are_named_are_there(tmp_path: P
         assert len(filed.queue.names()) == 3_601
 
 
-def test_a_file_that_cannot_be_written_has_no_name(tmp_path: Path) -> None:
+def test_file_of_seen_objects_that_cannot_be_written_is_not_named(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.seen.write_text("no directory")
     with pytest.raises(UnavailableError, match="seen"):
@@ -422,7 +425,7 @@ def test_a_file_that_cannot_be_written_has_no_name(tmp_path: Path) -> None:
     assert filed.queue.names() == dict.fromkeys(MANY, 1)
 
 
-def test_a_file_that_is_gone_or_damaged_stops_the_listing(tmp_path: Path) -> None:
+def test_missing_or_damaged_file_of_seen_objects_stops_the_listing(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find()
     (file,) = filed.seen.glob("*/*")
@@ -431,16 +434,16 @@ def test_a_file_that_is_gone_or_damaged_stops_the_listing(tmp_path: Path) -> Non
     with pytest.raises(CorruptError, match="damaged"):
         filed.find(epoch=2)
     file.unlink()
-    with pytest.raises(CorruptError, match=f"{file} is not there.*: bring it back"):
+    with pytest.raises(CorruptError, match=f"{file} .* is missing: restore it"):
         filed.find(epoch=2)
-    with pytest.raises(UserError, match="say `seen_in` as before"):
+    with pytest.raises(UserError, match="set `seen_in` as before"):
         filed.find(epoch=2, seen_in=None)
     file.write_bytes(data)
     filed.find(epoch=2)
     assert filed.queue.names() == dict.fromkeys(MANY, 1)
 
 
-def test_what_was_seen_goes_into_files_when_a_flow_names_a_place(tmp_path: Path) -> None:
+def test_seen_objects_move_into_files_when_a_flow_configures_a_place(tmp_path: Path) -> None:
     filed = Filed(tmp_path)
     filed.find(seen_in=None)
     assert filed.named() == set()
@@ -452,7 +455,7 @@ def test_what_was_seen_goes_into_files_when_a_flow_names_a_place(tmp_path: Path)
     assert len(filed.queue.names()) == 3_600
 
 
-def test_the_names_of_a_transaction_are_bounded(tmp_path: Path) -> None:
+def test_number_of_names_in_a_transaction_is_bounded(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     names = [f"{number:0240}" for number in range(2 * APPENDED_BYTES // 240)]
     queue.write(*names, text="")
@@ -465,7 +468,7 @@ def test_the_names_of_a_transaction_are_bounded(tmp_path: Path) -> None:
 SOON = "2100-01-01T00:00:00Z"
 
 
-def test_a_flow_that_reads_what_was_written_before_a_time_ends(queue: Queue) -> None:
+def test_flow_bounded_by_a_write_time_ends(queue: Queue) -> None:
     queue.write("a", "b", "c", "late")
     os.utime(queue.directory / "a", (1000, 1000))
     os.utime(queue.directory / "b", (2000, 2000))
@@ -486,7 +489,7 @@ def test_a_flow_that_reads_what_was_written_before_a_time_ends(queue: Queue) -> 
     assert queue.names() == {"b": 1}
 
 
-def test_it_does_not_end_before_all_is_listed_and_has_settled(queue: Queue) -> None:
+def test_bounded_flow_does_not_end_before_all_is_listed_and_settled(queue: Queue) -> None:
     queue.write("a", "b", "c")
     finder = queue.finder(written_before=SOON, discovery_seconds=0.0, settle_seconds=3600.0)
     assert not finder.find(Before()).bounded
@@ -498,16 +501,16 @@ def test_it_does_not_end_before_all_is_listed_and_has_settled(queue: Queue) -> N
     assert not away.bounded
 
 
-def test_a_flow_without_a_last_time_has_no_end(queue: Queue) -> None:
+def test_flow_without_a_write_bound_has_no_end(queue: Queue) -> None:
     queue.write("a")
     found = queue.finder().find(Before())
     assert not found.bounded
     assert {offer.end for offer in found.offers.values()} == {None}
 
 
-def test_a_discovery_task_that_outlives_its_flow_makes_no_queue_of_it(tmp_path: Path) -> None:
+def test_discovery_that_outlives_its_flow_creates_no_queue(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     delete_flow(Operator(queue.store, *BY), "web")
-    with pytest.raises(ConflictError, match="flow web is gone"):
+    with pytest.raises(ConflictError, match="flow web was deleted"):
         queue.finder().find(Before())
     assert queue.store.read(paths.queue("web")) is None

@@ -22,7 +22,7 @@ from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.objects.compression import codec_of
 from flumeng.connectors.objects.formats import cuttable
 from flumeng.connectors.objects.lines import MOST_LINE_BYTES
-from flumeng.connectors.objects.opened import BLOCK_BYTES, SMALL_BYTES
+from flumeng.connectors.objects.open_item import BLOCK_BYTES, SMALL_BYTES
 from flumeng.connectors.objects.options import Format, ObjectsSource
 from flumeng.connectors.objects.reader import BATCH_ROWS, ObjectsReader
 from flumeng.control.snapshot import items
@@ -80,7 +80,7 @@ def batches(
 
 
 def events(of: ObjectsReader, found: list[Item], *bounds: int) -> list[tuple[int, bytes]]:
-    """Where each event is, and its body."""
+    """Offset and body of each event."""
     return [
         (event["seq"], event["body"])
         for batch in batches(of, found, *bounds)
@@ -100,7 +100,7 @@ def until_damage(
 
 
 def lines_of(data: bytes, item: Item) -> list[tuple[int, bytes]]:
-    """What is to be read, made in the simplest way."""
+    """The expected events, computed in the simplest way."""
     found, position = [], 0
     while position < len(data):
         end = data.find(b"\n", position)
@@ -111,7 +111,7 @@ def lines_of(data: bytes, item: Item) -> list[tuple[int, bytes]]:
     return found
 
 
-def test_an_event_says_what_it_is_of(tmp_path: Path) -> None:
+def test_event_has_the_fields_of_its_object(tmp_path: Path) -> None:
     item = written(tmp_path / "a b.log", b"one\ntwo\n", number=3)
     piece = Range(LANE, item.start, item.end, replayed=True)
     (batch,) = reader().read(piece, items.encode([item]))
@@ -142,7 +142,7 @@ text = st.lists(
 
 
 def is_text(content: bytes) -> bool:
-    """Whether it begins like no archive and no compressed file, whatever it is called."""
+    """Whether the content begins like no archive and no compressed file, under any name."""
     try:
         return codec_of(content, "") is None and not content.startswith(b"PK")
     except CorruptError:
@@ -151,7 +151,7 @@ def is_text(content: bytes) -> bool:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_each_line_is_read_once_wherever_ranges_are_cut(
+def test_each_line_is_read_once_for_any_ranges(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("cuts")
@@ -182,7 +182,7 @@ def test_each_line_is_read_once_wherever_ranges_are_cut(
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_lines_longer_than_blocks(tmp_path: Path, suffix: str) -> None:
+def test_lines_longer_than_blocks_are_read_whole(tmp_path: Path, suffix: str) -> None:
     long = os.urandom(3 << 20).replace(b"\n", b"-").replace(b"\r", b"-")
     content = ENTRIES + b"a\n" + long + b"\nb\r\n\n" + long * 2 + b"\r\n" + ENTRIES + b"c"
     packed = COMPRESS[suffix](content) if suffix else content
@@ -197,7 +197,7 @@ def test_lines_longer_than_blocks(tmp_path: Path, suffix: str) -> None:
     assert got == expected
 
 
-def test_a_line_that_is_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_overlong_line_is_cut_and_marked(tmp_path: Path) -> None:
     most = b"x" * MOST_LINE_BYTES
     content = b"a\n" + most + b"\r\n" + most + b"yyyy\n" + most * 2 + b"\nb"
     found = [
@@ -211,7 +211,7 @@ def test_a_line_that_is_too_long_is_cut_and_says_so(tmp_path: Path) -> None:
     assert [body for _, body, _ in found] == [b"a", most, most, most, b"b"]
 
 
-def test_empty_lines_are_events_of_lines_and_none_of_ndjson(tmp_path: Path) -> None:
+def test_empty_lines_are_events_of_lines_but_not_of_ndjson(tmp_path: Path) -> None:
     found = [written(tmp_path / str(n), b"\n{}\n\r\n[1]\n\n" * n, n) for n in range(3)]
     assert [body for _, body in events(reader(), found)] == [b"", b"{}", b"", b"[1]", b""] * 3
     assert events(reader("ndjson"), found) == [
@@ -232,7 +232,7 @@ def test_many_small_items_are_few_batches(tmp_path: Path) -> None:
     assert paths == [str(tmp_path / str(seq >> 38)) for seq, _ in expected]
 
 
-def test_batches_are_bounded(tmp_path: Path) -> None:
+def test_batches_are_limited_in_rows_and_bytes(tmp_path: Path) -> None:
     item = written(tmp_path / "a", b"\n" * (BATCH_ROWS * 3) + b"x" * 100 + b"\n" + ENTRIES * 8)
     got = list(batches(reader(), [item]))
     assert max(batch.num_rows for batch in got) == BATCH_ROWS
@@ -241,9 +241,7 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_members_one_after_the_other_and_names_that_say_nothing(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_concatenated_members_are_read_under_any_name(tmp_path: Path, suffix: str) -> None:
     compress = COMPRESS[suffix]
     packed = compress(ENTRIES) + compress(b"") + compress(b"last\n")
     expected = lines_of(ENTRIES + b"last\n", Item(0, "", 0, 0))
@@ -252,7 +250,7 @@ def test_members_one_after_the_other_and_names_that_say_nothing(
     assert events(reader(), [written(tmp_path / "plain.log", packed)], start) == expected[50_000:]
 
 
-def test_zeros_behind_gzip_are_padding(tmp_path: Path) -> None:
+def test_zero_padding_between_gzip_members_is_skipped(tmp_path: Path) -> None:
     item = written(tmp_path / "a.gz", gzip.compress(b"a\n") + bytes(3000) + gzip.compress(b"b\n"))
     assert [body for _, body in events(reader(), [item])] == [b"a", b"b"]
 
@@ -264,7 +262,7 @@ def test_an_empty_item_of_any_name_has_no_events(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("kept", [0.3, 0.999])
-def test_all_lines_before_the_end_of_a_truncated_item_are_read(
+def test_lines_before_the_end_of_a_truncated_item_are_read(
     tmp_path: Path, suffix: str, kept: float
 ) -> None:
     packed = COMPRESS[suffix](ENTRIES)
@@ -284,8 +282,8 @@ def test_all_lines_before_the_end_of_a_truncated_item_are_read(
     assert until_damage(reader(), [item], error.offset + 7)[1].offset == error.offset + 7
 
 
-def test_where_gzip_breaks_off_is_known_to_the_byte(tmp_path: Path) -> None:
-    """Deflate without compression: what is there of the content is plain to see."""
+def test_end_of_a_truncated_gzip_is_known_to_the_byte(tmp_path: Path) -> None:
+    """Deflate without compression: the present content is plain to see."""
     content = b"".join(b"%07d\n" % n for n in range(1 << 18))
     packed = gzip.compress(content, 0)
     cut = packed.index(b"0200000\n") + 5
@@ -295,7 +293,7 @@ def test_where_gzip_breaks_off_is_known_to_the_byte(tmp_path: Path) -> None:
     assert error.offset == 200_000 * 8
 
 
-def test_a_wrong_checksum_comes_behind_the_lines_that_are_surely_whole(tmp_path: Path) -> None:
+def test_wrong_checksum_is_reported_behind_the_lines_that_are_surely_whole(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(ENTRIES))
     packed[-6] ^= 0xFF
     item = written(tmp_path / "a.gz", bytes(packed) + gzip.compress(b"more\n"))
@@ -306,7 +304,7 @@ def test_a_wrong_checksum_comes_behind_the_lines_that_are_surely_whole(tmp_path:
     assert "gzip" in error.why
 
 
-def test_an_item_that_is_not_what_its_name_says_is_damaged(tmp_path: Path) -> None:
+def test_item_that_contradicts_its_name_is_damaged(tmp_path: Path) -> None:
     item = written(tmp_path / "a.gz", b"plain text\n")
     got, error = until_damage(reader(), [item])
     assert (got, error.offset) == ([], 0)
@@ -316,16 +314,16 @@ def test_an_item_that_is_not_what_its_name_says_is_damaged(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [
-        ("a.gz", gzip.compress(gzip.compress(b"line\n")), "compressed again, by gzip"),
-        ("a", gzip.compress(bz2.compress(b"line\n")), "compressed again, by bz2"),
-        ("a", b"\xff\x06\x00\x00sNaPpY....", "compressed by snappy, which is not read"),
-        ("a", b"\x1f\x9d....", "compressed by compress, which is not read"),
-        ("a.br", b"\x0b\x02\x80line\x03", "compressed by brotli, which is not read"),
-        ("a.7z", b"7z\xbc\xaf\x27\x1c....", "compressed by 7z, which is not read"),
+        ("a.gz", gzip.compress(gzip.compress(b"line\n")), "compressed twice: gzip inside gzip"),
+        ("a", gzip.compress(bz2.compress(b"line\n")), "compressed twice: bz2 inside gzip"),
+        ("a", b"\xff\x06\x00\x00sNaPpY....", "unsupported compression snappy"),
+        ("a", b"\x1f\x9d....", "unsupported compression compress"),
+        ("a.br", b"\x0b\x02\x80line\x03", "unsupported compression brotli"),
+        ("a.7z", b"7z\xbc\xaf\x27\x1c....", "unsupported compression 7z"),
     ],
     ids=["gzip", "bz2", "snappy", "compress", "brotli", "7z"],
 )
-def test_compressed_content_that_is_not_read_is_no_text(
+def test_unsupported_compression_is_not_read_as_text(
     tmp_path: Path, name: str, data: bytes, why: str
 ) -> None:
     got, error = until_damage(reader(), [written(tmp_path / name, data)])
@@ -339,14 +337,14 @@ def test_events_of_earlier_items_come_before_the_damage_of_a_later_one(tmp_path:
     got, error = until_damage(reader(), found)
     assert [body for _, body in got] == [b"%d" % n for n in range(30)]
     assert error.offset == offset_of(30)
-    assert error.why == f"{tmp_path / '30'}: it is gone since it was listed"
+    assert error.why == f"{tmp_path / '30'}: it was deleted after it was listed"
     after = events(reader(), found, offset_of(31))
     assert [body for _, body in after] == [b"%d" % n for n in range(31, 40)]
 
 
 @pytest.mark.parametrize("size", [100, SMALL_BYTES + 100])
 @pytest.mark.parametrize("what", ["size", "time"])
-def test_an_item_that_was_rewritten_is_not_read(tmp_path: Path, size: int, what: str) -> None:
+def test_rewritten_item_is_not_read(tmp_path: Path, size: int, what: str) -> None:
     item = written(tmp_path / "a", b"x" * size)
     if what == "size":
         (tmp_path / "a").write_bytes(b"x" * (size + 1))
@@ -354,13 +352,15 @@ def test_an_item_that_was_rewritten_is_not_read(tmp_path: Path, size: int, what:
     else:
         os.utime(tmp_path / "a", (0, 0))
     _, error = until_damage(reader(), [item], item.start + 5)
-    assert error.why == f"{tmp_path / 'a'}: it was rewritten since it was listed"
+    assert error.why == f"{tmp_path / 'a'}: it was rewritten after it was listed"
     assert error.offset == item.start + 5
     assert error.damaged
 
 
 @pytest.mark.parametrize("size", [BLOCK_BYTES * 3 - 5, 0])
-def test_of_an_item_that_changes_while_it_is_read_nothing_counts(tmp_path: Path, size: int) -> None:
+def test_item_that_changes_while_it_is_read_yields_no_acked_lines(
+    tmp_path: Path, size: int
+) -> None:
     item = written(tmp_path / "a", ENTRIES * 12)
     found = batches(reader(), [item], start=10)
     next(found)
@@ -369,12 +369,12 @@ def test_of_an_item_that_changes_while_it_is_read_nothing_counts(tmp_path: Path,
     else:
         (tmp_path / "a").write_bytes(b"x" * item.size)
         os.utime(tmp_path / "a", ns=(0, item.modified_us * 1000 + 1000))
-    with pytest.raises(UnreadableError, match="was rewritten since it was listed") as told:
+    with pytest.raises(UnreadableError, match="was rewritten after it was listed") as told:
         list(found)
     assert told.value.offset == 10
 
 
-def test_a_directory_or_what_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_directory_instead_of_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     status = (tmp_path / "d").stat()
     item = Item(0, str(tmp_path / "d"), status.st_size, status.st_mtime_ns // 1000)
@@ -396,7 +396,7 @@ def test_other_encodings_become_utf8(tmp_path: Path, encoding: str, suffix: str)
     assert events(of, [item], 0, middle) + events(of, [item], middle) == expected
 
 
-def test_bytes_that_are_no_text_stay_as_they_are(tmp_path: Path) -> None:
+def test_invalid_utf_8_bytes_are_kept(tmp_path: Path) -> None:
     item = written(tmp_path / "a", b"\xfe\xfd\x00\n")
     assert events(reader(), [item]) == [(0, b"\xfe\xfd\x00")]
 
@@ -415,12 +415,12 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, suffix: 
 
 def test_utf16_is_not_taken_for_utf8(tmp_path: Path) -> None:
     item = written(tmp_path / "log", "eins\nzwei\n".encode("utf-16"))
-    with pytest.raises(UnreadableError, match="say `encoding: utf-16`"):
+    with pytest.raises(UnreadableError, match="set `encoding: utf-16`"):
         events(reader(), [item])
     assert [body for _, body in events(reader(encoding="utf-16"), [item])] == [b"eins", b"zwei"]
 
 
-def test_an_encoding_that_nobody_knows_is_refused() -> None:
+def test_unknown_encoding_is_refused() -> None:
     with pytest.raises(UserError, match="klingon"):
         reader(encoding="klingon")
 
@@ -437,15 +437,15 @@ def test_an_encoding_that_nobody_knows_is_refused() -> None:
         ("/a/b.json", "json", "utf-8", False),
     ],
 )
-def test_what_may_be_cut(location: str, form: Format, encoding: str, *, wanted: bool) -> None:
+def test_formats_and_encodings_that_may_be_split(
+    location: str, form: Format, encoding: str, *, wanted: bool
+) -> None:
     source = ObjectsSource(paths=("/a/*",), format=form, encoding=encoding)
     assert cuttable(source)(location) == wanted
 
 
 @pytest.mark.parametrize("form", ["lines", "csv"])
-def test_what_is_read_again_goes_on_where_it_could_not_be_read(
-    tmp_path: Path, form: Format
-) -> None:
+def test_retried_item_continues_where_it_could_not_be_read(tmp_path: Path, form: Format) -> None:
     item = written(tmp_path / "again", b"".join(b"line %d\n" % n for n in range(3000)), number=4)
     before = events(reader(form), [item])
     middle = before[1000][0]
@@ -455,7 +455,7 @@ def test_what_is_read_again_goes_on_where_it_could_not_be_read(
     assert events(reader(form), [again], middle + 1, item.end) == before[1001:]
 
 
-def test_what_is_gone_when_it_is_read_again_fails_where_it_failed_before(tmp_path: Path) -> None:
+def test_retried_item_that_is_missing_fails_at_the_same_position(tmp_path: Path) -> None:
     item = replace(written(tmp_path / "gone", b"a\nb\n"), first=2)
     Path(item.location).unlink()
     with pytest.raises(UnreadableError) as gone:

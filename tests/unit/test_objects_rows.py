@@ -60,7 +60,7 @@ def written(path: Path, data: bytes, number: int = 0) -> Item:
 def read(
     form: Format, found: list[Item], start: int = 0, end: int | None = None, encoding: str = "utf-8"
 ) -> Iterator[tuple[int, bytes]]:
-    """Where each event is, and its body."""
+    """Offset and body of each event."""
     reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format=form, encoding=encoding))
     piece = Range(LANE, start, found[-1].end if end is None else end)
     for batch in reader.read(piece, items.encode(found)):
@@ -115,7 +115,7 @@ def texts(table: pa.Table) -> list[bytes]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro", "json"])
-def test_what_the_sinks_write_is_read_as_they_write_json(
+def test_files_written_by_sinks_are_read_as_their_json(
     tmp_path: Path, table: pa.Table, texts: list[bytes], form: Format
 ) -> None:
     path = tmp_path / "part"
@@ -157,7 +157,7 @@ def as_json(names: list[str], rows: list[list[str]]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_values_of_csv_are_texts_as_they_stand_there(tmp_path: Path, packed: bool) -> None:
+def test_csv_values_stay_strings_unchanged(tmp_path: Path, packed: bool) -> None:
     names = ["id", "a name", "ümlaut"]
     rows = [[f"00{n}", 'x,"y"\n' * (n % 3), "" if n % 2 else "ä"] for n in range(200_000)]
     data = csv_text([names, *rows])
@@ -167,12 +167,12 @@ def test_values_of_csv_are_texts_as_they_stand_there(tmp_path: Path, packed: boo
     assert part == as_json(names, rows[150_000:150_010])
 
 
-def test_csv_with_names_only_or_nothing_has_no_rows(tmp_path: Path) -> None:
+def test_csv_without_data_rows_has_no_rows(tmp_path: Path) -> None:
     for number, data in enumerate((b"", b"a,b", b"a,b\n", b"\n\n")):
         assert bodies("csv", written(tmp_path / str(number), data)) == []
 
 
-def test_csv_in_another_encoding(tmp_path: Path) -> None:
+def test_csv_is_read_in_another_encoding(tmp_path: Path) -> None:
     item = written(tmp_path / "a", "ä;b,c\nö,ü\n".encode("utf-16"))
     assert bodies("csv", item, encoding="utf-16") == ['{"ä;b":"ö","c":"ü"}'.encode()]
 
@@ -180,7 +180,7 @@ def test_csv_in_another_encoding(tmp_path: Path) -> None:
 def marked(
     item: Item, start: int = 0, end: int | None = None, form: Format = "csv", **options: Any
 ) -> list[Any]:
-    """Where each event is, its body, and why it could not be read."""
+    """Offset, body and error of each event."""
     reader = ObjectsReader.of(ObjectsSource(paths=("/in/*",), format=form, **options))
     piece = Range(LANE, start, item.end if end is None else end)
     return [
@@ -191,7 +191,7 @@ def marked(
 
 
 @pytest.mark.parametrize("where", [(0,), (7, 8), (0, 1, 2_000, 2_001, 4_998, 4_999)])
-def test_a_row_of_csv_with_too_many_or_few_values_is_an_event_as_it_stands_there(
+def test_csv_row_with_a_wrong_number_of_values_is_an_event_as_written(
     tmp_path: Path, where: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 10_000)
@@ -222,7 +222,7 @@ def test_csv_with_rows_of_the_wrong_width_only(
     assert (got, error.offset) == ([], 0)
 
 
-def test_options_of_csv(tmp_path: Path) -> None:
+def test_csv_options_are_applied(tmp_path: Path) -> None:
     item = written(tmp_path / "a", b"a;a;b;a\n'1;';2;'x''y';\n")
     (found,) = marked(item, delimiter=";", quote="'")
     assert json.loads(found[1]) == {"a": "1;", "a_2": "2", "b": "x'y", "a_3": ""}
@@ -239,7 +239,7 @@ def test_options_of_csv(tmp_path: Path) -> None:
         marked(item, columns=("z",))
 
 
-def test_names_of_csv_over_several_lines(tmp_path: Path) -> None:
+def test_csv_header_over_several_lines_is_read(tmp_path: Path) -> None:
     (found,) = marked(written(tmp_path / "a", b'\r\n"a\r\nb",c\r\n1,2\r\n'))
     assert json.loads(found[1]) == {"a\r\nb": "1", "c": "2"}
     (found,) = marked(written(tmp_path / "b", b"a,b\r1,2\r"))
@@ -249,9 +249,7 @@ def test_names_of_csv_over_several_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])
-def test_columns_are_taken_of_those_that_there_are(
-    tmp_path: Path, table: pa.Table, form: Format
-) -> None:
+def test_existing_columns_are_selected(tmp_path: Path, table: pa.Table, form: Format) -> None:
     path = tmp_path / "part"
     writer = formats.create(pa.OSFile(str(path), "wb"), SCHEMA, form, "zstd")
     writer.write(table.slice(0, 10))
@@ -269,7 +267,7 @@ def test_columns_are_taken_of_those_that_there_are(
                 next(reading)
 
 
-def test_a_truncated_csv_gives_the_rows_that_are_surely_whole(tmp_path: Path) -> None:
+def test_truncated_csv_gives_the_rows_that_are_surely_whole(tmp_path: Path) -> None:
     rows = [[f"{n}", str(n * n)] for n in range(200_000)]
     packed = gzip.compress(csv_text([["a", "b"], *rows]))
     item = written(tmp_path / "a.gz", packed[: len(packed) // 2])
@@ -303,7 +301,7 @@ values = st.recursive(
     between=st.sampled_from(["", " ", "\n", "\r\n\t"]),
     size=st.integers(1, 40),
 )
-def test_elements_are_found_however_they_are_written_and_cut(
+def test_elements_are_found_for_any_layout_and_cut(
     texts: list[Any], indent: int | None, between: str, size: int
 ) -> None:
     data = between.join(json.dumps(text, indent=indent) for text in texts).encode()
@@ -325,9 +323,7 @@ def test_elements_are_found_however_they_are_written_and_cut(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("size", [1, 100])
-def test_what_is_no_json_ends_behind_the_last_element_that_is(
-    data: bytes, good: int, size: int
-) -> None:
+def test_invalid_json_ends_behind_its_last_valid_element(data: bytes, good: int, size: int) -> None:
     found = []
     blocks = iter([data[at : at + size] for at in range(0, len(data), size)])
     with pytest.raises(CorruptError):
@@ -337,7 +333,7 @@ def test_what_is_no_json_ends_behind_the_last_element_that_is(
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_elements_with_numbers_that_json_lacks_are_events_as_they_stand_there(size: int) -> None:
+def test_elements_with_numbers_unknown_to_json_are_events_as_written(size: int) -> None:
     bad = {1: [math.nan], 2: {"a": [-math.inf, 'NaN"']}, 5: math.inf, 6: {"b": math.nan}}
     rows = [bad.get(n, {"text": f'NaN, "-Infinity\\" {n}'}) for n in range(9)]
     data = json.dumps(rows).encode() + json.dumps({"z": math.nan}).encode() + b"[0]"
@@ -350,7 +346,7 @@ def test_elements_with_numbers_that_json_lacks_are_events_as_they_stand_there(si
     ] == expected
 
 
-def test_rows_around_numbers_that_json_lacks_are_read(tmp_path: Path) -> None:
+def test_rows_around_numbers_unknown_to_json_are_read(tmp_path: Path) -> None:
     rows: list[Any] = [{"n": n, "share": 0.5} for n in range(100_000)]
     for n in (0, 7, 8, 50_000, 99_999):
         rows[n]["share"] = math.nan
@@ -393,7 +389,7 @@ def parquet(path: Path, table: pa.Table) -> Item:
     return listed(path)
 
 
-def test_parquet_is_read_up_to_the_row_group_that_is_damaged(
+def test_parquet_is_read_up_to_the_damaged_row_group(
     tmp_path: Path, table: pa.Table, texts: list[bytes]
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -414,7 +410,7 @@ def test_an_empty_item_has_no_rows(tmp_path: Path, form: Format) -> None:
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])
-def test_what_is_no_such_file_is_damage(tmp_path: Path, form: Format) -> None:
+def test_file_of_another_format_is_damage(tmp_path: Path, form: Format) -> None:
     for number, data in enumerate((b"nonsense", b"PAR1" + bytes(100) + b"PAR1", b"Obj\x01")):
         got, error = until_damage(form, written(tmp_path / str(number), data))
         assert (got, error.offset) == ([], 0)
@@ -459,7 +455,7 @@ def avro_row(n: int) -> dict[str, Any]:
     }
 
 
-def test_types_of_avro(tmp_path: Path) -> None:
+def test_avro_types_are_read(tmp_path: Path) -> None:
     item = written(tmp_path / "a.avro", avro([avro_row(1), avro_row(2)]))
     first, second = map(json.loads, bodies("avro", item))
     assert first == {
@@ -475,7 +471,7 @@ def test_types_of_avro(tmp_path: Path) -> None:
     assert "n" not in second
 
 
-def test_types_of_avro_that_no_column_can_hold(tmp_path: Path) -> None:
+def test_types_of_avro_without_a_column_type_are_refused(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}
     item = written(tmp_path / "a.avro", avro([], schema))
     assert "which no column can hold" in until_damage("avro", item)[1].why
@@ -485,7 +481,7 @@ def of_avro(kind: Any) -> dict[str, Any]:
     return {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
 
 
-def test_unions_of_avro_are_the_value_that_is_there(tmp_path: Path) -> None:
+def test_unions_of_avro_become_their_present_value(tmp_path: Path) -> None:
     kind = ["null", "string", "long", {"type": "long", "logicalType": "timestamp-micros"}]
     rows = [{"a": one} for one in ("x", 5, None)]
     item = written(tmp_path / "a.avro", avro(rows, of_avro(kind)))
@@ -493,7 +489,7 @@ def test_unions_of_avro_are_the_value_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"])
-def test_codecs_of_avro(tmp_path: Path, codec: str) -> None:
+def test_avro_codecs_are_read(tmp_path: Path, codec: str) -> None:
     rows = [{"a": n} for n in range(1000)]
     item = written(tmp_path / "a.avro", avro(rows, of_avro("long"), codec))
     assert bodies("avro", item) == [b'{"a":%d}' % n for n in range(1000)]
@@ -509,7 +505,7 @@ def test_codecs_of_avro(tmp_path: Path, codec: str) -> None:
         ({"type": "string", "logicalType": "uuid"}, str(uuid.UUID(int=1)), "none", "none"),
     ],
 )
-def test_one_value_of_avro_beyond_its_type_costs_its_own_row(
+def test_avro_value_out_of_range_costs_only_its_row(
     tmp_path: Path, kind: Any, good: Any, bad: Any, shown: Any
 ) -> None:
     rows = [{"a": good if n != 500 else bad} for n in range(1000)]
@@ -522,7 +518,7 @@ def test_one_value_of_avro_beyond_its_type_costs_its_own_row(
 
 
 def untyped_avro(rows: list[Any], schema: Any) -> bytes:
-    """A file of ``schema`` whose values are written as they are, whatever its logical types say."""
+    """A file of ``schema`` whose values ignore its logical types."""
     (field,) = schema["fields"]
     plain = avro(rows, of_avro(field["type"]["type"]), "null")
     typed = avro([], schema, "null")
@@ -531,7 +527,7 @@ def untyped_avro(rows: list[Any], schema: Any) -> bytes:
     return head + marker + plain[plain.index(marker) + 16 :]
 
 
-def test_large_decimals_and_uuids_of_avro(tmp_path: Path) -> None:
+def test_avro_large_decimals_and_uuids_are_read(tmp_path: Path) -> None:
     kind = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
     value = decimal.Decimal("1" * 45 + ".25")
     item = written(tmp_path / "a.avro", avro([{"a": value}], of_avro(kind)))
@@ -541,7 +537,7 @@ def test_large_decimals_and_uuids_of_avro(tmp_path: Path) -> None:
     assert json.loads(bodies("avro", item)[0]) == {"a": str(uuid.UUID(bytes=b"\1" * 16))}
 
 
-def test_times_of_int96_beyond_nanoseconds_are_what_they_are(tmp_path: Path) -> None:
+def test_int96_times_beyond_nanoseconds_are_exact(tmp_path: Path) -> None:
     micros = [253_402_214_400_000_000, -62_135_596_800_000_000, 1_764_292_323_000_000]
     times = pa.table({"at": pa.array(micros, pa.timestamp("us"))})
     path = tmp_path / "a.parquet"
@@ -553,7 +549,7 @@ def test_times_of_int96_beyond_nanoseconds_are_what_they_are(tmp_path: Path) -> 
     ]
 
 
-def test_uuids_and_other_binary_of_fixed_size(tmp_path: Path) -> None:
+def test_parquet_uuids_and_fixed_size_binary_are_read(tmp_path: Path) -> None:
     raw = pa.array([b"\1" * 16, None], pa.binary(16))
     table = pa.table({"id": pa.ExtensionArray.from_storage(pa.uuid(), raw), "raw": raw})
     path = tmp_path / "a.parquet"
@@ -563,7 +559,7 @@ def test_uuids_and_other_binary_of_fixed_size(tmp_path: Path) -> None:
     assert second == {}
 
 
-def test_escapes_of_csv(tmp_path: Path) -> None:
+def test_csv_escapes_are_read(tmp_path: Path) -> None:
     text = b'id,j\n1,"{\\"a\\":\\"b,c\\"}"\n2,x\n'
     item = written(tmp_path / "a.csv", text)
     first, second = marked(item, escape="\\")
@@ -571,7 +567,7 @@ def test_escapes_of_csv(tmp_path: Path) -> None:
     assert json.loads(second[1]) == {"id": "2", "j": "x"}
 
 
-def test_avro_is_read_up_to_the_block_that_is_damaged(tmp_path: Path) -> None:
+def test_avro_is_read_up_to_the_damaged_block(tmp_path: Path) -> None:
     data = avro([avro_row(n) for n in range(5000)], codec="null")
     whole = bodies("avro", written(tmp_path / "whole", data))
     assert len(whole) == 5000
@@ -603,7 +599,7 @@ def at(path: str, data: bytes, size: int = 7) -> list[bytes]:
     indent=st.sampled_from([None, 1]),
     size=st.integers(1, 40),
 )
-def test_records_are_found_wherever_they_lie_in_an_object(
+def test_records_are_found_anywhere_in_an_object(
     documents: list[Any], indent: int | None, size: int
 ) -> None:
     texts = [
@@ -621,7 +617,7 @@ def test_records_are_found_wherever_they_lie_in_an_object(
     ]
 
 
-def test_records_that_are_not_where_they_were_to_be_are_told() -> None:
+def test_missing_records_are_reported() -> None:
     assert at("a.b", b'{"a":{"b":{"c":1}}} {"a":null}') == [b'{"c":1}']
     for data in (b'{"a":{}}', b"[1]", b'{"a":[]}', b'{"a":{"b":1}}', b'{"a":{"b":[1', b'{"a" 1}',
                  b'{"a":nope}', b'{"x":"', b"{1:2}", b'{"a":{"b":[]}'):  # fmt: skip
@@ -629,7 +625,7 @@ def test_records_that_are_not_where_they_were_to_be_are_told() -> None:
             at("a.b", data)
 
 
-def test_records_among_much_else_are_read_in_bounded_steps(tmp_path: Path) -> None:
+def test_records_among_other_data_are_read_in_bounded_steps(tmp_path: Path) -> None:
     rows = [{"n": n} for n in range(20_000)]
     texts = {
         "other": [{"Records": n, "s": "]}\\"} for n in range(20_000)],

@@ -1,4 +1,4 @@
-"""What a listing has seen before, and what has not changed for long enough."""
+"""Objects that a listing has seen before, and objects unchanged for long enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flumeng.connectors.objects import seen_hashes
 from flumeng.connectors.objects.options import Order
 from flumeng.connectors.objects.pages import Listed
-from flumeng.connectors.objects.seen import Seen, Settling, seen
+from flumeng.connectors.objects.seen_objects import Seen, Settling, seen
 from flumeng.platform.errors import CorruptError
 
 PATH = "/in/*"
@@ -20,7 +20,7 @@ NOW = 1_000_000 * SECOND
 
 
 class Stored:
-    """A set of what was seen, and the buckets that were written of it."""
+    """A set of seen objects, and its written buckets."""
 
     def __init__(self, order: Order, *, rewritten: bool = True, window_seconds: float = 10) -> None:
         self._order = order
@@ -61,7 +61,7 @@ def at(name: str, seconds: float = 0, size: int = 1) -> Listed:
 
 @settings(max_examples=150)
 @given(st.data(), st.booleans())
-def test_it_is_the_set_of_what_was_added_and_is_still_there(
+def test_seen_set_is_the_added_objects_that_still_exist(
     data: st.DataObject, rewritten: bool
 ) -> None:
     stored = Stored("any", rewritten=rewritten)
@@ -98,7 +98,7 @@ def test_it_is_the_set_of_what_was_added_and_is_still_there(
 
 
 @pytest.mark.parametrize("random", [False, True])
-def test_a_page_changes_two_buckets_of_a_large_set(random: bool) -> None:
+def test_page_rewrites_at_most_a_few_buckets_of_a_large_set(random: bool) -> None:
     def names(count: int, day: int) -> list[Listed]:
         return [
             at(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{day}.{n}")) if random else f"{day}/{n:05}.gz")
@@ -116,7 +116,7 @@ def test_a_page_changes_two_buckets_of_a_large_set(random: bool) -> None:
     assert size < 7.1 * 101_001
 
 
-def test_what_is_gone_leaves_room() -> None:
+def test_removed_objects_free_their_room() -> None:
     stored = Stored("any")
     listed = [at(f"{number}") for number in range(50_000)]
     stored.take(*listed)
@@ -129,7 +129,7 @@ def test_what_is_gone_leaves_room() -> None:
     assert stored.take(*listed[:51]) == listed[1:50]
 
 
-def test_an_object_that_was_written_anew_is_new_where_that_counts() -> None:
+def test_rewritten_object_is_new_where_rewrites_count() -> None:
     for rewritten in (True, False):
         stored = Stored("any", rewritten=rewritten)
         stored.take(at("a"))
@@ -137,7 +137,7 @@ def test_an_object_that_was_written_anew_is_new_where_that_counts() -> None:
             assert bool(stored.seen.new(PATH, [changed])) == rewritten
 
 
-def test_how_a_store_is_reached_says_nothing_of_its_objects() -> None:
+def test_query_of_a_location_does_not_distinguish_objects() -> None:
     stored = Stored("any")
     one = Listed("s3a://lake/a?region=x", 1, NOW)
     stored.take(one)
@@ -154,7 +154,7 @@ def test_names_are_seen_up_to_the_last_one_of_their_path() -> None:
     assert list(stored.buckets) == [name for name in stored.buckets if name.startswith("mark-")]
 
 
-def test_times_pass_when_all_is_listed() -> None:
+def test_times_are_forgotten_when_all_is_listed() -> None:
     stored = Stored("modified")
     old = [at(f"old{number}", -1000 + number) for number in range(500)]
     assert stored.take(at("a", -1), *old[:250]) == [at("a", -1), *old[:250]]
@@ -171,7 +171,7 @@ def test_times_pass_when_all_is_listed() -> None:
     assert stored.take(at("late", -10)) == []
 
 
-def test_what_is_dated_in_the_future_hides_nothing() -> None:
+def test_object_dated_in_the_future_hides_no_other() -> None:
     stored = Stored("modified")
     stored.take(at("future", 5000))
     for seconds in range(0, 60, 20):
@@ -183,7 +183,7 @@ def test_what_is_dated_in_the_future_hides_nothing() -> None:
         assert stored.take(at("future", 5000), new) == [new]
 
 
-def test_what_was_new_and_is_no_item_yet_stays_new() -> None:
+def test_new_object_that_is_no_item_yet_stays_new() -> None:
     stored = Stored("modified")
     waits = at("waits", -100)
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_what_was_new_and_is_no_item_yet_stays_new() -> None:
     assert stored.take(waits) == [waits]
 
 
-def test_damaged_buckets_are_told() -> None:
+def test_damaged_buckets_are_reported() -> None:
     for order, name in (("any", "tail"), ("any", "000000"), ("name", "mark-1")):
         with pytest.raises(CorruptError, match=name):
             seen(order, rewritten=True, window_seconds=1, buckets={name: b"x"})  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_an_object_is_settled_when_it_is_old_or_was_seen_unchanged() -> None:
     assert Settling(0).is_settled(at("future", 5000), NOW, 0)
 
 
-def test_an_object_that_changes_is_not_settled_however_old_it_looks() -> None:
+def test_object_that_changes_is_not_settled_however_old_it_looks() -> None:
     """The clock of its store is an hour behind."""
     settling = Settling(10)
     assert not settling.is_settled(at("a", -9), NOW, 0)
@@ -220,7 +220,7 @@ def test_an_object_that_changes_is_not_settled_however_old_it_looks() -> None:
     assert settling.is_settled(at("a", -3600, 4), NOW, 401)
 
 
-def test_nothing_overtakes_what_waits_in_an_order() -> None:
+def test_no_object_overtakes_a_waiting_one_in_an_order() -> None:
     settling = Settling(10)
     page = [at("a", -20), at("b", 60), at("c", -20), at("d", 60)]
     assert settling.settled(page, NOW, 0) == [page[0], page[2]]
@@ -229,7 +229,7 @@ def test_nothing_overtakes_what_waits_in_an_order() -> None:
     assert settling.settled(page[1:], NOW, 10, in_order=True) == page[1:]
 
 
-def test_what_waits_is_forgotten_with_its_object() -> None:
+def test_waiting_state_is_forgotten_with_its_object() -> None:
     settling = Settling(10)
     settling.settled([at("a", 60), at("b", 60)], NOW, 0)
     settling.passed()

@@ -35,13 +35,13 @@ from zkschema.records import (
 )
 
 
-def test_journals_and_what_was_discovered_are_shared_out_together() -> None:
+def test_journals_and_discovered_partitions_are_shared_out_together() -> None:
     view = found(flow(tasks=2), "p0@broker", "p1@broker")
     settled = at_rest(cluster([view], [node("a"), node("b")], journals=journals(2)))
     assert reads(settled) == [("j000", "p0@broker"), ("j001", "p1@broker")]
 
 
-def test_two_flows_read_partitions_of_the_same_name() -> None:
+def test_two_flows_may_read_partitions_of_the_same_name() -> None:
     views = [found(flow(name), "p0@broker", p0=3) for name in ("f", "g")]
     settled = at_rest(cluster(views, [node("a")]))
     assert reads(settled, "f") == reads(settled, "g") == [("p0@broker",)]
@@ -49,7 +49,7 @@ def test_two_flows_read_partitions_of_the_same_name() -> None:
     assert (reads(one_is_done, "f"), reads(one_is_done, "g")) == ([()], [("p0@broker",)])
 
 
-def test_a_partition_that_is_found_later_joins_and_moves_no_other() -> None:
+def test_partition_found_later_joins_and_moves_no_other() -> None:
     planner = Planner()
     view = found(flow(tasks=2), "p0@broker", "p1@broker", "p2@broker")
     settled = cluster([view], [node("a"), node("b")])
@@ -62,7 +62,7 @@ def test_a_partition_that_is_found_later_joins_and_moves_no_other() -> None:
     assert reads(settled) == [("p0@broker", "p2@broker"), ("p1@broker", "p3@broker")]
 
 
-def test_one_that_takes_no_more_is_read_until_it_is_drained() -> None:
+def test_ended_partition_is_read_until_it_is_drained() -> None:
     planner = Planner()
     view = found(flow(tasks=1), "p0@broker", "p1@broker", p0=3)
     settled = cluster([view], [node("a")])
@@ -75,7 +75,7 @@ def test_one_that_takes_no_more_is_read_until_it_is_drained() -> None:
     assert reads(seen_by(planner, replace(gone, drained=frozenset()))) == [("p1@broker",)]
 
 
-def test_a_flow_that_ends_owes_nothing_of_what_others_keep() -> None:
+def test_ending_flow_does_not_wait_for_discovered_partitions() -> None:
     view = found(flow(tasks=1), "p0@broker")
     settled = at_rest(cluster([view], [node("a")], journals=journals(1)))
     stopped = replace(settled.flows["f"], record=Flow(revision=1, state="stopped"))
@@ -124,7 +124,7 @@ def test_tasks_are_spread_over_zones_before_nodes() -> None:
     assert owners(at_rest(cluster([flow(tasks=4)], nodes)))["b1"] == 1
 
 
-def test_a_zone_that_comes_back_gets_its_share() -> None:
+def test_new_zone_gets_its_share() -> None:
     settled = at_rest(cluster([flow(tasks=6, spread="zone")], [node("a1", "a"), node("a2", "a")]))
     more = replace(settled, nodes={**settled.nodes, "b1": node("b1", "b")})
     assert owners(at_rest(more)) == {"a1": 1, "a2": 2, "b1": 3} or owners(at_rest(more)) == {
@@ -154,7 +154,7 @@ def lanes(count: int, input_: str = OBJECTS) -> FlowView:
     return found(flow(), *names)
 
 
-def test_lanes_of_objects_are_shared_out_over_hosts_where_nobody_says_how() -> None:
+def test_lanes_are_shared_out_over_hosts_without_a_configured_number() -> None:
     """A task has two at least, and is no other than before until there are twice as many hosts."""
     shares = {}
     settled = cluster([found(flow())], [])
@@ -179,7 +179,7 @@ def with_lanes(view: FlowView) -> FlowView:
     return replace(view, partitions=lanes(8).partitions)
 
 
-def test_what_is_read_with_less_work_stays_together() -> None:
+def test_small_inputs_stay_together_in_one_task() -> None:
     nodes = [node(name) for name in "abcd"]
     polls, lane = lanes(1, POLLS), lanes(1)
     topic = found(flow(), *(f"t.{number}@kafka" for number in range(8)))
@@ -187,7 +187,7 @@ def test_what_is_read_with_less_work_stays_together() -> None:
         assert len(reads(at_rest(cluster([view], nodes)))) == 1
 
 
-def test_a_lane_takes_the_room_of_one_partition() -> None:
+def test_lane_weighs_as_much_as_one_partition() -> None:
     """A node that has declared its slots has room for as many as before."""
     settled = at_rest(cluster([lanes(8)], [node("a", slots=4.0), node("b", slots=4.0)]))
     assert owners(settled) == {"a": 1, "b": 1}
@@ -207,7 +207,7 @@ def collect_tasks(snapshot: Snapshot) -> dict[str, PlannedTask]:
     return {n: t for n, t in snapshot.flows["f"].tasks.items() if t.kind == COLLECT}
 
 
-def test_the_proposed_number_counts_within_its_range() -> None:
+def test_proposed_number_of_tasks_is_limited_to_its_range() -> None:
     nodes = [node("a"), node("b")]
     counts = {
         proposed: len(collect_tasks(at_rest(cluster([scaled(proposed)], nodes))))
@@ -216,13 +216,13 @@ def test_the_proposed_number_counts_within_its_range() -> None:
     assert counts == {0: 2, 1: 2, 5: 5, 9: 8}
 
 
-def test_until_a_number_is_proposed_the_tasks_that_are_there_stay() -> None:
+def test_present_tasks_stay_until_a_number_is_proposed() -> None:
     settled = at_rest(cluster([replace(scaled(0), place=flow(tasks=5).place)], [node("a")]))
     ranged = replace(settled.flows["f"], place=scaled(0).place)
     assert len(collect_tasks(at_rest(replace(settled, flows={"f": ranged})))) == 5
 
 
-def test_a_fifth_task_takes_only_what_it_needs_and_no_task_stops_for_it() -> None:
+def test_additional_task_takes_only_its_share_and_no_task_stops_for_it() -> None:
     """Druid's scaling stops every task."""
     planner = Planner()
     settled = cluster([scaled(4)], [node("a"), node("b")])
@@ -239,7 +239,7 @@ def test_a_fifth_task_takes_only_what_it_needs_and_no_task_stops_for_it() -> Non
         assert (kept.node, kept.epoch, kept.state) == (task.node, task.epoch, "assigned")
 
 
-def test_one_task_less_moves_only_what_it_read() -> None:
+def test_one_task_less_moves_only_its_own_partitions() -> None:
     settled = at_rest(cluster([scaled(5)], [node("a"), node("b")]))
     four = replace(settled.flows["f"], proposed_tasks=4)
     after = collect_tasks(at_rest(replace(settled, flows={"f": four})))
@@ -250,7 +250,7 @@ def test_one_task_less_moves_only_what_it_read() -> None:
     assert sum(len(task.partitions) for task in after.values()) == 40
 
 
-def test_in_maintenance_mode_the_number_stays() -> None:
+def test_number_of_tasks_stays_in_maintenance_mode() -> None:
     settled = at_rest(cluster([scaled(4)], [node("a")]))
     mode = Cluster(maintenance=Maintenance(who="m", why="w", since=0.0))
     six = replace(settled.flows["f"], proposed_tasks=6)
@@ -268,7 +268,7 @@ def wanted(snapshot: Snapshot, name: str, desired: str) -> Snapshot:
     return replace(snapshot, nodes={**snapshot.nodes, name: changed})
 
 
-def test_the_last_collector_goes_on_until_everything_is_read() -> None:
+def test_last_collector_continues_until_everything_is_read() -> None:
     settled = at_rest(cluster([flow()], [node("a")], journals=journals(2)))
     drained = at_rest(wanted(settled, "a", "draining"))
     (kept,) = drained.flows["f"].tasks.values()
@@ -280,7 +280,7 @@ def test_the_last_collector_goes_on_until_everything_is_read() -> None:
     assert (empty.state, empty.partitions) == ("draining", ())
 
 
-def test_a_task_that_was_let_go_for_nobody_goes_back_to_its_owner() -> None:
+def test_released_task_without_another_node_returns_to_its_owner() -> None:
     settled = at_rest(cluster([flow()], [node("a"), node("b")], journals=journals(2)))
     (task,) = settled.flows["f"].tasks.values()
     assert task.node is not None
@@ -319,7 +319,7 @@ def test_moves_are_throttled_by_cluster_node_and_flow() -> None:
 
 
 def moves_beside(waiting: FlowView) -> int:
-    """Begun when two nodes have joined, while a task of ``waiting`` has no owner."""
+    """The moves that begin when two nodes have joined, while a task of ``waiting`` has no owner."""
     settled = at_rest(cluster([flow(tasks=8), waiting], [node("a"), node("b")]))
     grown = {**settled.nodes, "c": node("c"), "d": node("d")}
     joined = obeyed(carried_out(replace(settled, nodes=grown)))

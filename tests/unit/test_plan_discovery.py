@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flumeng.config import CollectPlace, IngestPlace, Place, Rollout
 from flumeng.control.planner import Planner, Replan
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from zkschema.records import (
@@ -87,7 +87,7 @@ def test_a_flow_whose_sources_are_all_found_has_no_ingest_tasks() -> None:
     assert [(t.kind, t.epoch) for t in told] == [(DISCOVER, found.epoch)]
 
 
-def test_a_flow_with_both_kinds_of_source_has_both_kinds_of_task() -> None:
+def test_flow_with_local_and_discovered_sources_has_both_kinds_of_task() -> None:
     now = settled(world([flow(pins=True)], [node("a")]))
     assert sorted(now.flows["f"].tasks) == ["collect.0", TASK, "ingest.a"]
 
@@ -99,7 +99,7 @@ def test_the_tasks_of_many_flows_are_spread() -> None:
     assert min(map(held.count, "abc")) >= 10
 
 
-def test_it_stays_when_nodes_come_and_moves_at_once_when_its_own_is_lost() -> None:
+def test_discovery_task_stays_when_nodes_join_and_moves_when_its_own_is_lost() -> None:
     before = settled(world([flow()], [node("a"), node("b")]))
     more = settled(replace(before, nodes={**before.nodes, "c": node("c"), "d": node("d")}))
     assert task(more) == task(before)
@@ -112,7 +112,7 @@ def test_it_stays_when_nodes_come_and_moves_at_once_when_its_own_is_lost() -> No
     assert new.epoch > before.flows["f"].plan.epoch >= old.epoch
 
 
-def test_a_drain_moves_it_without_a_handoff() -> None:
+def test_drain_moves_the_discovery_task_without_a_handoff() -> None:
     before = settled(world([flow()], [node("a"), node("b")]))
     had = owner(before) or ""
     drained = replace(before.nodes[had].record, desired="draining")
@@ -125,7 +125,7 @@ def test_a_drain_moves_it_without_a_handoff() -> None:
     assert moved not in (None, had)
 
 
-def test_the_only_node_keeps_it_while_it_drains() -> None:
+def test_only_node_keeps_the_discovery_task_while_it_drains() -> None:
     before = settled(world([flow()], [node("a")]))
     drained = replace(before.nodes["a"].record, desired="draining")
     after = settled(with_node(before, "a", record=drained))
@@ -134,7 +134,7 @@ def test_the_only_node_keeps_it_while_it_drains() -> None:
     assert task(back) == task(before)
 
 
-def test_it_goes_by_the_labels_of_the_place_to_collect() -> None:
+def test_discovery_task_follows_the_labels_of_the_collect_place() -> None:
     place = Place(collect=CollectPlace(labels={"role": "spark"}))
     nodes = [node("a"), node("b", role="spark"), node("c", role="web")]
     now = settled(world([flow(place=place)], nodes))
@@ -155,7 +155,7 @@ def test_nothing_moves_in_maintenance_mode() -> None:
     assert task(settled(away)) == task(before)
 
 
-def test_it_runs_while_the_flow_is_suspended_and_ends_when_that_is_stopped() -> None:
+def test_discovery_runs_while_the_flow_is_suspended_and_ends_with_a_stop() -> None:
     before = settled(world([flow()], [node("a")]))
     assert task(settled(with_state(before, "suspended"))) == task(before)
     for state in ("stopped", "deleted"):
@@ -165,8 +165,8 @@ def test_it_runs_while_the_flow_is_suspended_and_ends_when_that_is_stopped() -> 
     assert task(settled(broken)) is None
 
 
-def test_a_stopped_flow_keeps_it_while_more_may_come_and_is_not_collected() -> None:
-    """Nobody else knows how far the partitions reach, which a reset has to know."""
+def test_stopped_flow_keeps_discovery_while_partitions_may_come() -> None:
+    """No other process knows how far the partitions reach, which a reset has to know."""
     found = {"t.0.abc@kafka": Partition(), "t.1.abc@kafka": Partition(end=7)}
     before = settled(world([flow(partitions=found)], [node("a"), node("b")]))
     stopped = settled(with_state(before, "stopped"))
@@ -185,15 +185,15 @@ def test_a_stopped_flow_keeps_it_while_more_may_come_and_is_not_collected() -> N
     assert "f" not in gone.flows or task(gone) is None
 
 
-def test_it_stays_until_its_partitions_are_gone() -> None:
-    """What left the spec has to be struck from the record by somebody."""
+def test_discovery_stays_until_its_partitions_are_gone() -> None:
+    """Partitions that left the spec have to be removed from the record."""
     found = {"t.0.abc@kafka": Partition(end=7)}
     now = settled(world([flow(pins=True, partitions=found)], [node("a")]))
     assert owner(now) == "a"
     assert task(settled(with_flow(now, partitions={}, discovers=False))) is None
 
 
-def test_an_operator_moves_it_at_once() -> None:
+def test_operator_moves_the_discovery_task_at_once() -> None:
     before = settled(world([flow()], [node("a"), node("b"), node("c")]))
     had, found = owner(before), task(before)
     assert found is not None
@@ -207,7 +207,7 @@ def test_an_operator_moves_it_at_once() -> None:
     assert after.epoch > before.flows["f"].plan.epoch
 
 
-def test_one_that_meets_a_higher_epoch_gets_one_above() -> None:
+def test_discovery_task_that_meets_a_higher_epoch_gets_one_above() -> None:
     """The tree was brought back from an export, and the plan is older than the record."""
     before = settled(world([flow()], [node("a")]))
     found = task(before)
@@ -219,7 +219,7 @@ def test_one_that_meets_a_higher_epoch_gets_one_above() -> None:
     assert after.epoch > 50
 
 
-def test_a_rollout_begins_no_sources_where_there_are_none() -> None:
+def test_rollout_begins_no_sources_in_a_flow_without_ingest_tasks() -> None:
     """Ingest tasks that a wave begins, and that are not wanted, would come and go for ever."""
     web = Place(ingest=IngestPlace(labels={"role": "web"}))
     before = settled(world([flow(place=web)], [node("a", role="web")]))

@@ -1,4 +1,4 @@
-"""What the planner does at the end of a flow, and what nodes are told of chokes and handoffs."""
+"""The planner at the end of a flow, and the chokes and handoffs in assignments."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_chokes_reach_the_nodes_that_run_the_flow() -> None:
 # -- handoffs
 
 
-def test_a_handoff_reaches_the_collect_tasks_of_its_flow_and_changes_nothing_else() -> None:
+def test_handoff_is_assigned_to_the_collect_tasks_of_its_flow_only() -> None:
     settled = at_rest(cluster([flow(tasks=2), flow("other")], [node("a"), node("b")]))
     asked = settled.flows["f"]
     view = replace(asked, record=replace(asked.record, handoff=7))
@@ -84,7 +84,7 @@ def test_a_handoff_reaches_the_collect_tasks_of_its_flow_and_changes_nothing_els
     }
 
 
-def test_a_node_is_told_the_settings_of_spark_that_hold_for_it() -> None:
+def test_node_gets_the_spark_settings_that_hold_for_it() -> None:
     nodes = {name: NodeView(name, Node(uuid=name, roles=("collect",)), live=True) for name in "ab"}
     nodes["b"] = replace(nodes["b"], record=replace(nodes["b"].record, spark={"cores": "3"}))
     cluster = Cluster(spark={"master": "spark://m:7077", "cores": "8"})
@@ -96,7 +96,7 @@ def test_a_node_is_told_the_settings_of_spark_that_hold_for_it() -> None:
     }
 
 
-def test_tasks_go_where_the_cores_of_a_spark_cluster_are_and_none_is_left_without_a_node() -> None:
+def test_tasks_are_placed_by_the_cores_of_a_spark_cluster() -> None:
     large, small = node("large"), node("small")
     told = {"master": "spark://m:7077", "cores": "6"}
     large = replace(large, assignment=Assignment(spark=told))

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place
 from flumeng.control.planner import Planner, Replan, plan
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
+from tests.unit.planning import obeyed
 from zkschema.records import (
     Flow,
     Intent,
     Journal,
     Node,
-    NodeStatus,
     Partition,
     PlannedTask,
-    TaskStatus,
 )
 
 JOURNALS = {
@@ -33,23 +32,8 @@ def carried_out(snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def obeyed(snapshot: Snapshot) -> Snapshot:
-    """Every live node runs what it was told, and has let go of what is to drain."""
-    nodes = {}
-    for name, view in snapshot.nodes.items():
-        assert isinstance(view.assignment_version, Version)
-        tasks = {
-            f"{task.flow}/{task.task}": TaskStatus(epoch=task.epoch, revision=1, state="running")
-            for task in view.assignment.tasks
-            if task.state == "running"
-        }
-        status = NodeStatus(assignment_version=view.assignment_version.number, tasks=tasks)
-        nodes[name] = replace(view, status=status) if view.live else view
-    return replace(snapshot, nodes=nodes)
-
-
 def running(tasks: int) -> Snapshot:
-    """On two nodes; nobody knows what was decided."""
+    """A flow on two nodes; its decided batches are unknown."""
     place = Place(collect=CollectPlace(tasks=tasks))
     nodes = {
         name: NodeView(name, Node(uuid=name, roles=("collect",)), live=True) for name in ("a", "b")
@@ -79,7 +63,7 @@ def intent(epoch: int, *ranges: str) -> IntentView:
 
 
 def decided(snapshot: Snapshot, *numbers: int) -> Snapshot:
-    """These tasks have a batch under way, the others none."""
+    """These tasks have a decided batch, the others none."""
     views = {
         f"collect.{number}": intent(
             task(snapshot, number).epoch, *task(snapshot, number).partitions
@@ -93,7 +77,7 @@ def reads(snapshot: Snapshot) -> dict[str, int]:
     return {name: len(task.partitions) for name, task in snapshot.flows["f"].tasks.items()}
 
 
-def test_nothing_leaves_a_task_before_somebody_has_looked_at_its_intent() -> None:
+def test_no_journal_leaves_a_task_before_its_intent_was_read() -> None:
     planner = Planner()
     fewer = wanted(running(3), tasks=1)
     assert planner.plan(fewer) == []
@@ -104,7 +88,7 @@ def test_nothing_leaves_a_task_before_somebody_has_looked_at_its_intent() -> Non
     assert reads(carried_out(known)) == {"collect.0": 6}
 
 
-def test_a_flow_without_such_targets_waits_for_nothing() -> None:
+def test_flow_without_batch_numbering_targets_waits_for_nothing() -> None:
     fewer = wanted(running(3), tasks=1)
     other = replace(fewer, flows={"f": replace(fewer.flows["f"], by_batch=False)})
     (replan,) = (action for action in plan(other) if isinstance(action, Replan))
@@ -112,8 +96,8 @@ def test_a_flow_without_such_targets_waits_for_nothing() -> None:
     assert reads(carried_out(other)) == {"collect.0": 6}
 
 
-def test_who_loses_journals_is_fenced_with_the_version_that_was_seen() -> None:
-    """Its owner may not have heard yet, and could decide a batch of them."""
+def test_task_that_loses_journals_is_fenced_under_the_version_that_was_read() -> None:
+    """Its owner may not know it yet, and could decide a batch of them."""
     before = running(2)
     ended = intent(task(before, 0).epoch)
     more = replace(wanted(before, tasks=3), intents={"f": {"collect.0": ended}})
@@ -140,7 +124,7 @@ def test_a_busy_task_drains_before_journals_leave_it() -> None:
     assert {task(finished, number).state for number in range(3)} == {"assigned"}
 
 
-def test_those_that_give_journals_away_wait_for_each_other() -> None:
+def test_tasks_that_release_journals_wait_for_each_other() -> None:
     """Else one of them would always be in the middle of a batch."""
     one_busy = decided(wanted(running(2), tasks=3), 0)
     first = obeyed(carried_out(one_busy))
@@ -154,7 +138,7 @@ def test_those_that_give_journals_away_wait_for_each_other() -> None:
     assert task(carried_out(late), 0).state == "assigned", "it stands still for ever"
 
 
-def test_a_task_drains_as_soon_as_a_partition_ends_that_its_batch_may_have() -> None:
+def test_task_drains_as_soon_as_a_partition_of_its_batch_ends() -> None:
     """Also when the planner knows the intent already, and nothing else has changed."""
     found = {"p0@broker": Partition(end=None)}
     settled = running(1)
@@ -169,7 +153,7 @@ def test_a_task_drains_as_soon_as_a_partition_ends_that_its_batch_may_have() -> 
     assert replan.plan.tasks["collect.0"].state == "draining"
 
 
-def test_the_task_of_a_dead_owner_moves_with_its_batch() -> None:
+def test_task_of_a_dead_owner_moves_with_its_batch() -> None:
     settled = running(2)
     owner = settled.nodes[task(settled, 0).node or ""]
     gone = replace(owner, live=False, down=True)
@@ -186,7 +170,7 @@ def test_the_task_of_a_dead_owner_moves_with_its_batch() -> None:
     assert carried_out(decided(kept)).flows["f"].tasks == {}
 
 
-def test_a_suspended_flow_finishes_what_is_decided() -> None:
+def test_suspended_flow_finishes_its_decided_batch() -> None:
     suspended = decided(wanted(running(2), tasks=2, state="suspended"), 1)
     kept = obeyed(carried_out(suspended))
     assert list(kept.flows["f"].tasks) == ["collect.1"]
@@ -198,18 +182,18 @@ def test_a_suspended_flow_finishes_what_is_decided() -> None:
     assert carried_out(done).flows["f"].tasks == {}
 
 
-def test_an_intent_that_cannot_be_read_may_be_of_a_batch() -> None:
+def test_unreadable_intent_counts_as_a_decided_batch() -> None:
     fewer = wanted(running(2), tasks=1)
     damaged = replace(fewer, intents={"f": {"collect.1": IntentView(None, Version(3))}})
     assert plan(damaged) == []
 
 
-def test_whatever_is_discarded_is_not_waited_for() -> None:
+def test_discarded_events_are_not_waited_for() -> None:
     deleted = decided(wanted(running(2), state="deleted", discard=True), 0, 1)
     assert carried_out(obeyed(carried_out(deleted))).flows == {}
 
 
-def test_a_plan_that_was_lost_is_made_anew_around_the_batches_that_are_decided() -> None:
+def test_lost_plan_is_recreated_around_the_decided_batches() -> None:
     settled = running(2)
     known = decided(settled, 1).intents
     lost = FlowView("f", Flow(revision=1), Version(0), Place(), epoch_floor=9, by_batch=True)
@@ -222,7 +206,7 @@ def test_a_plan_that_was_lost_is_made_anew_around_the_batches_that_are_decided()
     assert sum(reads(anew).values()) == len(JOURNALS)
 
 
-def test_a_number_of_tasks_that_is_near_enough_by_then_is_kept() -> None:
+def test_acceptable_number_of_tasks_around_a_batch_is_kept() -> None:
     """One would be right. With the one that may not end yet there are two, which are not too many:
     else it would drain, and stay after all."""
     shrunk = carried_out(decided(wanted(running(5), tasks=None), 1))

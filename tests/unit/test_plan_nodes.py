@@ -1,4 +1,4 @@
-"""What the planner does about nodes that are down, and in maintenance mode."""
+"""The planner's reaction to nodes that are down, and maintenance mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zkschema.records import (
 )
 
 
-def test_since_when_a_node_is_away_is_written_once_and_taken_back() -> None:
+def test_time_since_which_a_node_is_away_is_written_once_and_removed() -> None:
     settled = at_rest(cluster([flow()], [node("a"), node("b")], leads=True, now=5.0))
     gone = replace(settled.nodes["b"], live=False, down=True, mark_due=True)
     state = carried_out(replace(settled, nodes={**settled.nodes, "b": gone}))
@@ -39,7 +39,7 @@ def test_since_when_a_node_is_away_is_written_once_and_taken_back() -> None:
     assert state.nodes["b"].record.down_since == 0.0
 
 
-def test_the_long_gone_do_not_count_as_missing() -> None:
+def test_long_absent_nodes_do_not_count_as_missing() -> None:
     state = missing(9)
     gone = {
         name: view if view.live else replace(view, gone=True) for name, view in state.nodes.items()
@@ -50,7 +50,7 @@ def test_the_long_gone_do_not_count_as_missing() -> None:
     assert owners(after) == {"n9": 10}
 
 
-def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() -> None:
+def test_node_is_forgotten_when_it_is_long_away_and_holds_nothing() -> None:
     both = (INGEST, COLLECT)
     nodes = [node(name, roles=both) for name in ("a", "b", "c")]
     held = {"j": Journal(flow="f", node="b", primary="b", term=1, in_sync=("b",))}
@@ -67,7 +67,7 @@ def test_a_node_is_forgotten_when_it_is_long_away_and_nothing_is_left_on_it() ->
     assert set(at_rest(replace(state, drained=frozenset("j"), journals={})).nodes) == {"a"}
 
 
-def test_a_node_is_not_forgotten_that_may_hold_what_it_has_not_told() -> None:
+def test_node_that_may_hold_unreported_journals_is_not_forgotten() -> None:
     both = (INGEST, COLLECT)
     settled = at_rest(cluster([flow()], [node("a"), node("b", roles=both)], leads=True))
     away = replace(settled.nodes["b"], live=False, down=True, expired=True)
@@ -96,7 +96,7 @@ def test_a_node_is_not_forgotten_that_may_hold_what_it_has_not_told() -> None:
     assert ("b" in state.nodes, "f" in state.flows) == (False, False)
 
 
-def test_a_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
+def test_lost_rack_is_recovered_a_few_tasks_at_a_time() -> None:
     nodes = [node(name, zone="r") for name in "ab"] + [node(name) for name in "cd"]
     settled = at_rest(cluster([flow(tasks=20)], nodes))
     lost = {name: replace(settled.nodes[name], live=False, down=True) for name in "ab"}
@@ -122,17 +122,9 @@ def test_a_task_that_never_starts_holds_up_no_recovery() -> None:
     assert owners(state) == {"b": 8} or owners(state)["a"] == 0
 
 
-def test_nodes_that_come_and_go_leave_nothing_in_a_planner() -> None:
+def test_joining_and_leaving_nodes_leave_nothing_in_a_planner() -> None:
     planner = Planner()
     state = cluster([flow(spread="zone")], [node("stays", roles=(INGEST, COLLECT))])
-
-    def settle(snapshot: Snapshot) -> Snapshot:
-        for _ in range(20):
-            actions = planner.plan(snapshot)
-            if not actions:
-                return snapshot
-            snapshot = obeyed(carried_out(snapshot, actions))
-        raise AssertionError("the plan does not come to rest")
 
     def held() -> dict[str, int]:
         index = planner._index
@@ -144,13 +136,13 @@ def test_nodes_that_come_and_go_leave_nothing_in_a_planner() -> None:
         sizes = {key: len(part) for key, part in parts.items() if hasattr(part, "__len__")}
         return sizes | {"nodes of f": len(index.flow_index("f").nodes)}
 
-    state = settle(state)
+    state = at_rest(state, planner.plan)
     before = held()
     for number in range(5):
         guest = node(f"x{number}", roles=(INGEST, COLLECT))
-        state = settle(replace(state, nodes={**state.nodes, guest.name: guest}))
+        state = at_rest(replace(state, nodes={**state.nodes, guest.name: guest}), planner.plan)
         kept = {name: view for name, view in state.nodes.items() if name != guest.name}
-        state = settle(replace(state, nodes=kept))
+        state = at_rest(replace(state, nodes=kept), planner.plan)
     assert held() == before
 
 
@@ -194,7 +186,7 @@ def test_maintenance_ends_below_a_stricter_threshold_and_work_goes_on() -> None:
     assert any(isinstance(action, Replan) for action in moves), "nobody takes the lost nodes' tasks"
 
 
-def test_what_an_operator_began_only_he_ends() -> None:
+def test_maintenance_begun_by_an_operator_is_ended_by_an_operator_only() -> None:
     mode = Cluster(maintenance=Maintenance(who="ann", why="switch", since=0.0))
     lost_one = missing(1, cluster=mode)
     assert plan(lost_one) == []

@@ -1,4 +1,4 @@
-"""Which nodes hold replicas of replicated journals, who leads them, and what nodes are told."""
+"""Placement of replicas of replicated journals, their primaries, and the assignments of nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def world(zones: str, *journals: Journal, replicas: Replicas | None = TWO, **mor
 
 
 def journal(*replicas: str, in_sync: str = "", **more: Any) -> Journal:
-    """Of the first of these nodes, which are in sync, or of those in sync by their names."""
+    """A journal of the first of these nodes, which are in sync, or of those in sync by their
+    names."""
     nodes = in_sync.split() or replicas
     return replace(
         Journal(
@@ -52,7 +53,7 @@ def journal(*replicas: str, in_sync: str = "", **more: Any) -> Journal:
 
 
 def changed(snapshot: Snapshot, name: str, **fields: Any) -> Snapshot:
-    """The node is so from now on; fields of its record, ``live`` and ``down``."""
+    """The snapshot with these fields of the node's record, ``live`` and ``down``."""
     view = snapshot.nodes[name]
     of_view = {key: fields.pop(key) for key in ("live", "down") if key in fields}
     view = replace(view, record=replace(view.record, **fields), **of_view)
@@ -116,13 +117,13 @@ def test_nodes_hold_equally_many_replicas() -> None:
     assert held == {"n1": 10, "n2": 10, "n3": 10}
 
 
-def test_what_is_there_stays() -> None:
+def test_existing_replicas_stay() -> None:
     there = world("aaabb", journal("n0", "n1"), replicas=Replicas(min_in_sync=1))
     assert written(there) == []
     assert written(changed(there, "n1", **MISSED)) == []
 
 
-def test_a_replica_too_many_stays() -> None:
+def test_surplus_replica_stays() -> None:
     assert written(world("aabb", journal("n0", "n1", "n2"))) == []
 
 
@@ -136,9 +137,7 @@ def test_a_replica_whose_node_is_lost_is_replaced_when_there_is_another() -> Non
     assert written(alone) == []
 
 
-def test_a_journal_that_takes_nothing_gets_another_replica_before_the_grace_period_is_over() -> (
-    None
-):
+def test_blocked_journal_gets_another_replica_before_the_grace_period_ends() -> None:
     """And with it the missed one leaves, also when its node is back before the other is in sync."""
     held = changed(world("abb", journal("n0", "n1")), "n1", **MISSED)
     both = at_rest(held)
@@ -159,7 +158,7 @@ def test_missed_replica_stays_while_there_is_no_other_node_or_events_are_taken()
     assert written(changed(three, "n1", **MISSED)) == []
 
 
-def test_those_in_sync_are_left_alone() -> None:
+def test_replicas_in_sync_are_left_alone() -> None:
     lost = changed(world("abb", journal("n0", "n1")), "n1", **LOST)
     assert at_rest(lost).journals["j0"].in_sync == ("n0/n0x", "n1/n1x")
 
@@ -185,7 +184,7 @@ def test_a_replica_that_is_moved_leaves_when_the_other_is_in_sync() -> None:
     assert (after.replicas, after.leaving) == (("n0", "n2"), ())
 
 
-def test_a_closed_journal_gets_no_replicas_and_one_that_is_gone_is_left_alone() -> None:
+def test_closed_journal_gets_no_replicas_and_a_gone_one_is_left_alone() -> None:
     assert written(world("ab", journal("n0", closed=True, end=5))) == []
     gone = journal("n0", "n1", gone=True)
     assert written(changed(world("ab", gone), "n0", **LOST)) == []
@@ -204,24 +203,24 @@ def test_a_replica_in_sync_leads_when_the_primary_was_removed() -> None:
     assert at_rest(without(world("ab", journal("n0", "n1")), "n0")).journals["j0"].primary == "n1"
 
 
-def test_nobody_leads_before_the_grace_period_is_over() -> None:
+def test_no_replica_is_promoted_before_the_grace_period_is_over() -> None:
     assert written(changed(world("ab", journal("n0", "n1")), "n0", **MISSED)) == []
 
 
-def test_nobody_leads_who_is_not_in_sync_or_not_live() -> None:
+def test_no_replica_is_promoted_that_is_not_in_sync_or_not_live() -> None:
     behind = changed(world("ab", journal("n0", "n1", in_sync="n0")), "n0", **LOST)
     assert written(behind) == []
     both = changed(world("ab", journal("n0", "n1")), "n0", **LOST)
     assert written(changed(both, "n1", **MISSED)) == []
 
 
-def test_a_node_that_is_not_drained_leads_first() -> None:
+def test_node_that_is_not_drained_is_promoted_first() -> None:
     for drained, leads in (("n1", "n2"), ("n2", "n1")):
         there = changed(world("abc", journal("n0", "n1", "n2")), drained, desired="draining")
         assert at_rest(changed(there, "n0", **LOST)).journals["j0"].primary == leads
 
 
-def test_a_journal_whose_flow_is_not_replicated_any_more_is_led_on_and_gets_no_replicas() -> None:
+def test_journal_of_a_flow_without_replication_keeps_a_primary_and_no_more() -> None:
     there = world("abb", journal("n0", "n1"), replicas=None)
     assert written(changed(there, "n1", **LOST)) == []
     assert at_rest(changed(there, "n0", **LOST)).journals["j0"].primary == "n1"
@@ -246,7 +245,7 @@ def test_replicas_are_placed_when_maintenance_mode_ends() -> None:
     assert found.record.replicas == ("n0", "n1")
 
 
-def test_other_journals_are_left_alone() -> None:
+def test_unreplicated_and_foreign_journals_are_left_alone() -> None:
     plain = Journal(flow="f", node="n0", primary="n0", term=1, in_sync=("n0",))
     assert written(world("ab", plain)) == []
     contradictory = journal("n0", "n1", in_sync="n1")
@@ -258,7 +257,7 @@ def told(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     return {name: dict(view.assignment.journals) for name, view in snapshot.nodes.items()}
 
 
-def test_nodes_are_told_of_every_change_of_their_journals() -> None:
+def test_assignments_have_every_new_record_version_of_their_journals() -> None:
     kinds = [type(action) for action in plan(world("aab", journal("n0"), journal("n1", "n0")))]
     assert kinds.index(Assign) > kinds.index(Replicate), "told of what is not written yet"
     there = at_rest(world("aab", journal("n0"), journal("n1", "n0")))
@@ -271,7 +270,7 @@ def test_nodes_are_told_of_every_change_of_their_journals() -> None:
     assert told(at_rest(gone)) == {"n0": {"j1": 3}, "n1": {"j1": 3}, "n2": {}}
 
 
-def test_a_node_is_told_as_it_was_of_what_cannot_be_read_or_is_of_another_master() -> None:
+def test_assignment_keeps_versions_of_unreadable_and_foreign_journals() -> None:
     there = at_rest(world("ab", journal("n0", "n1")))
     unreadable = replace(journal("n0"), lineage="", replicas=())
     for changed_now in (
@@ -281,7 +280,7 @@ def test_a_node_is_told_as_it_was_of_what_cannot_be_read_or_is_of_another_master
         assert told(carried_out(changed_now)) == {"n0": {"j0": 3}, "n1": {"j0": 3}}
 
 
-def test_a_planner_that_remembers_comes_to_the_same() -> None:
+def test_planner_with_memory_decides_as_one_without() -> None:
     planner = Planner()
     there = seen_by(planner, world("abb", journal("n0"), journal("n1", "n0")))
     there = seen_by(planner, changed(there, "n1", **LOST))
@@ -290,7 +289,7 @@ def test_a_planner_that_remembers_comes_to_the_same() -> None:
     assert seen_by(planner, there) == there
 
 
-def test_a_node_that_is_away_for_long_is_kept_while_its_replica_is_in_sync() -> None:
+def test_long_absent_node_is_kept_while_its_replica_is_in_sync() -> None:
     there = at_rest(world("ab", journal("n0", "n1")))
     for in_sync, kept in (("n0 n1", True), ("n0", False)):
         known = replace(there, journals={"j0": journal("n0", "n1", in_sync=in_sync)}, leads=True)
@@ -300,7 +299,7 @@ def test_a_node_that_is_away_for_long_is_kept_while_its_replica_is_in_sync() -> 
 
 
 class Counted(dict[str, Any]):
-    """``looks``: how many entries were read."""
+    """``looks``: the number of entries read."""
 
     looks = 0
 
@@ -321,7 +320,7 @@ class Counted(dict[str, Any]):
         return super().values()
 
 
-def test_idle_round_looks_at_no_journal() -> None:
+def test_idle_round_reads_no_journal() -> None:
     there = at_rest(world("abab", *(journal("n0", "n1") for _ in range(50))))
     planner = Planner()
     assert planner.plan(there) == []
@@ -333,7 +332,7 @@ def test_idle_round_looks_at_no_journal() -> None:
     assert (journals.looks, versions.looks) == (0, 0)
 
 
-def test_status_of_a_node_opens_no_journal() -> None:
+def test_status_of_a_node_causes_no_look_at_journals() -> None:
     """A node writes its status often; only its standing has an effect on replicas."""
     there = at_rest(world("abab", *(journal("n0", "n1") for _ in range(50))))
     planner = Planner()

@@ -53,7 +53,7 @@ def all_settled(snapshot: Snapshot) -> Snapshot:
 
 
 def proven(snapshot: Snapshot) -> Snapshot:
-    """What runs its flow's current revision now has done so for long enough."""
+    """Tasks with their flow's current revision have run it long enough."""
     keys = (
         key
         for view in snapshot.nodes.values()
@@ -75,7 +75,7 @@ def test_a_revision_goes_to_the_canary_then_in_waves() -> None:
     assert state.flows["f"].plan.revision == 2
 
 
-def test_a_canary_that_fails_takes_the_flow_back() -> None:
+def test_failed_canary_rolls_the_flow_back() -> None:
     state = rolling(failing="a")
     (back,) = (action for action in plan(state) if isinstance(action, Revert))
     assert back.record.revision == 1
@@ -105,7 +105,7 @@ def test_a_rollout_does_not_wait_for_nodes_that_are_away() -> None:
     assert [task.revision for task in state.nodes["a"].assignment.tasks] == [2]
 
 
-def test_a_rollout_does_not_wait_for_nodes_of_which_nothing_can_be_read() -> None:
+def test_rollout_does_not_wait_for_unreadable_nodes() -> None:
     sources = [node(name, roles=(INGEST,)) for name in "ab"]
     settled = at_rest(cluster([flow()], [*sources, node("c")]))
     rolled = replace(
@@ -136,7 +136,7 @@ def test_a_task_that_changes_hands_in_a_rollout_keeps_its_revision() -> None:
     assert (moved.node != owner, moved.revision) == (True, 2)
 
 
-def test_without_a_rollout_all_take_a_revision_at_once() -> None:
+def test_revision_without_a_rollout_is_taken_by_all_tasks_at_once() -> None:
     settled = at_rest(cluster([flow(tasks=6)], [node("a"), node("b")]))
     view = replace(settled.flows["f"], record=Flow(revision=2), version=Version(1))
     assert told(carried_out(replace(settled, flows={"f": view}))) == {2: 6}
@@ -150,7 +150,7 @@ def labelled(name: str, role: str, roles: tuple[str, ...] = (COLLECT,)) -> NodeV
 
 
 def relocating(place: Place, before: Place, nodes: list[NodeView], **limits: Any) -> Snapshot:
-    """All at rest under the place ``before``; revision 2 wants another one."""
+    """All tasks at rest under the place ``before``; revision 2 has another place."""
     first = FlowView("f", Flow(revision=1), Version(0), before)
     settled = at_rest(cluster([first], nodes))
     view = replace(
@@ -167,7 +167,7 @@ def by_role(role: str, tasks: int = 6) -> Place:
     return Place(collect=CollectPlace(labels={"role": role}, tasks=tasks))
 
 
-def test_a_changed_place_holds_at_once_and_the_revision_is_tried_by_the_canary_first() -> None:
+def test_changed_place_holds_at_once_and_the_canary_tries_the_revision_first() -> None:
     nodes = [labelled("a", "old"), labelled("b", "old"), labelled("c", "new")]
     state = at_rest(relocating(by_role("new", 3), by_role("old"), nodes))
     seen = []
@@ -180,7 +180,7 @@ def test_a_changed_place_holds_at_once_and_the_revision_is_tried_by_the_canary_f
     assert state.flows["f"].plan.revision == 2
 
 
-def test_no_journal_is_lost_or_doubled_when_a_place_with_other_tasks_holds() -> None:
+def test_each_journal_has_one_task_when_the_flow_moves_to_another_place() -> None:
     nodes = [labelled(f"{role[0]}{n}", role) for role in ("old", "new") for n in range(8)]
     for tasks, count in ((None, 128), (1, 4998)):
         old, new = (
@@ -192,7 +192,7 @@ def test_no_journal_is_lost_or_doubled_when_a_place_with_other_tasks_holds() -> 
         assert sorted(read) == sorted(journals(count))
 
 
-def test_tasks_stay_where_they_are_while_no_node_has_the_new_place() -> None:
+def test_tasks_stay_while_no_node_matches_the_new_place() -> None:
     nodes = [labelled("a", "old"), labelled("b", "old")]
     moved = relocating(by_role("nwe"), by_role("old"), nodes)
     state = at_rest(replace(moved, journals=journals(6)))
@@ -202,7 +202,7 @@ def test_tasks_stay_where_they_are_while_no_node_has_the_new_place() -> None:
     assert state.flows["f"].plan.revision == 2
 
 
-def test_sources_begin_at_new_nodes_and_end_at_old_ones_and_take_the_revision_in_turn() -> None:
+def test_sources_move_to_a_new_place_and_take_the_revision_in_turn() -> None:
     def sources(role: str) -> Place:
         return Place(ingest=IngestPlace(labels={"role": role}))
 
@@ -221,7 +221,7 @@ def test_sources_begin_at_new_nodes_and_end_at_old_ones_and_take_the_revision_in
     ]
 
 
-def test_a_rollout_that_is_paused_stands_still_and_one_promoted_by_hand_is_over() -> None:
+def test_paused_rollout_stands_still_and_a_promoted_one_is_over() -> None:
     state = all_settled(rolling())
     view = state.flows["f"]
 

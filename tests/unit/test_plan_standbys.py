@@ -1,21 +1,20 @@
-"""Which nodes stand by for which tasks, and what they are told."""
+"""Placement of standbys of tasks, and the assignments of their nodes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 from flumeng.config import CollectPlace, Place, Rollout
-from flumeng.control.planner import Action, Assign, Planner, plan
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner import Assign, Planner, plan
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
-from zkschema.records import Cluster, Flow, Maintenance, Node, NodeStatus, PlannedTask, TaskStatus
+from tests.unit.planning import settle
+from zkschema.records import Cluster, Flow, Maintenance, Node, PlannedTask
 
 
 def cluster(zones: str, *, tasks: int = 1, replicas: int = 2) -> Snapshot:
-    """A node ``n0``, ``n1``, ... in each of the zones, and a flow that is planned."""
+    """A node ``n0``, ``n1``, ... in each of the zones, and a planned flow."""
     nodes = {
         f"n{number}": NodeView(
             f"n{number}", Node(uuid="u", roles=("collect",), zone=zone), live=True
@@ -25,33 +24,6 @@ def cluster(zones: str, *, tasks: int = 1, replicas: int = 2) -> Snapshot:
     place = Place(collect=CollectPlace(tasks=tasks, replicas=replicas))
     flow = FlowView("f", Flow(revision=1), Version(0), place)
     return settle(Snapshot({"f": flow}, nodes, {}, frozenset(), frozenset({"f"})))
-
-
-def settle(snapshot: Snapshot, plan: Callable[[Snapshot], list[Action]] = plan) -> Snapshot:
-    """Nodes do as they are told, until nothing is left to do."""
-    for _ in range(20):
-        actions = plan(snapshot)
-        for action in actions:
-            snapshot = applied(snapshot, action)
-        nodes = {name: obey(node) for name, node in snapshot.nodes.items()}
-        snapshot = replace(snapshot, nodes=nodes)
-        if not actions:
-            return snapshot
-    raise AssertionError("does not come to rest")
-
-
-def obey(node: NodeView) -> NodeView:
-    if not node.live or not isinstance(node.assignment_version, Version):
-        return node
-    tasks = {
-        f"{task.flow}/{task.task}": TaskStatus(
-            epoch=task.epoch, revision=task.revision, state=task.state
-        )
-        for task in node.assignment.tasks
-        if task.state != "draining"
-    }
-    status = NodeStatus(assignment_version=node.assignment_version.number, tasks=tasks)
-    return replace(node, status=status)
 
 
 def task(snapshot: Snapshot, name: str = "collect.0") -> PlannedTask:
@@ -66,21 +38,21 @@ def told(snapshot: Snapshot) -> dict[str, list[tuple[str, str, int]]]:
 
 
 def change(snapshot: Snapshot, name: str, **fields: object) -> Snapshot:
-    """The node is so from now on; fields of its record, ``live`` and ``down``."""
+    """The snapshot with these fields of the node's record, ``live`` and ``down``."""
     node = snapshot.nodes[name]
     of_view = {key: fields.pop(key) for key in ("live", "down") if key in fields}
     node = replace(node, record=replace(node.record, **fields), **of_view)  # type: ignore[arg-type]
     return replace(snapshot, nodes={**snapshot.nodes, name: node})
 
 
-def test_a_standby_is_told_so_and_has_no_epoch() -> None:
+def test_standby_is_assigned_without_an_epoch() -> None:
     assert told(cluster("ab")) == {
         "n0": [("collect.0", "running", 1)],
         "n1": [("collect.0", "standby", 0)],
     }
 
 
-def test_a_flow_without_replicas_has_none() -> None:
+def test_flow_without_replicas_has_no_standbys() -> None:
     settled = cluster("ab", replicas=1)
     assert (task(settled).standbys, told(settled)["n1"]) == ((), [])
 
@@ -91,7 +63,7 @@ def test_a_standby_is_in_another_zone_when_there_is_one() -> None:
     assert set(task(cluster("aabc", replicas=3)).standbys) == {"n2", "n3"}
 
 
-def test_a_zone_that_comes_gets_the_standby() -> None:
+def test_new_zone_gets_the_standby() -> None:
     settled = cluster("aa")
     assert task(settled).standbys == ("n1",)
     node = NodeView("n2", Node(uuid="u", roles=("collect",), zone="b"), live=True)
@@ -99,7 +71,7 @@ def test_a_zone_that_comes_gets_the_standby() -> None:
     assert task(settled).standbys == ("n2",)
 
 
-def test_there_are_fewer_when_there_are_not_enough_nodes_and_nothing_more_is_planned() -> None:
+def test_fewer_standbys_are_planned_when_there_are_too_few_nodes() -> None:
     settled = cluster("ab", replicas=4)
     assert task(settled).standbys == ("n1",)
     assert plan(settled) == []
@@ -132,7 +104,7 @@ def test_a_standby_without_room_is_passed_over() -> None:
     assert task(settle(change(roomy, "n0", live=False, down=True))).node == other
 
 
-def test_a_planner_that_remembers_chooses_anew_when_a_rollout_changes_replicas() -> None:
+def test_planner_with_memory_chooses_again_when_a_rollout_changes_replicas() -> None:
     planner = Planner()
     settled = settle(cluster("abc", tasks=2, replicas=2), planner.plan)
     wanted = Place(collect=CollectPlace(tasks=2, replicas=3))
@@ -187,7 +159,7 @@ def test_no_standby_moves_in_maintenance_mode() -> None:
     assert plan(lost) == []
 
 
-def test_no_node_is_told_to_run_a_task_before_its_owner_was_told_to_let_go() -> None:
+def test_task_is_assigned_to_its_new_owner_after_its_old_one_released_it() -> None:
     """Two nodes exchange the roles of owner and standby, both ways."""
     settled = cluster("ab")
     for epoch, node, standby in ((2, "n1", "n0"), (3, "n0", "n1")):

@@ -1,4 +1,4 @@
-"""Large plans are written in steps, and what nodes are told derives from the plan as it is then."""
+"""Large plans are written in steps, and assignments derive from the plan of each step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_plan_in_steps_is_one_chain_of_versions() -> None:
     assert at_rest(interrupted).flows["f"].tasks.keys() == parts[-1].plan.tasks.keys()
 
 
-def test_node_with_more_flows_than_one_transaction_checks_gets_its_assignment_in_steps() -> None:
+def test_assignment_with_too_many_flows_for_a_transaction_is_written_in_steps() -> None:
     """The checks of the flows' plans weigh more than the tasks."""
     scale = Scale(chroot_bytes=len("/customers/example-corporation/logs/europe-west-1"))
     flows = [flow(f"team-{n % 40:02}.application-{n:05}.logs", tasks=1) for n in range(10_500)]
@@ -70,7 +70,7 @@ def test_node_with_more_flows_than_one_transaction_checks_gets_its_assignment_in
     assert sorted(checked) == sorted(view.name for view in flows)
 
 
-def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:
+def test_every_assignment_checks_the_version_of_its_plan() -> None:
     actions = plan(cluster([flow(tasks=4)], [node("a"), node("b")]))
     assert [type(action) for action in actions] == [Replan, Assign, Assign]
     assert all(
@@ -78,7 +78,7 @@ def test_every_assignment_derives_from_the_plan_as_it_is_then() -> None:
     )
 
 
-def test_a_task_that_met_a_higher_epoch_gets_one_above_it() -> None:
+def test_task_that_met_a_higher_epoch_gets_one_above_it() -> None:
     """The plan is older than the acks: someone has put back an old one."""
     settled = at_rest(cluster([flow(tasks=2)], [node("a"), node("b")]))
     owner = settled.flows["f"].tasks["collect.0"].node

@@ -1,4 +1,4 @@
-"""A node's policy file bounds what flows may do there, whatever their authors write."""
+"""A node's policy file bounds the flows there, for any text of their authors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refusal(allowed: Policy, options: Any) -> str:
     return str(caught.value)
 
 
-def test_without_a_file_everything_is_allowed_but_commands() -> None:
+def test_everything_but_commands_is_allowed_without_a_file() -> None:
     for options in (Generate(), Syslog(listen="[::]:1"), Tail(paths=("/etc/*",))):
         UNRESTRICTED.require(source(options))
     assert "does not allow the command /bin/ls -l" in refusal(
@@ -49,14 +49,14 @@ def test_the_example_is_a_policy() -> None:
     assert "does not allow" in refusal(allowed, Tail(paths=("/etc/passwd",)))
 
 
-def test_a_source_that_is_not_named_may_not_run() -> None:
+def test_unlisted_source_is_refused() -> None:
     allowed = policy.parse("sources: [syslog]", "node.yaml")
     assert refusal(allowed, Generate()).endswith("does not allow the source generate")
     nothing = policy.parse("sources: []", "node.yaml")
     assert refusal(nothing, Syslog(listen="[::]:1")).endswith("does not allow the source syslog")
 
 
-def test_what_subscribers_may_read_is_said_by_name() -> None:
+def test_subscribers_are_granted_flows_by_name() -> None:
     allowed = policy.parse("subscribers: {research: [web, app], audit: ['*']}", "node.yaml")
     assert allowed.granted("research") == {"web", "app"}
     assert allowed.granted("audit") == {"*"}
@@ -67,7 +67,7 @@ def test_what_subscribers_may_read_is_said_by_name() -> None:
             policy.parse(f"subscribers: {wrong}", "node.yaml")
 
 
-def test_which_brokers_may_be_asked() -> None:
+def test_brokers_are_allowed_by_name() -> None:
     allowed = policy.parse("inputs: ['kafka://a:9092', 'kafka://b:9092']", "node.yaml")
     ours = KafkaSource(brokers=("a:9092", "b:9092"), topics=("t",))
     allowed.require(Component("source", "kafka", ours))
@@ -94,7 +94,7 @@ def test_which_brokers_may_be_asked() -> None:
         ("LOCALHOST:1", "localhost:1", True),
     ],
 )
-def test_addresses(entry: str, listen: str, expected: bool) -> None:
+def test_listen_addresses_are_allowed_by_entry(entry: str, listen: str, expected: bool) -> None:
     allowed = Policy(listen=(entry,))
     if expected:
         allowed.require(source(Syslog(listen=listen)))
@@ -115,7 +115,9 @@ def test_addresses(entry: str, listen: str, expected: bool) -> None:
         ("/bin/sh -c 'a b'", ("/bin/sh", "-c", "a", "b"), False),
     ],
 )
-def test_commands(entry: str, command: tuple[str, ...], expected: bool) -> None:
+def test_commands_are_allowed_by_entry(
+    entry: str, command: tuple[str, ...], expected: bool
+) -> None:
     allowed = Policy(commands=(entry,))
     if expected:
         allowed.require(source(Exec(command=command)))
@@ -123,7 +125,7 @@ def test_commands(entry: str, command: tuple[str, ...], expected: bool) -> None:
         assert "does not allow the command" in refusal(allowed, Exec(command=command))
 
 
-def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
+def test_policy_resolves_symlinks_before_comparing_paths(tmp_path: Path) -> None:
     base, outside = tmp_path / "base", tmp_path / "based"
     for folder in (base, outside):
         folder.mkdir()
@@ -162,13 +164,13 @@ def test_paths_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
         ("{", "not YAML"),
     ],
 )
-def test_a_bad_file_is_told_with_its_line(text: str, said: str) -> None:
+def test_invalid_file_is_reported_with_its_line(text: str, said: str) -> None:
     with pytest.raises(UserError, match=r"^node\.yaml: line 1: ") as caught:
         policy.parse(text, "node.yaml")
     assert said in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+def test_unreadable_policy_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the policy file .*: No such file"):
         policy.load(tmp_path / "gone.yaml")
 
@@ -210,7 +212,7 @@ def test_sinks_write_below_the_given_places_only(entry: str, uri: str, expected:
         allowed.require_output(uri)
 
 
-def test_where_sinks_write_is_compared_with_symlinks_resolved(tmp_path: Path) -> None:
+def test_output_places_are_compared_with_symlinks_resolved(tmp_path: Path) -> None:
     base, outside = tmp_path / "lake", tmp_path / "lakes"
     for folder in (base, outside):
         folder.mkdir()

@@ -23,8 +23,8 @@ from flumeng.connectors.polls.answers import (
     KeptAnswer,
     PollsReader,
 )
-from flumeng.connectors.polls.asking import FAILED, KEPT, TRIES, Asking
 from flumeng.connectors.polls.finder import LANE, ScheduleFinder
+from flumeng.connectors.polls.lane_poller import FAILED, KEPT, TRIES, LanePoller
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.poll import MOST_STATE_BYTES, Answer
 from flumeng.control.commands.flows import apply_flow
@@ -32,8 +32,9 @@ from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.queues import decide
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.partitions import ack_path
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
+from tests.testkit.cluster import new_cluster
 from tests.testkit.owner_steps import CrashError, SteppingStore, Steps, crash
 from tests.testkit.store import FakeStore, FakeTree
 from zkschema import paths
@@ -60,12 +61,11 @@ class World:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        self.store = FakeStore(self.tree)
-        tree.init(self.store)
+        self.store = new_cluster(self.tree)
         apply_flow(Operator(self.store, *BY), FLOW)
 
     def finder(self, store: FakeStore | None = None, **options: Any) -> ScheduleFinder:
-        """A discovery task of its own."""
+        """A new discovery task."""
         self.epoch += 1
         given = {"every_seconds": 10.0, "catch_up": "all", **options}
         poller = Options(Schedule(**given), Answers(path=str(self.directory)))
@@ -111,7 +111,7 @@ class World:
         return AnswerFiles(str(self.directory), "tickets", self.queue())
 
     def bodies(self) -> list[str]:
-        """All that is kept, as executors read it."""
+        """All kept bodies, as executors read them."""
         reader = PollsReader("tickets", "test", str(self.directory))
         kept = answers.kept(self.polls())
         if not kept:
@@ -129,7 +129,7 @@ def world(tmp_path: Path) -> World:
 
 
 class Counting:
-    """Answers with the numbers that follow, ``each`` of them in each of ``parts``."""
+    """Answers with the next numbers, ``each`` of them in each of ``parts``."""
 
     def __init__(self, each: int = 2, parts: int = 1) -> None:
         self.each, self.parts = each, parts
@@ -156,10 +156,10 @@ def asking(
     poll: Counting,
     store: FakeStore | None = None,
     **more: Any,
-) -> Asking:
+) -> LanePoller:
     pool = ThreadPoolExecutor(1, "poll")
     given = {"pool": pool, "failing_pool": pool, "wake": lambda: None, **more}
-    return Asking(
+    return LanePoller(
         store or world.store,
         "tickets",
         world.partition(),
@@ -172,14 +172,14 @@ def asking(
 def ask_all(
     world: World, poll: Counting, store: FakeStore | None = None, part_seconds: float = 10.0
 ) -> None:
-    """By one owner, until nothing is to be asked."""
+    """Poll as one owner until no request is due."""
     one = asking(world, poll, store, part_seconds=part_seconds)
     one._ask_next(world.lane())
     while world.polls().next < world.lane().next:
         one._ask_next(world.lane())
 
 
-# What is due
+# Due times
 
 
 def test_each_due_time_becomes_an_item_once(world: World) -> None:
@@ -192,14 +192,14 @@ def test_each_due_time_becomes_an_item_once(world: World) -> None:
     assert world.due() == ["12:00:00", "12:00:10", "12:00:20", "12:00:30"]
 
 
-def test_it_is_looked_at_again_when_the_next_one_is_due(world: World) -> None:
+def test_next_look_is_at_the_next_due_time(world: World) -> None:
     found = world.finder().find(Before())
     assert found.due_seconds == pytest.approx(10)
     world.pass_time(6)
     assert world.finder().find(Before()).due_seconds == pytest.approx(4)
 
 
-def test_a_cron_expression_begins_when_it_is_due(world: World) -> None:
+def test_cron_expression_begins_at_its_first_due_time(world: World) -> None:
     finder = world.finder(every_seconds=None, cron="1 * * * *")
     finder.find(Before())
     assert world.due() == []
@@ -216,7 +216,7 @@ def test_a_cron_expression_begins_when_it_is_due(world: World) -> None:
         ("none", ["12:00:00", "12:01:00"]),
     ],
 )
-def test_what_has_passed_is_caught_up_as_the_schedule_says(
+def test_past_due_times_are_caught_up_as_configured(
     world: World, catch_up: str, expected: list[str]
 ) -> None:
     world.finder(catch_up=catch_up).find(Before())
@@ -226,7 +226,7 @@ def test_what_has_passed_is_caught_up_as_the_schedule_says(
     assert world.due() == expected
 
 
-def test_none_leaves_out_what_is_over_a_minute_old(world: World) -> None:
+def test_catch_up_none_leaves_out_due_times_over_a_minute_old(world: World) -> None:
     rule: dict[str, Any] = {"every_seconds": 600.0, "catch_up": "none"}
     world.finder(**rule).find(Before())
     ask_all(world, Counting())
@@ -240,7 +240,7 @@ def test_none_leaves_out_what_is_over_a_minute_old(world: World) -> None:
 
 
 @pytest.mark.parametrize("catch_up", ["last", "none"])
-def test_one_at_a_time_unless_all_are_wanted(world: World, catch_up: str) -> None:
+def test_one_due_time_is_open_at_a_time_unless_all_are_wanted(world: World, catch_up: str) -> None:
     finder = world.finder(catch_up=catch_up)
     finder.find(Before())
     for seconds in (0.5, 1.0, 2.0):
@@ -252,7 +252,7 @@ def test_one_at_a_time_unless_all_are_wanted(world: World, catch_up: str) -> Non
     assert world.due() == ["12:00:00", "12:00:30"]
 
 
-def test_a_year_of_seconds_is_looked_at_in_no_time(world: World) -> None:
+def test_due_times_of_a_year_are_computed_quickly(world: World) -> None:
     finder = world.finder(every_seconds=1.0, catch_up="last")
     finder.find(Before())
     ask_all(world, Counting())
@@ -290,10 +290,10 @@ def test_an_owner_that_wakes_up_late_appends_nothing(world: World) -> None:
         old.find(Before())
 
 
-# What is asked
+# Requests
 
 
-def test_each_due_time_goes_on_from_the_state_before(world: World) -> None:
+def test_each_due_time_continues_from_the_state_before(world: World) -> None:
     finder, poll = world.finder(), Counting()
     for _ in range(3):
         finder.find(Before())
@@ -303,15 +303,15 @@ def test_each_due_time_goes_on_from_the_state_before(world: World) -> None:
     assert [f"{due:%S}" for due in poll.asked] == ["00", "10", "20"]
 
 
-def test_an_answer_in_several_parts_is_one(world: World) -> None:
+def test_answer_in_several_parts_is_one_answer(world: World) -> None:
     world.finder().find(Before())
     ask_all(world, Counting(each=2, parts=3))
     assert world.bodies() == ["1", "2", "3", "4", "5", "6"]
     assert world.polls().rows == (6,)
 
 
-def test_a_long_answer_is_kept_in_parts(world: World) -> None:
-    """What is interrupted goes on where it was, under the same due time."""
+def test_long_answer_is_kept_in_parts(world: World) -> None:
+    """An interrupted one continues under the same due time."""
     world.finder().find(Before())
     poll = Counting(each=2, parts=3)
     asking(world, poll, part_seconds=0.0)._ask_next(world.lane())
@@ -328,7 +328,7 @@ def test_a_long_answer_is_kept_in_parts(world: World) -> None:
 
 @pytest.mark.parametrize("part_seconds", [0.0, 10.0])
 def test_no_answer_is_lost_or_doubled_by_any_crash(tmp_path: Path, part_seconds: float) -> None:
-    """Who asks dies at each step in turn; the next one asks again what was not kept."""
+    """The poller dies at each step in turn; the next one repeats the unkept requests."""
     step = 0
     while True:
         world = World(tmp_path / str(step))
@@ -346,7 +346,7 @@ def test_no_answer_is_lost_or_doubled_by_any_crash(tmp_path: Path, part_seconds:
         step += 1
 
 
-def test_of_two_who_ask_one_has_asked(world: World) -> None:
+def test_one_of_two_concurrent_pollers_wins(world: World) -> None:
     world.finder().find(Before())
     one, other = asking(world, Counting()), asking(world, Counting(each=3))
     for each in (one, other):
@@ -357,7 +357,7 @@ def test_of_two_who_ask_one_has_asked(world: World) -> None:
     assert world.bodies() == ["1", "2"]
 
 
-def test_what_asking_again_does_not_help_fails_and_the_next_one_is_asked(world: World) -> None:
+def test_permanent_error_fails_the_item_and_the_next_one_is_polled(world: World) -> None:
     finder, poll = world.finder(), Counting()
     finder.find(Before())
     one = asking(world, poll)
@@ -380,25 +380,25 @@ def test_what_asking_again_does_not_help_fails_and_the_next_one_is_asked(world: 
     assert world.bodies() == ["3", "4"]
 
 
-def test_who_is_not_there_is_asked_until_he_is(world: World) -> None:
+def test_unavailable_server_is_polled_until_it_answers(world: World) -> None:
     world.finder().find(Before())
     poll = Counting()
     poll.error = UnavailableError("connection refused")
     woken = threading.Event()
     one = asking(world, poll, wake=woken.set)
     one.follow(world.lane())
-    assert woken.wait(10) and one.asked is not None
-    assert (one.asked.trouble, one.asked.safe) == ("connection refused", 0)
+    assert woken.wait(10) and one.answered is not None
+    assert (one.answered.trouble, one.answered.safe) == ("connection refused", 0)
     poll.error = None
     woken.clear()
     assert woken.wait(10), "it says when it is worth trying again"
     woken.clear()
     one.follow(world.lane())
     assert woken.wait(10)
-    assert (one.asked.trouble, one.asked.safe) == ("", items.offset_of(1))
+    assert (one.answered.trouble, one.answered.safe) == ("", items.offset_of(1))
 
 
-def test_no_more_is_kept_than_a_znode_holds(world: World) -> None:
+def test_kept_answers_are_limited_to_the_size_of_a_znode(world: World) -> None:
     finder = world.finder()
     finder.find(Before())
     world.pass_time(10 * 2 * KEPT)
@@ -413,7 +413,7 @@ def test_no_more_is_kept_than_a_znode_holds(world: World) -> None:
     assert (world.polls().numbers[0], len(world.polls().due)) == (KEPT // 2, KEPT)
 
 
-def test_a_state_that_grows_without_end_is_told(world: World) -> None:
+def test_state_that_grows_without_end_is_reported(world: World) -> None:
     class Growing(Counting):
         def ask(self, state: str, due: datetime) -> Answer:
             del state, due
@@ -423,11 +423,11 @@ def test_a_state_that_grows_without_end_is_told(world: World) -> None:
     one = asking(world, Growing())
     asking(world, Counting())._turn(LaneLog(0))
     one._turn(world.lane())
-    assert one.asked is not None and "remember less" in one.asked.trouble
+    assert one.answered is not None and "remember less" in one.answered.trouble
 
 
-def test_nothing_is_asked_again_and_again_when_nothing_is_due(world: World) -> None:
-    """As after `flow reset --to latest`, which passes over what was not asked."""
+def test_nothing_is_polled_repeatedly_when_nothing_is_due(world: World) -> None:
+    """As after `flow reset --to latest`, which passes over unpolled due times."""
     world.finder().find(Before())
     woken = []
     one = asking(world, Counting(), wake=lambda: woken.append(1))
@@ -443,7 +443,7 @@ def test_nothing_is_asked_again_and_again_when_nothing_is_due(world: World) -> N
     assert world.bodies() == ["1", "2"]
 
 
-def test_what_was_got_is_kept_when_the_next_part_fails(world: World) -> None:
+def test_received_parts_are_kept_when_the_next_part_fails(world: World) -> None:
     class Breaking(Counting):
         def ask(self, state: str, due: datetime) -> Answer:
             if len(self.asked) == 1:
@@ -457,11 +457,11 @@ def test_what_was_got_is_kept_when_the_next_part_fails(world: World) -> None:
     assert (world.bodies(), world.polls().part) == (["1", "2"], 2)
     for _ in range(3):
         one._turn(world.lane())
-    assert one.asked is not None and one.asked.trouble == "reset by peer"
+    assert one.answered is not None and one.answered.trouble == "reset by peer"
     assert len(list(world.directory.rglob("*.parquet"))) == 1, "no file is left behind"
 
 
-def test_failures_that_nobody_looks_after_do_not_grow_without_end(world: World) -> None:
+def test_number_of_stored_failures_is_bounded(world: World) -> None:
     finder, poll = world.finder(), Counting()
     finder.find(Before())
     world.pass_time(10 * 2 * FAILED)
@@ -471,11 +471,11 @@ def test_failures_that_nobody_looks_after_do_not_grow_without_end(world: World) 
     for _ in range(TRIES * 2 * FAILED):
         one._turn(world.lane())
     assert len(world.store.children(paths.queue_failures("tickets"))) == FAILED
-    assert one.asked is not None and "queue skip tickets" in one.asked.trouble
+    assert one.answered is not None and "queue skip tickets" in one.answered.trouble
 
 
-def test_what_a_queue_of_before_has_left_counts_for_nothing(world: World) -> None:
-    """A flow was deleted and applied again while somebody still asked."""
+def test_state_of_a_former_queue_is_ignored(world: World) -> None:
+    """A flow was deleted and applied again while a poller still ran."""
     world.finder().find(Before())
     left = Polls(queue="another", path="/", next=7, state="9")
     world.store.write(paths.polls("tickets"), left, ABSENT)
@@ -483,7 +483,7 @@ def test_what_a_queue_of_before_has_left_counts_for_nothing(world: World) -> Non
     assert world.bodies() == ["1", "2"]
 
 
-def test_answers_that_lie_elsewhere_are_not_given_up(world: World, tmp_path: Path) -> None:
+def test_answers_in_another_directory_are_not_given_up(world: World, tmp_path: Path) -> None:
     finder = world.finder()
     finder.find(Before())
     ask_all(world, Counting())
@@ -493,14 +493,14 @@ def test_answers_that_lie_elsewhere_are_not_given_up(world: World, tmp_path: Pat
     world.directory = tmp_path / "other"
     one = asking(world, Counting())
     one._turn(world.lane())
-    assert one.asked is not None and one.asked.elsewhere == str(there)
-    assert one.asked.safe == items.offset_of(1)
+    assert one.answered is not None and one.answered.elsewhere == str(there)
+    assert one.answered.safe == items.offset_of(1)
     world.ack(1)
     one._turn(world.lane())
-    assert (one.asked.elsewhere, world.bodies()) == ("", ["3", "4"])
+    assert (one.answered.elsewhere, world.bodies()) == ("", ["3", "4"])
 
 
-def test_a_clock_that_was_ahead_is_told_and_forgotten(world: World) -> None:
+def test_clock_that_was_ahead_is_reported_and_recovered_from(world: World) -> None:
     for catch_up, said in (("all", True), ("last", False)):
         world.pass_time(86_400)
         world.finder(catch_up=catch_up).find(Before())
@@ -513,7 +513,7 @@ def test_a_clock_that_was_ahead_is_told_and_forgotten(world: World) -> None:
         assert (len(world.due()) > before) != said
 
 
-# What is read
+# Reading
 
 
 def test_answers_are_removed_when_they_are_acked_and_not_before(world: World) -> None:
@@ -531,7 +531,7 @@ def test_answers_are_removed_when_they_are_acked_and_not_before(world: World) ->
     assert world.polls().next == 3
 
 
-def test_ranges_of_any_cut_have_each_row_once(world: World) -> None:
+def test_each_row_is_read_once_for_any_ranges(world: World) -> None:
     finder = world.finder()
     sizes = [3, 0, 70_000, 1, 0]
     for size in sizes:
@@ -556,7 +556,7 @@ def test_ranges_of_any_cut_have_each_row_once(world: World) -> None:
     assert (len(seen), set(seen.values())) == (sum(sizes), {1})
 
 
-def test_a_damaged_answer_is_told_and_never_read_as_another(world: World) -> None:
+def test_damaged_answer_is_reported_and_never_read_as_another(world: World) -> None:
     world.finder().find(Before())
     ask_all(world, Counting(each=20_000))
     (path,) = world.directory.rglob("*.parquet")
@@ -571,11 +571,11 @@ def test_a_damaged_answer_is_told_and_never_read_as_another(world: World) -> Non
         except UnreadableError as error:
             assert error.damaged
     path.unlink()
-    with pytest.raises(UnreadableError, match="not there any more"):
+    with pytest.raises(UnreadableError, match="no longer exists"):
         world.bodies()
 
 
-def test_an_event_says_when_it_was_due(world: World) -> None:
+def test_event_has_its_due_time(world: World) -> None:
     world.finder().find(Before())
     ask_all(world, Counting())
     (kept,) = answers.kept(world.polls())
@@ -589,7 +589,7 @@ def test_an_event_says_when_it_was_due(world: World) -> None:
     }
 
 
-def test_the_record_of_a_poll_is_what_it_was() -> None:
+def test_record_of_polls_is_encoded_and_decoded() -> None:
     kept = [KeptAnswer(5, 1, 0, 2, "f"), KeptAnswer(5, 1, 2, 9, "g"), KeptAnswer(7, 3, 0, 1, "h")]
     assert answers.kept(Polls(queue="q", path="/", **answers.columns_of(kept))) == kept
     assert answers.decode(answers.encode(kept)) == kept

@@ -1,4 +1,4 @@
-"""A preview says what then happens: compared with masters and obedient nodes on a fake store."""
+"""A preview shows the later moves: compared with masters and obedient nodes on a fake store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from flumeng.control.commands import preview
 from flumeng.control.commands.flows import apply_flow, delete_flow
 from flumeng.control.commands.nodes import set_node_desired
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, ANY, tree
+from flumeng.control.zookeeper import ANY
 from flumeng.platform.errors import ConflictError, UserError
+from tests.testkit.cluster import add_journal, add_node, new_cluster
 from tests.testkit.command_line import Shell
 from tests.testkit.store import FakeStore
 from tests.unit.obedient_nodes import settle
@@ -27,12 +28,9 @@ NODES = ("n1", "n2", "n3")
 @pytest.fixture
 def store() -> FakeStore:
     """Flows a and b with three collect tasks each, at rest on three nodes."""
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for name in NODES:
-        store.write(paths.node(name), records.Node(uuid=name, roles=("ingest", "collect")), ABSENT)
-        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-        store.write(paths.live_node(name), live, ABSENT)
+        add_node(store, name)
     for name in ("a", "b"):
         apply(store, name, 3)
     settle(store)
@@ -74,7 +72,7 @@ def moves(found: preview.Preview) -> set[tuple[str, str | None, str | None]]:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_drain_moves_what_its_preview_says(store: FakeStore, node: str) -> None:
+def test_drain_moves_the_tasks_of_its_preview(store: FakeStore, node: str) -> None:
     before, data = where(store), dict(store.dump())
     found = preview.drain(store, node)
     assert store.dump() == data, "a preview wrote something"
@@ -92,7 +90,7 @@ def test_a_drain_moves_what_its_preview_says(store: FakeStore, node: str) -> Non
     [("a", 5, {"starts", "takes revision 2"}), ("a", 1, {"ends", "takes revision 2"}),
      ("c", 2, {"starts"})],
 )  # fmt: skip
-def test_an_apply_moves_what_its_preview_says(
+def test_apply_moves_the_tasks_of_its_preview(
     store: FakeStore, name: str, tasks: int, what: set[str]
 ) -> None:
     before, data = where(store), dict(store.dump())
@@ -104,7 +102,7 @@ def test_an_apply_moves_what_its_preview_says(
     assert {move.what for move in found.moves} == what
 
 
-def test_a_change_that_is_rolled_out_is_told_to_its_end(store: FakeStore) -> None:
+def test_preview_of_a_rollout_reaches_its_end(store: FakeStore) -> None:
     """Tasks take it one by one, in many more rounds than are looked at."""
     slowly = "rollout: {max_parallel: 1}\n"
     apply_flow(Operator(store, "a", "", 0.0), text("c", 130) + slowly)
@@ -114,16 +112,16 @@ def test_a_change_that_is_rolled_out_is_told_to_its_end(store: FakeStore) -> Non
     assert (len(taken), found.complete) == (133, True)
 
 
-def test_a_preview_that_does_not_see_the_end_says_so(
+def test_incomplete_preview_is_reported_as_incomplete(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preview, "ROUNDS", 1)
     assert not preview.drain(store, "n1").complete
     shown = Shell(store.tree).run("node", "drain", "n1", "--dry-run").stdout
-    assert shown.splitlines()[-1] == "this is not all: more would follow"
+    assert shown.splitlines()[-1] == "this preview is incomplete: more would follow"
 
 
-def test_a_flow_that_nobody_plans_has_no_moves(store: FakeStore) -> None:
+def test_flow_with_an_unreadable_plan_has_no_moves(store: FakeStore) -> None:
     before = preview.apply(store, {"a": text("a", 4)})
     store.tree.znodes[str(paths.plan("b"))].data = b"{"
     after = preview.apply(store, {"a": text("a", 4)})
@@ -131,18 +129,18 @@ def test_a_flow_that_nobody_plans_has_no_moves(store: FakeStore) -> None:
     assert {move.task.partition("/")[0] for move in after.moves} == {"a"}
 
 
-def test_an_unchanged_text_moves_nothing(store: FakeStore) -> None:
+def test_preview_of_an_unchanged_text_has_no_moves(store: FakeStore) -> None:
     assert preview.apply(store, {"a": text("a", 3)}) == preview.Preview((), ())
 
 
-def test_what_happens_in_any_case_is_not_told(store: FakeStore) -> None:
+def test_moves_that_happen_without_the_change_are_left_out(store: FakeStore) -> None:
     """n3 died a moment ago; its tasks move with or without the change."""
     store.remove(paths.live_node("n3"), ANY)
     assert {move.before for move in preview.drain(store, "n1").moves} == {"n1"}
     assert preview.apply(store, {"a": text("a", 3)}) == preview.Preview((), ())
 
 
-def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None:
+def test_preview_of_a_drain_of_the_last_node_shows_waiting_tasks(store: FakeStore) -> None:
     for name in ("n2", "n3"):
         set_node_desired(Operator(store, "a", "", 0.0), name, "draining")
     settle(store)
@@ -150,23 +148,22 @@ def test_a_drain_of_the_last_node_says_that_tasks_wait(store: FakeStore) -> None
     stay = {move.task: move.what for move in found.moves if "collect" in move.task}
     assert len(stay) == 6
     assert set(stay.values()) <= {
-        "is let go and waits: no other live node may run it",
+        "is released and waits: no other live node may run it",
         "moves",
         "waits: no live node may run it",
     }
 
 
-def test_a_preview_checks_what_the_change_would_check(store: FakeStore) -> None:
+def test_preview_makes_the_checks_of_the_change(store: FakeStore) -> None:
     with pytest.raises(UserError, match='did you mean "n1"'):
         preview.drain(store, "n11")
     with pytest.raises(ConflictError, match="not at revision 7"):
         preview.apply(store, {"a": text("a", 1)}, 7)
 
 
-def test_an_apply_that_is_refused_has_no_preview(store: FakeStore) -> None:
+def test_refused_apply_has_no_preview(store: FakeStore) -> None:
     delete_flow(Operator(store, "a", "", 0.0), "a")
-    journal = records.Journal(flow="c", node="n1", primary="n1", term=1, in_sync=("n1",))
-    store.write(paths.journal("c.n1.0.ab"), journal, ABSENT)
+    add_journal(store, "c.n1.0.ab")
     for name, said in (("a", "is being deleted"), ("c", "still has journals")):
         with pytest.raises(ConflictError, match=said):
             apply(store, name, 2)
@@ -174,7 +171,7 @@ def test_an_apply_that_is_refused_has_no_preview(store: FakeStore) -> None:
             preview.apply(store, {name: text(name, 2)})
 
 
-def test_the_revision_after_one_that_was_gone_back_from_is_told(store: FakeStore) -> None:
+def test_preview_after_a_rollback_has_the_next_revision(store: FakeStore) -> None:
     apply(store, "a", 2)
     flow = store.read(paths.flow("a"))
     assert flow is not None

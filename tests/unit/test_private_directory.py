@@ -1,4 +1,4 @@
-"""What lies in a data directory is for its user alone, whatever the umask and whoever made it."""
+"""Files in a data directory are for its user alone, for any umask and any creator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.agent.node.claim import Claim
-from flumeng.agent.node.home import FLOWS, Home, KnownNames
-from flumeng.agent.node.in_progress import InProgress
+from flumeng.agent.node.data_directory import FLOWS, DataDirectory, KnownNames
+from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.journal.log.encryption import Key, Keyring
 from flumeng.journal.log.journal import Journal
 from flumeng.journal.log.repair import repair
@@ -34,7 +34,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def open_to_others(root: Path) -> list[str]:
-    """Everything with another mode than 0700 and 0600."""
+    """Files and directories with other modes than 0600 and 0700."""
     wrong = []
     for path in (root, *root.rglob("*")):
         mode = path.lstat().st_mode & 0o777
@@ -45,8 +45,8 @@ def open_to_others(root: Path) -> list[str]:
 
 
 def run_a_node(data: Path) -> set[str]:
-    """Let everything that a node and its worker write come to be; gives the names of files."""
-    home = Home(data)
+    """Let a node and its worker write every kind of file; returns the names of files."""
+    home = DataDirectory(data)
     home.identity()
     home.belong_to("a")
     home.keep_claim(Claim(1, "t"))
@@ -76,16 +76,14 @@ def run_a_node(data: Path) -> set[str]:
     with segments[-1].open("ab") as last:
         last.write(b"torn")
     repair(data / "journals" / "0" / ID, accept_loss=True)
-    with InProgress(data).job(["web"]):
+    with RunningJobs(data).job(["web"]):
         names = {path.name for path in data.rglob("*")}
         assert open_to_others(data) == []
     home.close()
     return names
 
 
-def test_a_node_and_its_worker_leave_nothing_open_whatever_the_umask(
-    tmp_path: Path, umask: int
-) -> None:
+def test_node_and_worker_leave_nothing_open_for_any_umask(tmp_path: Path, umask: int) -> None:
     names = run_a_node(tmp_path / "new" / "data")
     assert {"quarantine", "state.json", "encryption.json", "spare", "checkpoint"} <= names
     assert {"assignment.json.damaged", "web.json", "claim.json", "jobs", "noted"} <= names
@@ -105,8 +103,8 @@ def user(number: int) -> Iterator[None]:
             os.seteuid(before)
 
 
-def test_a_directory_of_somebody_else_is_refused() -> None:
-    """Who owns it can open it again at any time."""
+def test_directory_of_another_user_is_refused() -> None:
+    """Its owner can open it again at any time."""
     with (
         user(65534),
         pytest.raises(UserError, match="data directory / belongs to root, and this process runs"),
@@ -114,10 +112,10 @@ def test_a_directory_of_somebody_else_is_refused() -> None:
         private_directory.make_private(Path("/"), [])
 
 
-def test_what_is_open_already_is_closed_and_told_once(
+def test_open_files_are_closed_and_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only what is flumeng's: a lake that somebody lets be written there stays as it is."""
+    """Only flumeng's own: a lake that somebody lets be written there stays as it is."""
     for name in ("journals/0/web", "collector", "lake/dt=1"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("journals/0/web/x.segment", "uuid", "lake/dt=1/part.parquet", "outside"):
@@ -128,7 +126,7 @@ def test_what_is_open_already_is_closed_and_told_once(
             path.chmod(0o755)
     (tmp_path / "journals" / "link").symlink_to(tmp_path / "outside")
     with caplog.at_level(logging.WARNING):
-        Home(tmp_path).close()
+        DataDirectory(tmp_path).close()
     (told,) = [record.getMessage() for record in caplog.records]
     assert "was open to other users: 7 files and directories" in told
     assert open_to_others(tmp_path / "journals") == []
@@ -137,20 +135,20 @@ def test_what_is_open_already_is_closed_and_told_once(
     assert (tmp_path / "lake/dt=1").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o644
     caplog.clear()
-    Home(tmp_path).close()
+    DataDirectory(tmp_path).close()
     assert caplog.records == []
 
 
-def test_journals_on_another_disk_are_closed_where_they_are(tmp_path: Path) -> None:
+def test_modes_of_journals_on_another_disk_are_corrected_there(tmp_path: Path) -> None:
     (tmp_path / "disk" / "0").mkdir(parents=True)
     (tmp_path / "disk" / "0").chmod(0o755)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "journals").symlink_to(tmp_path / "disk")
-    Home(tmp_path / "data").close()
+    DataDirectory(tmp_path / "data").close()
     assert (tmp_path / "disk" / "0").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_crash_leaves_no_core_of_a_process_or_of_what_it_starts(tmp_path: Path) -> None:
+def test_crash_leaves_no_core_dump_of_a_process_or_its_children(tmp_path: Path) -> None:
     """Secrets and events are in its memory."""
     dies = "import os; os.abort()"
     code = (

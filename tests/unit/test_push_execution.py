@@ -1,4 +1,4 @@
-"""What a push leaves behind where it does not go as planned; sites are fake trees."""
+"""Remains of a push that does not go as planned; sites are fake trees."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def known(sites: FakeSites, name: str) -> Push:
 
 
 def rolled_back(meanwhile: Callable[[FakeSites], object]) -> tuple[FakeSites, Outcome]:
-    """The second of two sites fails; in the first, which was done, something happens before."""
+    """The second of two sites fails; the first is done and changes before the rollback."""
     sites = FakeSites(2)
     sites.broken["s1"] = {flow("a")["flow/a"]}
     pending = [meanwhile]
@@ -85,7 +85,7 @@ def rolled_back(meanwhile: Callable[[FakeSites], object]) -> tuple[FakeSites, Ou
     return sites, pushed(sites, sites.inventory(IN_TURN), wanted, "rollback", health=health)
 
 
-def test_a_site_that_cannot_be_reverted_is_let_go() -> None:
+def test_claim_of_a_site_that_cannot_be_reverted_is_released() -> None:
     text = flow("a", 9)["flow/a"]
     sites, outcome = rolled_back(
         lambda sites: apply_flow(Operator(sites.store("s0"), "hand", "", NOON), text)
@@ -95,7 +95,7 @@ def test_a_site_that_cannot_be_reverted_is_let_go() -> None:
     assert known(sites, "s0").claim is None
 
 
-def test_a_site_to_which_somebody_else_pushed_since_is_not_reverted() -> None:
+def test_site_with_a_later_push_of_another_person_is_not_reverted() -> None:
     other = {"s0": {**flow("a"), **flow("b")}}
     sites, outcome = rolled_back(lambda sites: pushed(sites, sites.inventory(IN_TURN), other))
     newest = known(sites, "s0").source
@@ -106,7 +106,7 @@ def test_a_site_to_which_somebody_else_pushed_since_is_not_reverted() -> None:
 
 
 class SlowSites(FakeSites):
-    """Masters remove a flow that is deleted so many looks later."""
+    """Sites in which masters remove a deleted flow after so many looks."""
 
     def __init__(self, count: int, looks: int) -> None:
         super().__init__(count)
@@ -119,9 +119,7 @@ class SlowSites(FakeSites):
 
 
 @pytest.mark.parametrize(("looks", "is_reverted"), [(30, True), (10_000, False)])
-def test_a_flow_that_was_deleted_is_made_again_once_it_is_gone(
-    looks: int, is_reverted: bool
-) -> None:
+def test_deleted_flow_is_recreated_once_it_is_gone(looks: int, is_reverted: bool) -> None:
     sites = SlowSites(1, looks)
     inventory = sites.inventory([Wave("all", ("s0",), settle_seconds=60)])
     before = {**flow("a"), **flow("b")}
@@ -145,8 +143,8 @@ def test_a_site_whose_last_reply_is_lost_counts_as_touched() -> None:
     assert sites.store("s0").children(paths.flows()) == ["a"]
 
 
-def test_a_push_that_was_killed_between_two_sites_is_gone_on_with_under_its_id() -> None:
-    """The first site is done, and in the second there is only the name of who pushes."""
+def test_push_killed_between_two_sites_is_continued_under_its_id() -> None:
+    """The first site is done, and in the second there is only the claim of the push."""
     sites = FakeSites(2)
     wanted = dict.fromkeys(sites.trees, flow("a"))
     pushed(sites, sites.inventory(IN_TURN), wanted, fault=Fault(4, carried_out=False))
@@ -163,7 +161,7 @@ def test_a_push_that_was_killed_between_two_sites_is_gone_on_with_under_its_id()
     assert planning.begun(over) is None
 
 
-def test_windows_are_looked_at_until_one_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_window_is_checked_again_until_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "WINDOW_SECONDS", 0.2)
     sites = FakeSites(1)
     window = parse_window("daily 22:20-22:30")  # it begins at 22:13
@@ -184,7 +182,9 @@ def test_windows_are_looked_at_until_one_opens(monkeypatch: pytest.MonkeyPatch) 
     assert [outcome.ending for outcome in outcomes] == [Ending.DONE]
 
 
-def test_so_many_entries_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_kept_entries_is_bounded_and_the_oldest_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(writes, "KEEP_ENTRIES", 10)
     sites = FakeSites(1)
     for number in range(14):
@@ -193,7 +193,7 @@ def test_so_many_entries_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPa
         assert kept == [writes.entry_name(n) for n in range(max(0, number - 9), number + 1)]
 
 
-def test_isolated_parts_are_pushed_with_their_flow_and_are_nothing_of_their_own() -> None:
+def test_isolated_parts_are_pushed_with_their_flow() -> None:
     sites = FakeSites(1)
     store = sites.store("s0")
     text = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks:\n  - noop\n"
@@ -215,13 +215,13 @@ def test_isolated_parts_are_pushed_with_their_flow_and_are_nothing_of_their_own(
     assert store.children(paths.flows()) == []
 
 
-def test_a_push_deletes_no_flow_that_others_read() -> None:
+def test_push_deletes_no_flow_with_readers() -> None:
     sites = FakeSites(1)
     pushed(sites, sites.inventory(), {"s0": flow("a")})
     reader = "flow: copy\nsources: [flow: {name: a}]\nsinks: [noop]\n"
     apply_flow(Operator(sites.store("s0"), "hand", "", NOON), reader)
     plan = planning.plan_push(sites.inventory(), {"s0": {}}, sites.connect(), prune=True)
-    said = "flow a is read by copy: delete those first, and when they are gone this one"
+    said = "flow a is read by copy: delete those first, then flow a"
     assert plan.sites["s0"].comparison.conflicts == {"flow/a": said}
     assert not plan.sites["s0"].comparison.changes
     sites.push(plan, sites.inventory(), manner(plan))

@@ -1,4 +1,4 @@
-"""An inventory of what sites hold, which renders to just that."""
+"""An inventory exported from sites, which renders to their content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARK = "# flumeng: verbatim\n"
 
 
 def files_of(sites: Mapping[str, Resources]) -> dict[str, str]:
-    """Without ``sites.yaml``."""
+    """The exported files except ``sites.yaml``."""
     files = dict(export(sites, "all", {site: f"zk.{site}:2181/f" for site in sites}))
     assert files.pop("sites.yaml")
     return files
@@ -35,7 +35,7 @@ def rendered(directory: Path, files: Mapping[str, str]) -> Mapping[str, Resource
     return render(read_inventory(directory))
 
 
-def test_what_all_sites_have_alike_is_the_base() -> None:
+def test_resources_alike_in_all_sites_are_the_base() -> None:
     held = {"flow/web": WEB, "setting/grace_seconds": "30", "choke/web@n1": "1000"}
     assert files_of({"fra": held, "lon": held}) == {
         "base/flows/web.yaml": WEB,
@@ -43,7 +43,7 @@ def test_what_all_sites_have_alike_is_the_base() -> None:
     }
 
 
-def test_what_most_sites_have_alike_is_the_base_and_the_others_say_what_they_have() -> None:
+def test_resources_alike_in_most_sites_are_the_base_and_others_override_it() -> None:
     sites = {name: {"flow/web": WEB} for name in ("ams", "dub", "fra", "lon")}
     sites |= {"nyc": {"flow/web": OTHER}, "osl": {}}
     assert files_of(sites) == {
@@ -53,7 +53,7 @@ def test_what_most_sites_have_alike_is_the_base_and_the_others_say_what_they_hav
     }
 
 
-def test_what_fewer_have_alike_is_of_those_sites() -> None:
+def test_resources_alike_in_fewer_sites_belong_to_those_sites() -> None:
     sites = {
         "fra": {"flow/web": WEB, "flow/devices": DEVICES, "setting/grace_seconds": "30"},
         "lon": {"flow/web": OTHER, "label/n1/role": "web", "capacity/n1/slots": "0.5"},
@@ -87,20 +87,22 @@ def test_what_fewer_have_alike_is_of_those_sites() -> None:
         ("flow: web\nx: [", False),
     ],
 )
-def test_a_text_that_would_not_be_rendered_as_it_is_is_marked(text: str, marked: bool) -> None:
+def test_text_that_would_be_rendered_differently_is_marked(text: str, marked: bool) -> None:
     file = files_of({"fra": {"flow/web": text}})["base/flows/web.yaml"]
     assert file == (MARK + text if marked else text)
 
 
-def test_git_is_told_to_keep_line_ends_where_they_count() -> None:
+def test_gitattributes_keep_line_ends_where_they_count() -> None:
     assert ".gitattributes" not in files_of({"fra": {"flow/web": WEB}})
     files = files_of({"fra": {"flow/web": WEB.replace("\n", "\r\n")}})
     assert files[".gitattributes"] == "*.yaml -text\n"
 
 
-def test_the_sites_are_in_one_wave(tmp_path: Path) -> None:
+def test_exported_sites_are_in_one_wave(tmp_path: Path) -> None:
     files = export({"fra": {}, "lon": {}}, "shop", {"fra": "zk:2181/f", "lon": "zk:2181/l"})
-    assert files["sites.yaml"].startswith("# What these sites held when `flumeng push export` ")
+    assert files["sites.yaml"].startswith(
+        "# The content of these sites at the time of `flumeng push export`:"
+    )
     assert rendered(tmp_path, files) == {"fra": {}, "lon": {}}
     inventory = read_inventory(tmp_path)
     assert inventory.name == "shop"
@@ -108,7 +110,7 @@ def test_the_sites_are_in_one_wave(tmp_path: Path) -> None:
     assert inventory.sites["lon"].zookeeper == "zk:2181/l"
 
 
-def test_a_marked_flow_is_kept_until_something_is_laid_over_it(tmp_path: Path) -> None:
+def test_marked_flow_is_kept_until_an_overlay_changes_it(tmp_path: Path) -> None:
     text = WEB.replace("[/a]", "['/a/$${x}']")
     files = dict(export({"fra": {"flow/web": text}}, "shop", {"fra": "zk:2181/f"}))
     assert files["base/flows/web.yaml"] == MARK + text
@@ -117,7 +119,7 @@ def test_a_marked_flow_is_kept_until_something_is_laid_over_it(tmp_path: Path) -
     assert "['/a/${x}']" in rendered(tmp_path, files)["fra"]["flow/web"]
 
 
-def test_the_mark_is_known_by_either_line_end_and_below_it_lines_count_on(tmp_path: Path) -> None:
+def test_mark_is_recognised_with_either_line_end_and_keeps_line_numbers(tmp_path: Path) -> None:
     files = dict(export({"fra": {"flow/web": WEB}}, "shop", {"fra": "zk:2181/f"}))
     files["base/flows/web.yaml"] = (MARK + WEB).replace("\n", "\r\n")
     assert rendered(tmp_path, files)["fra"] == {"flow/web": WEB.replace("\n", "\r\n")}

@@ -1,4 +1,4 @@
-"""An inventory's directory is read as a whole, and whatever is wrong in it is told at once."""
+"""An inventory's directory is read as a whole, and all its problems are reported at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(directory: Path, files: Mapping[str, str | bytes]) -> Inventory:
 
 
 def refused(directory: Path, files: Mapping[str, str | bytes]) -> list[str]:
-    """``FILE:LINE: PATH: MESSAGE`` of every problem."""
+    """``FILE:LINE: PATH: MESSAGE`` of each problem."""
     with pytest.raises(InventoryError) as found:
         read(directory, files)
     return str(found.value).splitlines()
@@ -66,7 +66,7 @@ def test_the_example_is_read_and_renders() -> None:
     assert "choke/devices" not in rendered["nyc"]
 
 
-def test_what_a_site_and_a_wave_say(tmp_path: Path) -> None:
+def test_options_of_sites_and_waves_are_read(tmp_path: Path) -> None:
     sites = """\
 inventory: production
 variables: {lake: /lake, tier: low}
@@ -103,12 +103,12 @@ waves:
     assert (second.sites, second.parallel, second.max_failures) == (("lon", "osl"), 2, 1)
 
 
-def test_without_waves_all_sites_are_one_wave(tmp_path: Path) -> None:
+def test_all_sites_are_one_wave_without_waves(tmp_path: Path) -> None:
     (wave,) = read(tmp_path, {}).waves
     assert (wave.name, wave.sites, wave.parallel) == ("all", ("fra", "lon"), 1)
 
 
-def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     sites = SITES.replace("groups: [eu]}", "groups: [ue]}")
     assert refused(
         tmp_path,
@@ -142,16 +142,16 @@ def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         ("{zookeeper: zk:1/f, time_zone: Europe}", "expected the name of a time zone"),
         ("{zookeeper: zk:1/f, time_zone: ../../etc/passwd}", "expected the name of a time zone"),
         ("{zookeeper: zk:1/f, variables: {Lake: x}}", "expected a variable's name"),
-        ("{zookeeper: zk:1/f, variables: {site: x}}", "is every site's own"),
+        ("{zookeeper: zk:1/f, variables: {site: x}}", "is built in"),
         ('{zookeeper: zk:1/f, variables: {a: "${b}"}}', "cannot hold variables"),
         ("{zookeeper: zk:1/f, groups: [eu, eu]}", "given twice"),
         ("{zookeeper: zk:1/f, turn: soon}", "expected a duration"),
         ("{zookeeper: zk:1/f, zoo: x}", "unknown option"),
-        ("{zookeeper: zk.fra:2181/f}", "this is the cluster of site fra"),
-        ('{zookeeper: "zk.x:1,zk.FRA:2181/f"}', "this is the cluster of site fra"),
+        ("{zookeeper: zk.fra:2181/f}", "this cluster already belongs to site fra"),
+        ('{zookeeper: "zk.x:1,zk.FRA:2181/f"}', "this cluster already belongs to site fra"),
     ],
 )
-def test_a_site_that_cannot_be(tmp_path: Path, line: str, told: str) -> None:
+def test_invalid_site_is_reported(tmp_path: Path, line: str, told: str) -> None:
     options = line if line.startswith("{") else "{" + line + "}"
     (problem,) = refused(tmp_path, {"sites.yaml": f"{SITES}  bad: {options}\n"})
     assert problem.startswith("sites.yaml:6: sites.bad")
@@ -170,8 +170,8 @@ def test_a_credential_is_a_reference_and_is_never_shown(tmp_path: Path) -> None:
     [
         ("{wave: a, groups: [canary]}", "sites.lon: is in no wave"),
         ("{wave: a, groups: [eu]}, {wave: b, sites: [lon]}", "site lon is in wave a already"),
-        ("{wave: a, groups: [eu]}, {wave: a, rest: true}", "there is a wave a before"),
-        ("{wave: a, rest: true}, {wave: b}", "says no sites"),
+        ("{wave: a, groups: [eu]}, {wave: a, rest: true}", "there is a wave a already"),
+        ("{wave: a, rest: true}, {wave: b}", "has no sites"),
         ("{wave: a, rest: true, groups: [asia]}", 'unknown group "asia"'),
         ("{wave: a, rest: true, sites: [osl]}", 'unknown site "osl"'),
         ("{wave: a, rest: true, parallel: 0}", 'expected a number of sites from 1 on, or "all"'),
@@ -180,12 +180,12 @@ def test_a_credential_is_a_reference_and_is_never_shown(tmp_path: Path) -> None:
         ("{rest: true}", 'missing "wave"'),
     ],
 )
-def test_waves_that_cannot_be(tmp_path: Path, waves: str, told: str) -> None:
+def test_invalid_waves_are_reported(tmp_path: Path, waves: str, told: str) -> None:
     (problem,) = refused(tmp_path, {"sites.yaml": f"{SITES}waves: [{waves}]\n"})
     assert told in problem
 
 
-def test_what_is_no_part_of_an_inventory_is_told(tmp_path: Path) -> None:
+def test_foreign_files_in_an_inventory_are_reported(tmp_path: Path) -> None:
     made(tmp_path, {"base/flows/web.yaml": FLOW, "base/flows/web.yml": FLOW, "notes.txt": "x"})
     made(tmp_path, {".git/config": "x", "README.md": "x", "base/flows/.web.yaml.swp": b"\xff"})
     outside = tmp_path.parent / f"{tmp_path.name}-outside.yaml"
@@ -201,22 +201,22 @@ def test_what_is_no_part_of_an_inventory_is_told(tmp_path: Path) -> None:
     assert refused(tmp_path, {}) == [
         "base/flows/dir.yaml: cannot be read: Is a directory",
         "base/flows/fifo.yaml: is no regular file",
-        "base/flows/gone.yaml: leads out of the directory, or to nothing",
-        "base/flows/loop.yaml: leads out of the directory, or to nothing",
-        "base/flows/out.yaml: leads out of the directory, or to nothing",
+        "base/flows/gone.yaml: links out of the directory, or to a missing file",
+        "base/flows/loop.yaml: links out of the directory, or to a missing file",
+        "base/flows/out.yaml: links out of the directory, or to a missing file",
         "base/flows/web.yml: is no part of an inventory: a flow's file ends in .yaml",
         "notes.txt: is no part of an inventory; known here: base, groups, sites, sites.yaml",
     ]
 
 
-def test_two_files_of_a_layer_with_one_flow(tmp_path: Path) -> None:
+def test_two_files_of_a_layer_with_one_flow_are_reported(tmp_path: Path) -> None:
     files = {"base/flows/a.yaml": FLOW, "base/flows/b.yaml": f"# b\n{FLOW}"}
     assert refused(tmp_path, files) == [
         "base/flows/b.yaml:2: flow: flow web is also in base/flows/a.yaml"
     ]
 
 
-def test_no_directory_and_no_sites(tmp_path: Path) -> None:
+def test_missing_directory_or_sites_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InventoryError, match="is no directory"):
         read_inventory(tmp_path / "nothing")
     with pytest.raises(InventoryError, match=r"sites\.yaml: is missing"):
@@ -225,7 +225,7 @@ def test_no_directory_and_no_sites(tmp_path: Path) -> None:
     assert problem == "sites.yaml:2: sites: expected at least one site"
 
 
-def test_the_digest_is_that_of_all_files_of_the_inventory_and_of_no_others(tmp_path: Path) -> None:
+def test_inventory_digest_covers_all_its_files_and_no_others(tmp_path: Path) -> None:
     files = {"base/flows/web.yaml": FLOW}
     digest = read(tmp_path / "a", files).digest
     assert len(digest) == 32
@@ -273,7 +273,7 @@ def test_a_git_that_does_not_answer_is_not_waited_for(
     assert time.monotonic() - started < 10
 
 
-def test_a_thousand_sites_with_all_that_can_be_said_of_them(tmp_path: Path) -> None:
+def test_a_thousand_sites_with_all_options_are_read(tmp_path: Path) -> None:
     site = SITES.splitlines()[3].partition("{")[2].removesuffix("}").replace("zk.fra", "zkN")
     more = "zone: zN, labels: {tier: one, a: b}, variables: {rack: rN, x: y}, turn: 90 s"
     lines = [f"  sN: {{{site}, {more}}}".replace("N", str(n)) for n in range(1000)]
@@ -282,7 +282,7 @@ def test_a_thousand_sites_with_all_that_can_be_said_of_them(tmp_path: Path) -> N
     assert len(read(tmp_path, {"sites.yaml": text}).sites) == 1000
 
 
-def test_problems_name_file_and_line() -> None:
+def test_problem_names_its_file_line_and_sites() -> None:
     problem = InventoryProblem("base/flows/web.yaml", 3, "sinks", "wrong", ("fra", "lon"))
     said = str(InventoryError([problem]))
     assert said == "base/flows/web.yaml:3: sinks: wrong (sites fra, lon)"

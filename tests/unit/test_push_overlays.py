@@ -30,7 +30,7 @@ def tree(text: str, file: str = "f.yaml") -> yaml.Node:
 
 
 def laid(*texts: str) -> tuple[Any, list[str]]:
-    """What results, and what is wrong."""
+    """The merged value and the problems."""
     problems: overlays.Problems = []
     result = overlays.lay([tree(text) for text in texts], problems)
     value = None if result is None else yaml.safe_load(written(result))
@@ -103,15 +103,15 @@ def test_components_merge_by_name(patch: str, part: str, expected: Any) -> None:
     assert over_base(f"flow: web\n{part}: {patch}\n") == {**BEFORE, part: expected}
 
 
-def test_what_of_several_of_a_name_is_meant_is_not_guessed() -> None:
+def test_ambiguous_component_name_is_refused() -> None:
     twice = "filters: [{where: x}, {parse: {format: json}}, {where: y}]"
     once = "filters: [{where: x}]"
     for below, patch in [(twice, once), (once, twice)]:
         _, problems = laid(below, patch)
         assert problems
         assert set(problems) == {
-            'there are several "where", and which is meant cannot be told: '
-            'say "- $patch: replace" and give the whole list'
+            'there are several "where" and the patch fits each of them: '
+            'give the whole list after "- $patch: replace"'
         }
     assert laid(twice, "filters: [{$patch: replace}, {where: z}]") == (
         {"filters": [{"where": "z"}]},
@@ -133,27 +133,27 @@ def test_later_patches_lie_over_earlier_ones() -> None:
         ("a: {$patch: nonsense}", 'a: expected "$patch: replace" or "$patch: delete"'),
         ("a: {$patch: {x: 1}}", 'a: expected "$patch: replace" or "$patch: delete"'),
         ("a: {$patch: null}", 'a: expected "$patch: replace" or "$patch: delete"'),
-        ("a: [1, {$patch: replace}]", 'a[1]: a list takes "- $patch: replace"'),
-        ("a: [{$patch: delete}]", 'a[0]: a list takes "- $patch: replace"'),
-        ("a: [{$patch: replace, b: 1}]", 'a[0]: a list takes "- $patch: replace"'),
+        ("a: [1, {$patch: replace}]", 'a[1]: a list takes only "- $patch: replace"'),
+        ("a: [{$patch: delete}]", 'a[0]: a list takes only "- $patch: replace"'),
+        ("a: [{$patch: replace, b: 1}]", 'a[0]: a list takes only "- $patch: replace"'),
         ("a: {b: 1, b: 2}", "a.b: given twice; the first is in line 1"),
         ("? [1]\n: 2", "expected a name, found a list"),
         ("a: {? {b: 1} : 2}", "a: expected a name, found a mapping"),
     ],
 )
-def test_a_file_that_cannot_be_laid_over_anything(text: str, told: str) -> None:
+def test_invalid_overlay_is_reported(text: str, told: str) -> None:
     (problem,) = overlays.check(document.compose(text, file="f.yaml"))
     assert f"{problem.path}: {problem.message}".lstrip(": ").startswith(told)
     assert (problem.file, problem.line) == ("f.yaml", 1)
 
 
-def test_names_that_look_like_something_else_are_names() -> None:
+def test_names_with_special_meanings_elsewhere_are_plain_names() -> None:
     odd = {"__proto__": {"__class__": 1}, "<<": "x", "constructor": 2, "None": 3, "1": 4}
     value, _ = laid(yaml.safe_dump(odd), "__proto__: {__class__: 5}\n'<<': null\n")
     assert value == {"__proto__": {"__class__": 5}, "constructor": 2, "None": 3, "1": 4}
 
 
-def test_every_node_knows_where_it_came_from() -> None:
+def test_every_node_has_its_origin() -> None:
     problems: overlays.Problems = []
     base = tree("flow: web\nplace:\n  collect: {tasks: 4}\nlag: {seconds: 3}\n", "base")
     patch = tree("# eu\nflow: web\nplace:\n  collect:\n    per_node: 1\nlag: {seconds:}\n", "eu")
@@ -165,7 +165,7 @@ def test_every_node_knows_where_it_came_from() -> None:
     assert overlays.origin(result["lag"]) == ("eu", 6), "the patch has emptied it"
 
 
-def test_what_is_on_one_line_comes_from_one_line() -> None:
+def test_one_line_mapping_stays_on_one_line_only_with_one_origin() -> None:
     problems: overlays.Problems = []
     base = tree("a: {x: {y: 1}}\nb: {x: 1}\nc: {x: 1,\n  y: 2}\n", "base")
     patch = tree("a: {x: {z: 1}}\n", "eu")

@@ -1,4 +1,4 @@
-"""What a site should hold is told with whatever is wrong with it, and who brought it."""
+"""The desired content of a site is rendered with all its problems, and their origins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refused(directory: Path, files: Mapping[str, str]) -> list[str]:
     return str(found.value).splitlines()
 
 
-def test_what_nothing_touches_keeps_its_bytes(tmp_path: Path) -> None:
+def test_flow_without_an_overlay_keeps_its_bytes(tmp_path: Path) -> None:
     odd = "\ufeff" + FLOW.replace("\n", "\r\n")
     found = rendered(
         tmp_path, {"base/flows/x.yaml": FLOW, "base/flows/odd.yaml": odd.replace("web", "odd")}
@@ -89,7 +89,7 @@ def test_flows_are_added_and_removed_by_layers(tmp_path: Path) -> None:
     assert found["lon"]["flow/web"] == FLOW
 
 
-def test_variables_are_those_of_the_site(tmp_path: Path) -> None:
+def test_variables_have_the_values_of_the_site(tmp_path: Path) -> None:
     flow = FLOW.replace("path: /lake,  ", 'path: "${lake}/${site}/${region}",')
     files = {
         "base/flows/web.yaml": "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n",
@@ -100,7 +100,7 @@ def test_variables_are_those_of_the_site(tmp_path: Path) -> None:
     assert 'path: "/lon/lon/eu"' in found["lon"]["flow/web"]
 
 
-def test_the_cluster_and_its_nodes(tmp_path: Path) -> None:
+def test_settings_chokes_and_nodes_are_rendered(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
         "base/cluster.yaml": """\
@@ -159,14 +159,14 @@ nodes:
         ("flows: {}", "flows: unknown option"),
     ],
 )
-def test_a_cluster_that_cannot_be(tmp_path: Path, text: str, told: str) -> None:
+def test_invalid_cluster_file_is_reported(tmp_path: Path, text: str, told: str) -> None:
     files = {"base/flows/web.yaml": FLOW, "base/cluster.yaml": f"# one\n{text}\n"}
     (problem,) = refused(tmp_path, files)
     assert problem.startswith(f"base/cluster.yaml:2: {told}"), problem
     assert problem.endswith("(sites fra, lon, osl)")
 
 
-def test_a_problem_is_told_where_its_overlay_brought_it(tmp_path: Path) -> None:
+def test_problem_is_reported_at_the_overlay_that_caused_it(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW + "place: {collect: {tasks: 4}}\n",
         "base/cluster.yaml": "chokes: {web: 1 MB}\n",
@@ -200,7 +200,9 @@ sinks:
     ]
 
 
-def test_problems_of_expressions_and_variables_are_told_there_too(tmp_path: Path) -> None:
+def test_problems_of_expressions_and_variables_are_reported_at_their_overlay(
+    tmp_path: Path,
+) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
         "groups/eu/flows/web.yaml": """\
@@ -220,25 +222,25 @@ sinks:
     )
 
 
-def test_a_long_value_stays_on_its_line(tmp_path: Path) -> None:
+def test_long_value_is_not_wrapped(tmp_path: Path) -> None:
     condition = " AND ".join(f"severity <> {n}" for n in range(100))
     patch = f"flow: web\nfilters:\n- parse: {{format: syslog}}\n- where: {condition}\n"
     files = {"base/flows/web.yaml": FLOW, "groups/eu/flows/web.yaml": patch}
     assert f"- where: {condition}\n" in rendered(tmp_path, files)["fra"]["flow/web"]
 
 
-def test_what_is_removed_ought_to_be_there(tmp_path: Path) -> None:
+def test_removal_of_a_missing_flow_is_a_problem(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
         "groups/eu/flows/x.yaml": "flow: wbe\n$patch: delete\n",
     }
     assert refused(tmp_path, files) == [
-        "groups/eu/flows/x.yaml:1: flow: removes flow wbe, which is not below; "
+        "groups/eu/flows/x.yaml:1: flow: removes flow wbe, which no lower layer has; "
         'did you mean "web"? (sites fra, lon)'
     ]
 
 
-def test_one_of_two_hundred_files_is_damaged(tmp_path: Path) -> None:
+def test_single_damaged_file_of_two_hundred_is_reported(tmp_path: Path) -> None:
     files = {f"base/flows/f{n}.yaml": FLOW.replace("web", f"f{n}") for n in range(200)}
     files["base/flows/f77.yaml"] = files["base/flows/f77.yaml"].replace("json", "\x00")
     with pytest.raises(InventoryError) as found:
@@ -250,7 +252,7 @@ def test_one_of_two_hundred_files_is_damaged(tmp_path: Path) -> None:
     assert said.startswith("base/flows/f77.yaml:5: sinks[0].files.format:")
 
 
-def test_a_thousand_sites_have_one_problem(tmp_path: Path) -> None:
+def test_problem_common_to_a_thousand_sites_is_reported_once(tmp_path: Path) -> None:
     sites = "".join(f'  s{n}: {{zookeeper: "zk{n}:2181/f"}}\n' for n in range(1000))
     files = {
         "sites.yaml": f"inventory: many\nsites:\n{sites}",
@@ -284,9 +286,9 @@ def replace_site(message: str) -> str:
         (
             b"flow: web\na: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
             b"c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n",
-            "aliases unfold too far",
+            "aliases expand too far",
         ),
-        (b"flow: web\na: &a [*a]\n", "aliases unfold too far"),
+        (b"flow: web\na: &a [*a]\n", "aliases expand too far"),
         (b"flow: web\na: " + b"x" * 128 * 1024, "is larger than 128 KiB"),
         (b"flow: web\n---\nflow: other\n", "not YAML"),
         (
@@ -299,7 +301,7 @@ def replace_site(message: str) -> str:
         (b"sinks: [noop]\n", '1: missing "flow"'),
     ],
 )
-def test_a_hostile_file_is_a_problem(tmp_path: Path, text: bytes, told: str) -> None:
+def test_hostile_file_is_a_problem(tmp_path: Path, text: bytes, told: str) -> None:
     path = tmp_path / "groups" / "eu" / "flows" / "web.yaml"
     path.parent.mkdir(parents=True)
     path.write_bytes(text)
@@ -308,7 +310,7 @@ def test_a_hostile_file_is_a_problem(tmp_path: Path, text: bytes, told: str) -> 
     assert told in problem
 
 
-def test_aliases_are_written_out(tmp_path: Path) -> None:
+def test_yaml_aliases_are_expanded(tmp_path: Path) -> None:
     files = {
         "base/flows/web.yaml": FLOW,
         "groups/eu/flows/web.yaml": """\

@@ -1,4 +1,4 @@
-"""Secrets are looked up where the push runs, and are in no message."""
+"""Secrets are read on the host of the push, and are in no message."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def written(directory: Path, content: bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def test_the_environment_stands_before_the_file(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_overrides_the_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(directory, b"push:file\n")
     assert resolve(REFERENCE) == "push:file"
     monkeypatch.setenv("FLUMENG_SECRET_FRA_ZOOKEEPER", "push:variable")
     assert resolve(REFERENCE) == "push:variable"
 
 
-def test_a_secret_that_is_nowhere_is_told_with_both_places(
+def test_missing_secret_is_reported_with_both_places(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = f"set FLUMENG_SECRET_FRA_ZOOKEEPER, or write it to {directory}/{NAME}"
@@ -49,7 +47,7 @@ def test_a_secret_that_is_nowhere_is_told_with_both_places(
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620])
-def test_a_file_that_others_may_read_is_refused_without_its_content(
+def test_file_that_others_may_read_is_refused_without_its_content(
     directory: Path, mode: int
 ) -> None:
     written(directory, b"push:hunter2", mode)
@@ -62,7 +60,9 @@ def test_a_file_that_others_may_read_is_refused_without_its_content(
     ("content", "told"),
     [(b"hunter2\xff", "is not UTF-8"), (b"hunter2" * 10_000, "is larger"), (b"", "no secret")],
 )
-def test_a_file_that_cannot_be_a_secret(directory: Path, content: bytes, told: str) -> None:
+def test_file_that_holds_no_valid_secret_is_refused(
+    directory: Path, content: bytes, told: str
+) -> None:
     written(directory, content)
     with pytest.raises(UserError, match=told) as error:
         resolve(REFERENCE)
@@ -70,14 +70,14 @@ def test_a_file_that_cannot_be_a_secret(directory: Path, content: bytes, told: s
     assert error.value.__cause__ is None
 
 
-def test_a_fifo_does_not_hold_up(directory: Path) -> None:
+def test_fifo_in_place_of_a_secret_does_not_block(directory: Path) -> None:
     os.mkfifo(directory / NAME, 0o600)
     with pytest.raises(UserError, match="no secret"):
         resolve(REFERENCE)
 
 
 @pytest.mark.parametrize("text", ["push:hunter2", "${secret:../../etc/passwd}", "${secret:}", ""])
-def test_what_is_no_reference_is_refused_without_showing_it(text: str) -> None:
+def test_malformed_reference_is_refused_without_showing_it(text: str) -> None:
     with pytest.raises(UserError, match="expected a reference") as error:
         resolve(text)
     assert not text or text not in str(error.value)

@@ -35,7 +35,7 @@ CANARY, REST, LAST = "canary", "rest", "last"
 
 
 class Push:
-    """A run of ``Waves``; ``shut`` are the sites that may not be begun now."""
+    """A run of ``Waves``; ``shut`` are the sites outside their windows."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Push:
         )
 
     def __call__(self, *events: Event) -> list[str]:
-        """What was asked for, in short."""
+        """The requested actions, in short."""
         told: list[str] = []
         for event in events:
             for asked in self.waves.handle(event):
@@ -91,7 +91,7 @@ def away(site: str) -> Failed:
     return Failed(site, "no answer", touched=False)
 
 
-def test_waves_come_one_after_the_other_and_sites_so_many_at_once() -> None:
+def test_waves_follow_each_other_with_a_bounded_number_of_sites_at_once() -> None:
     push = Push(Wave(CANARY, ("a",)), Wave(REST, ("b", "c", "d"), parallel=2))
     assert push(Tick()) == ["wave canary", "begin a"]
     assert push(Applied("a"), Settled("a")) == []
@@ -102,19 +102,19 @@ def test_waves_come_one_after_the_other_and_sites_so_many_at_once() -> None:
     assert push.outcome == Outcome(Ending.DONE, done=("a", "b", "c", "d"))
 
 
-def test_parallel_0_begins_all_of_a_wave() -> None:
+def test_parallel_0_begins_all_sites_of_a_wave() -> None:
     push = Push(Wave(REST, ("a", "b", "c"), parallel=0))
     assert push(Tick()) == ["wave rest", "begin a", "begin b", "begin c"]
 
 
-def test_sites_with_nothing_to_do_are_skipped_and_a_wave_of_them_is_not_spoken_of() -> None:
+def test_unchanged_sites_are_skipped_and_a_wave_of_them_is_not_mentioned() -> None:
     push = Push(Wave(CANARY, ("a",)), Wave(REST, ("b", "c")), Wave(LAST, ("d",)), todo={"c"})
     assert push(Tick()) == ["wave rest", "begin c"]
     assert push(*through("c")) == ["wave rest done", "finish done"]
     assert push.outcome == Outcome(Ending.DONE, done=("c",), skipped=("a", "b", "d"))
 
 
-def test_with_nothing_to_do_it_is_over_at_once() -> None:
+def test_push_with_nothing_to_do_is_over_at_once() -> None:
     assert Push(Wave(CANARY, ("a",)), todo=())(Tick()) == ["finish done"]
     assert Push()(Tick()) == ["finish done"]
 
@@ -143,7 +143,7 @@ def test_failures_within_the_limit_are_named_at_the_end() -> None:
     assert push.outcome.done == ("b", "c")
 
 
-def test_the_limit_is_of_each_wave() -> None:
+def test_failure_limit_is_that_of_each_wave() -> None:
     push = Push(Wave(CANARY, ("a",), max_failures=1), Wave(REST, ("b", "c"), max_failures=1))
     push(Tick(), away("a"))
     assert push(away("b")) == ["begin c"]
@@ -178,7 +178,7 @@ def test_a_failed_push_is_rolled_back_newest_wave_first() -> None:
     )
 
 
-def test_what_was_not_touched_is_not_reverted() -> None:
+def test_untouched_site_is_not_reverted() -> None:
     push = Push(Wave(CANARY, ("a", "b"), parallel=0), on_failure="rollback")
     push(Tick(), *through("a"))
     assert push(away("b")) == ["wave canary failed", "revert a"]
@@ -186,12 +186,12 @@ def test_what_was_not_touched_is_not_reverted() -> None:
     assert (push.outcome.failed, push.outcome.reverted) == ({"b": "no answer"}, ("a",))
 
 
-def test_a_site_that_was_written_before_it_failed_is_reverted_whatever_is_said() -> None:
+def test_site_written_before_it_failed_is_reverted() -> None:
     push = Push(Wave(CANARY, ("a",)), on_failure="rollback")
     assert push(Tick(), Applied("a"), away("a"))[-1] == "revert a"
 
 
-def test_what_an_earlier_run_touched_is_reverted_too() -> None:
+def test_site_touched_by_an_earlier_run_is_reverted_too() -> None:
     waves = (Wave(CANARY, ("a", "b")), Wave(REST, ("c", "d")))
     push = Push(*waves, todo={"b", "d"}, touched={"a", "d"}, on_failure="rollback")
     push(Tick())
@@ -201,7 +201,7 @@ def test_what_an_earlier_run_touched_is_reverted_too() -> None:
     assert (push.outcome.reverted, push.outcome.never_begun) == (("a", "d"), ())
 
 
-def test_asked_to_stop_it_begins_nothing_more() -> None:
+def test_stop_request_begins_nothing_more() -> None:
     push = Push(Wave(CANARY, ("a", "b", "c"), parallel=2), on_failure="rollback")
     push(Tick())
     assert push(StopAsked()) == []
@@ -213,26 +213,26 @@ def test_asked_to_stop_it_begins_nothing_more() -> None:
     }
 
 
-def test_a_stop_says_what_was_done_and_what_was_not() -> None:
+def test_stop_lists_the_done_and_the_remaining_sites() -> None:
     push = Push(Wave(CANARY, ("a", "b"), parallel=1), Wave(REST, ("c",)))
     push(Tick(), StopAsked())
     assert push(*through("a")) == ["wave canary stopped", "finish stopped"]
     assert push.outcome == Outcome(Ending.STOPPED, CANARY, done=("a",), never_begun=("b", "c"))
 
 
-def test_a_stop_before_the_beginning_and_one_after_the_end() -> None:
+def test_stop_before_the_beginning_and_after_the_end() -> None:
     push = Push(Wave(CANARY, ("a",)))
     assert push(StopAsked()) == ["finish stopped"]
     assert push(StopAsked(), Tick()) == []
 
 
-def test_a_stop_that_comes_when_all_is_begun_leaves_nothing_undone() -> None:
+def test_stop_after_all_sites_have_begun_leaves_nothing_undone() -> None:
     push = Push(Wave(CANARY, ("a",)))
     push(Tick(), StopAsked())
     assert push(*through("a")) == ["wave canary done", "finish done"]
 
 
-def test_a_stop_while_it_reverts_names_what_is_not_reverted() -> None:
+def test_stop_during_a_rollback_lists_the_sites_not_reverted() -> None:
     push = Push(Wave(CANARY, ("a",)), Wave(REST, ("b", "c")), on_failure="rollback")
     push(Tick(), *through("a", "b"))
     assert push(failed("c")) == ["wave rest failed", "revert c"]
@@ -258,7 +258,7 @@ def test_a_site_whose_window_is_shut_lets_others_go_first() -> None:
     )
 
 
-def test_it_waits_for_windows_if_told_to() -> None:
+def test_push_waits_for_windows_on_request() -> None:
     push = Push(Wave(CANARY, ("a", "b")), shut={"a", "b"}, wait_for_windows=True)
     assert push(Tick()) == ["await a b"]
     assert push(Tick()) == []
@@ -281,7 +281,7 @@ def test_windows_do_not_hold_up_a_rollback() -> None:
     assert push(failed("a")) == ["wave canary failed", "revert a"]
 
 
-def test_each_step_of_a_site_is_told_and_kept() -> None:
+def test_each_step_of_a_site_is_reported_and_logged() -> None:
     push = Push(Wave(CANARY, ("a",)), on_failure="rollback")
     asked = [push.waves.handle(event) for event in (Tick(), Applied("a"), failed("a"))]
     told = [one.step for more in asked for one in more if isinstance(one, Tell)]
@@ -296,7 +296,7 @@ def test_each_step_of_a_site_is_told_and_kept() -> None:
 
 
 @pytest.mark.parametrize("event", [Done("a"), Settled("a"), Reverted("a"), RevertFailed("a", "")])
-def test_an_event_that_cannot_be_raises_with_what_became_of_the_site(event: Event) -> None:
+def test_impossible_event_raises_with_the_steps_of_the_site(event: Event) -> None:
     push = Push(Wave(CANARY, ("a",)))
     push(Tick())
     with pytest.raises(AssertionError, match=r"a is writing, got .*: a: pending -> writing"):

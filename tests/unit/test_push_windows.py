@@ -1,4 +1,4 @@
-"""Windows in which a site may be changed: what they say, and when they are open."""
+"""Windows in which a site may be changed: their syntax, and when they are open."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def berlin(text: str, fold: int = 0) -> datetime:
         ("mon-sun 01:00-02:00", Window(EVERY_DAY, 60, 120)),
     ],
 )
-def test_a_window_is_read(text: str, window: Window) -> None:
+def test_window_is_parsed(text: str, window: Window) -> None:
     assert parse_window(text) == window
 
 
@@ -48,7 +48,7 @@ def test_a_window_is_read(text: str, window: Window) -> None:
         ("daily 24:00-06:00", "a window begins at 00:00 to 23:59"),
     ],
 )
-def test_what_is_no_window_is_refused_with_what_was_expected(text: str, said: str) -> None:
+def test_invalid_window_is_refused_with_the_expected_form(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_window(text)
 
@@ -66,7 +66,7 @@ def test_what_is_no_window_is_refused_with_what_was_expected(text: str, said: st
         ("daily 00:00-24:00", "2026-11-23 00:00", True),
     ],
 )
-def test_a_window_is_open(text: str, moment: str, expected: bool) -> None:
+def test_window_is_open_at_its_times(text: str, moment: str, expected: bool) -> None:
     assert is_open([parse_window(text)], berlin(moment), BERLIN) == expected
 
 
@@ -90,7 +90,7 @@ def test_without_windows_a_site_is_always_open() -> None:
         ("sun 02:30-02:40", "2026-10-25 02:45", "2026-10-25 02:30 again"),
     ],
 )
-def test_the_next_opening(text: str, moment: str, expected: str | None) -> None:
+def test_next_opening_is_computed(text: str, moment: str, expected: str | None) -> None:
     found = opens_at([parse_window(text)], berlin(moment), BERLIN)
     if expected is None:
         assert found is None
@@ -100,7 +100,7 @@ def test_the_next_opening(text: str, moment: str, expected: str | None) -> None:
     assert found.astimezone(UTC) == wanted.astimezone(UTC)
 
 
-def test_a_site_is_asked_in_its_own_zone() -> None:
+def test_window_is_in_the_time_zone_of_its_site() -> None:
     window = [parse_window("mon-fri 09:00-16:00")]
     moment = datetime(2026, 11, 23, 0, 30, tzinfo=UTC)
     assert is_open(window, moment, ZoneInfo("Asia/Tokyo"))

@@ -1,7 +1,7 @@
 """A ``RangedInput`` as its runtime reads it.
 
-Protects that partitions may be called what they are called outside, and that no event of a
-partition is taken for one of the partition that it replaced.
+Protects that partitions may have any name outside, and that no event of a partition is taken for
+one of the partition that it replaced.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MemoryInput(RangedInput):
 
 
 @given(st.text(min_size=1, max_size=20), st.from_regex(r"[A-Za-z0-9_-]{1,30}", fullmatch=True))
-def test_every_name_comes_back(name: str, incarnation: str) -> None:
+def test_every_partition_name_is_decoded_back(name: str, incarnation: str) -> None:
     try:
         full = partition_name("memory", name, incarnation)
     except (UserError, UnicodeEncodeError):  # too long, or half of a character
@@ -72,15 +72,15 @@ def test_every_name_comes_back(name: str, incarnation: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "a.b-c_d", "_x_", "x41_"])
-def test_usual_name_stays_as_it_is(name: str) -> None:
+def test_partition_name_adds_incarnation_and_source(name: str) -> None:
     assert partition_name("memory", name, "i1") == f"{name}.i1@memory"
 
 
 @pytest.mark.parametrize(
     ("name", "incarnation"), [("", "i"), ("n" * 151, "i"), ("é" * 31, "i"), ("n", ""), ("n", "a.b")]
 )
-def test_name_that_does_not_fit_is_refused(name: str, incarnation: str) -> None:
-    with pytest.raises(UserError, match="cannot be named"):
+def test_name_that_is_too_long_is_refused(name: str, incarnation: str) -> None:
+    with pytest.raises(UserError, match="invalid name of a partition"):
         partition_name("memory", name, incarnation)
 
 
@@ -93,7 +93,7 @@ def test_partition_is_found_and_read_under_its_own_name() -> None:
     assert memory.asked.get_nowait() == "c d:é.txt"
 
 
-def test_events_of_a_replaced_partition_are_not_handed_on() -> None:
+def test_events_of_a_replaced_partition_are_not_passed_on() -> None:
     memory = Memory({"p": ("i2", 3)})
     with pytest.raises(CorruptError, match=f"p {REPLACED}"):
         list(RangedReader(MemoryInput, memory).read(Range("p.i1@memory", 0, 3), "i1"))

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.testkit.daemons import is_alive
+from tests.testkit.waiting import wait_for
 
 TOP = Path(__file__).parents[2]
 SECONDS = 60.0
@@ -22,21 +24,9 @@ def test_hangs():
 """
 
 
-def wait_for(file: Path) -> int:
-    deadline = time.monotonic() + SECONDS
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def number_in(file: Path) -> int:
+    wait_for(lambda: file.exists() and file.read_text())
     return int(file.read_text())
-
-
-def lives(pid: int) -> bool:
-    """A process that ended and that its parent has not waited for is no more."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
@@ -52,12 +42,9 @@ def test_run_that_ends_leaves_no_process(tmp_path: Path, end: signal.Signals | N
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as run:
-        started = wait_for(file)
+        started = number_in(file)
         if end is not None:
-            assert lives(started)
+            assert is_alive(started)
             run.send_signal(end)
         run.wait(SECONDS)
-    deadline = time.monotonic() + SECONDS
-    while lives(started):
-        assert time.monotonic() < deadline, "it lives on"
-        time.sleep(0.05)
+    wait_for(lambda: not is_alive(started), "it lives on")

@@ -31,7 +31,7 @@ class Options(FilterOptions):
 
 
 class Site:
-    """A directory with distributions that were installed into it."""
+    """A directory with installed distributions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

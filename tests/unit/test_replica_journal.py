@@ -1,7 +1,7 @@
-"""A replica on disk: taken frames, terms, cuts and beginnings anew, over crashes.
+"""A replica on disk: taken frames, terms, cuts and restarts, over crashes.
 
-Protects that a replica holds the same bytes as its primary, shows readers nothing that not all
-replicas have, and that what it says of its terms is what lies on its disk.
+Protects that a replica holds the same bytes as its primary, shows readers no events that a replica
+in sync lacks, and that its reported terms are those on its disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def bodies(journal: ReplicaJournal, start: int, end: int) -> list[object]:
     return [row for batch in journal.read(start, end) for row in batch["seq"].to_pylist()]
 
 
-def test_a_replica_takes_frames_as_they_lie_and_readers_wait_for_all_replicas(
+def test_replica_stores_frames_unchanged_and_readers_wait_for_all_replicas(
     primary: ReplicaJournal, replica: ReplicaJournal
 ) -> None:
     for frame in frames(primary, 0, 30):
@@ -64,7 +64,7 @@ def test_a_replica_takes_frames_as_they_lie_and_readers_wait_for_all_replicas(
     replica.close()
 
 
-def test_what_does_not_go_on_here_is_refused(
+def test_frame_that_does_not_continue_the_replica_is_refused(
     primary: ReplicaJournal, replica: ReplicaJournal
 ) -> None:
     first, second, _ = frames(primary, 0, 30)
@@ -84,7 +84,7 @@ def test_what_does_not_go_on_here_is_refused(
     replica.close()
 
 
-def test_terms_are_known_again_after_a_restart(tmp_path: Path, primary: ReplicaJournal) -> None:
+def test_terms_are_restored_after_a_restart(tmp_path: Path, primary: ReplicaJournal) -> None:
     primary.fence(3)
     primary.append(numbered_events(30, 5))
     primary.fence(7)
@@ -100,7 +100,7 @@ def test_terms_are_known_again_after_a_restart(tmp_path: Path, primary: ReplicaJ
 
 
 @pytest.mark.parametrize("end", [0, 10, 20, 30, 35, 40])
-def test_a_cut_leaves_what_lies_below_and_its_source_state(
+def test_cut_keeps_the_events_below_and_their_source_state(
     tmp_path: Path, primary: ReplicaJournal, end: int
 ) -> None:
     for term, start in ((2, 30), (3, 35)):
@@ -123,7 +123,7 @@ def test_a_cut_leaves_what_lies_below_and_its_source_state(
     again.close()
 
 
-def test_a_replica_begins_anew_where_the_primary_begins(replica: ReplicaJournal) -> None:
+def test_replica_restarts_where_the_primary_begins(replica: ReplicaJournal) -> None:
     anew = replica.restart(500, "b", {"cursor": 500})
     assert (anew.held, anew.state) == (Log(500, 500, 500, ()), {"cursor": 500})
     assert (anew.term, anew.replica.lineage, anew.replica.id) == (1, "b", replica.replica.id)
@@ -135,7 +135,7 @@ def test_a_replica_begins_anew_where_the_primary_begins(replica: ReplicaJournal)
     anew.close()
 
 
-def test_a_disk_that_lost_what_all_replicas_had_is_not_opened(
+def test_replica_whose_disk_lost_confirmed_events_is_not_opened(
     tmp_path: Path, primary: ReplicaJournal
 ) -> None:
     primary.advance(30)

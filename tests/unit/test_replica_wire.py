@@ -1,4 +1,4 @@
-"""What primaries and replicas say, as bytes: what comes out is what went in, or CorruptError."""
+"""Messages of primaries and replicas, as bytes: they are decoded as sent, or CorruptError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
-def test_each_message_comes_as_it_was_sent(message: Begin) -> None:
+def test_each_message_is_decoded_as_it_was_sent(message: Begin) -> None:
     key = KeyReference("0123456789abcdef", ("${secret:a}", "${secret:b}"))
     for told in (None, key):
         envelope = Envelope("web.n1.0.0a1b2c3d", message, {"cursor": 7}, told)
@@ -43,7 +43,7 @@ def test_each_message_comes_as_it_was_sent(message: Begin) -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
-def test_what_is_none_is_said(message: Begin) -> None:
+def test_invalid_message_is_refused(message: Begin) -> None:
     said = json.loads(encode(Envelope("web.n1.0.0a1b2c3d", message)))
     changes: tuple[dict[str, object], ...] = (
         {"kind": "Other"},
@@ -66,8 +66,8 @@ def test_what_is_none_is_said(message: Begin) -> None:
             decode(data)
 
 
-def test_of_secrets_only_so_many_references_are_taken() -> None:
-    """What is none is no path and no command to this host."""
+def test_number_of_secret_references_in_a_message_is_bounded() -> None:
+    """Anything else than a reference is no path and no command to this host."""
     key = KeyReference("0123456789abcdef", tuple(f"${{secret:s{n}}}" for n in range(1000)))
     said = json.loads(encode(Envelope("web.n1.0.0a1b2c3d", Refused(5), {}, key)))
     found = decode(json.dumps(said).encode()).key

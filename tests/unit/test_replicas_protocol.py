@@ -1,7 +1,7 @@
 """Replicas of other hosts' journals in a worker: made, served while they lead, begun again.
 
-Protects that only the primary that ZooKeeper names is heard, that what is damaged is kept and made
-anew, and that nothing of another host's journal is taken for our own.
+Protects that only the primary that ZooKeeper names is obeyed, that a damaged replica is kept and
+recreated, and that nothing of another host's journal is taken for our own.
 """
 
 from __future__ import annotations
@@ -31,23 +31,13 @@ from flumeng.journal.serving.replica_wire import Envelope
 from flumeng.journal.serving.wire import FRAMES_SCHEMA
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.security.identity import Identity
+from tests.testkit.clock import Clock
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import wait_for
 from tests.unit.test_replicas_store import close, open_store, position, take, tell
 
 THEIRS = "web.n9.0.00000000"
 NOBODY = Peer(None)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -59,8 +49,8 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[JournalStore]:
 
 @dataclass
 class Talk:
-    """A connection of another node's worker, which says this, or nothing but that it lives, and
-    hears the answers."""
+    """A connection from another node's worker with these messages, or only signs of life; it
+    records the answers."""
 
     said: list[tuple[Envelope | None, pa.RecordBatch | None]]
     heard: list[ToPrimary] = field(default_factory=list)
@@ -87,7 +77,7 @@ class Talk:
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
-    """A journal on n9, with thirty events, all acked by nobody."""
+    """A journal on n9 with thirty events that no replica has acked."""
     made = ReplicaJournal.make(tmp_path / "n9", THEIRS, Replica.new("n9"), term=5)
     for start in (0, 10, 20):
         made.append(numbered_events(start, 10), {"app.log": 1000 + start})
@@ -98,7 +88,7 @@ def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
 
 
 def replica_of(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
-    """Begin a replica, or go on with it, and give it all events; what it answers."""
+    """Begin or continue a replica and send it all events; returns its answers."""
     frames = [frame.to_pybytes() for window in far.written_frames(0, 30) for frame in window]
     rows = pa.RecordBatch.from_arrays([pa.array(frames, pa.binary())], schema=FRAMES_SCHEMA)
     begin = Begin(far.replica.lineage, 5, far.held)
@@ -112,17 +102,17 @@ def replica_of(store: JournalStore, far: ReplicaJournal) -> list[ToPrimary]:
 
 
 def expect_replica(store: JournalStore, far: ReplicaJournal, term: int = 5) -> None:
-    """The node says that n2 leads it, and that there is to be a replica here."""
+    """The node names n2 as the primary and expects a replica here."""
     nodes = ("n2", "n1", "n9")
     membership = Membership(far.replica.lineage, term, "n2/x", ("n2/x",), nodes)
     told = {far.id: {"version": 0, "created": 1, **membership.as_message()}}
-    store.replicas.told({"addresses": {}, "journals": told})
+    store.replicas.set_memberships({"addresses": {}, "journals": told})
 
 
-def test_only_the_primary_that_zookeeper_names_is_heard(
+def test_only_the_primary_that_zookeeper_names_is_obeyed(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
-    """Else whoever may talk here could have a replica removed."""
+    """Else any client that may connect here could have a replica removed."""
     begin = Begin(far.replica.lineage, 5, far.held)
 
     def heard(message: Begin, *, of: str = "") -> list[ToPrimary]:
@@ -147,7 +137,7 @@ def test_only_the_primary_that_zookeeper_names_is_heard(
     assert kept.term == 6
 
 
-def test_a_replica_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
+def test_replica_is_made_here_and_is_not_served(store: JournalStore, far: ReplicaJournal) -> None:
     answers = replica_of(store, far)
     assert [type(answer).__name__ for answer in answers] == ["Began", "Persisted"]
     made = store.replicas.journals[THEIRS]
@@ -166,7 +156,7 @@ def test_a_replica_is_served_while_it_leads(store: JournalStore, far: ReplicaJou
         assert store.journals == {}
 
 
-def test_a_replica_that_is_removed_is_not_served_and_may_begin_again(
+def test_removed_replica_is_not_served_and_may_begin_again(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     replica_of(store, far)
@@ -180,7 +170,7 @@ def test_a_replica_that_is_removed_is_not_served_and_may_begin_again(
     assert store.journals == {THEIRS: store.replicas.journals[THEIRS]}
 
 
-def test_the_source_state_of_another_host_is_not_that_of_the_sources_here(
+def test_source_state_of_another_host_is_not_used_by_the_sources_here(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     """Its files have the same names."""
@@ -193,7 +183,7 @@ def test_the_source_state_of_another_host_is_not_that_of_the_sources_here(
     assert THEIRS not in store.replicas.replicas
 
 
-def test_a_journal_of_ours_that_came_back_as_a_replica_takes_nothing(
+def test_own_journal_that_came_back_as_a_replica_takes_no_events(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     """Another node has ended it."""
@@ -206,7 +196,7 @@ def test_a_journal_of_ours_that_came_back_as_a_replica_takes_nothing(
     close(ours)
 
 
-def test_a_damaged_replica_is_set_aside_and_begins_anew(
+def test_damaged_replica_is_set_aside_and_recreated(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     replica_of(store, far)
@@ -223,23 +213,20 @@ def test_a_damaged_replica_is_set_aside_and_begins_anew(
 
 
 def pinged(store: JournalStore) -> list[ToPrimary]:
-    """What a primary hears that has nothing to say."""
+    """The messages to a primary that sends nothing."""
     talk = Talk([(None, None)])
     store.replicas.serve_replicas(NOBODY, talk, talk)
     return talk.heard
 
 
 def damage(store: JournalStore, far: ReplicaJournal) -> None:
-    """Returns when the replica is set aside, since its primary is there to recreate it."""
-    store.replicas.journals[THEIRS].found_damaged("a bit")
+    """Damage the replica; returns when it is set aside, to be recreated from its primary."""
+    store.replicas.journals[THEIRS].mark_damaged("a bit")
     assert replica_of(store, far) == []
-    deadline = time.monotonic() + 10.0
-    while THEIRS in store.replicas.replicas and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert store.replicas.replicas == {}
+    wait_for(lambda: not store.replicas.replicas, lambda: store.replicas.replicas)
 
 
-def test_a_replica_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary_hears_of_it(
+def test_replica_damaged_while_open_is_set_aside_and_its_primary_informed(
     store: JournalStore, far: ReplicaJournal, clock: Clock, tmp_path: Path
 ) -> None:
     replica_of(store, far)
@@ -254,7 +241,7 @@ def test_a_replica_that_is_damaged_while_it_is_open_is_set_aside_and_its_primary
     assert pinged(store) == []
 
 
-def test_a_replica_is_made_anew_ever_more_seldom_while_the_disk_goes_on_to_damage_it(
+def test_replica_is_recreated_ever_more_rarely_while_its_disk_keeps_failing(
     store: JournalStore, far: ReplicaJournal, clock: Clock
 ) -> None:
     """Each time its primary has to send all that it holds."""
@@ -273,12 +260,12 @@ def test_a_replica_is_made_anew_ever_more_seldom_while_the_disk_goes_on_to_damag
     assert len(replica_of(store, far)) == 2
 
 
-def test_a_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
+def test_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     """Its primary says nothing: perhaps there is none any more, and all but a bit of it is good."""
     replica_of(store, far)
-    store.replicas.journals[THEIRS].found_damaged("a bit")
+    store.replicas.journals[THEIRS].mark_damaged("a bit")
     store.replicas.start(lambda _: None)
     time.sleep(3 * LOOK_SECONDS)
     assert list(store.replicas.replicas) == [THEIRS]
@@ -288,7 +275,7 @@ def test_a_damaged_replica_that_may_be_the_last_one_is_kept_and_leads(
     assert store.journals[THEIRS].safe == 30
 
 
-def test_a_damaged_replica_that_is_to_lead_is_kept_though_its_primary_spoke(
+def test_damaged_replica_that_is_to_lead_is_kept(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while its disk is not ready for that."""
@@ -299,7 +286,7 @@ def test_a_damaged_replica_that_is_to_lead_is_kept_though_its_primary_spoke(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(ReplicaOnDisk, "lead", fails)
-    replica.found_damaged("a bit")
+    replica.mark_damaged("a bit")
     assert replica_of(store, far) == []
     tell(store, THEIRS, term=6)
     assert not replica.leads
@@ -308,7 +295,7 @@ def test_a_damaged_replica_that_is_to_lead_is_kept_though_its_primary_spoke(
     assert replica.set_aside_damaged() is not None
 
 
-def test_what_goes_while_it_is_looked_for_damage_ends_no_thread(
+def test_replica_removed_during_the_damage_check_ends_no_thread(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica_of(store, far)
@@ -319,13 +306,13 @@ def test_what_goes_while_it_is_looked_for_damage_ends_no_thread(
         raise KeyError(THEIRS)
 
     monkeypatch.setattr(replica, "set_aside_damaged", gone)
-    replica.found_damaged("a bit")
+    replica.mark_damaged("a bit")
     time.sleep(2 * LOOK_SECONDS)
     monkeypatch.undo()
     damage(store, far)
 
 
-def test_a_replica_that_cannot_be_closed_keeps_no_other_from_it(
+def test_replica_that_fails_to_close_keeps_no_other_from_closing(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica_of(store, far)
@@ -340,19 +327,19 @@ def test_a_replica_that_cannot_be_closed_keeps_no_other_from_it(
     replica.close()
 
 
-def test_a_replica_that_leads_is_not_set_aside_while_no_other_one_does(
+def test_damaged_primary_is_not_set_aside_while_no_other_replica_leads(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     replica_of(store, far)
     tell(store, THEIRS, term=6)
-    store.replicas.journals[THEIRS].found_damaged("a bit")
+    store.replicas.journals[THEIRS].mark_damaged("a bit")
     store.replicas.start(lambda _: None)
     time.sleep(3 * LOOK_SECONDS)
     assert list(store.replicas.replicas) == [THEIRS]
     assert store.journals[THEIRS].safe == 30
 
 
-def test_a_replica_goes_on_after_a_restart(
+def test_replica_continues_after_a_restart(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     replica_of(store, far)
@@ -364,7 +351,7 @@ def test_a_replica_goes_on_after_a_restart(
     close(again)
 
 
-def test_only_primaries_talk_to_replicas_and_only_of_journals(
+def test_replicas_accept_messages_of_primaries_about_journals_only(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     begin = Begin(far.replica.lineage, 5, far.held)

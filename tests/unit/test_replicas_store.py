@@ -52,26 +52,26 @@ def take(store: JournalStore) -> ReplicatedJournal:
 
 
 def tell(store: JournalStore, name: str, *others: str, primary: str = "", term: int = 1) -> None:
-    """Who leads a journal, the replica that is here or another one, and which others are in
+    """Set the primary of a journal, the local replica or another one, and the other replicas in
     sync."""
     journal = store.replicas.journals[name]
     leads = primary or journal.replica_id
     membership = Membership(journal.lineage, term, leads, (leads, *others), ("n1",))
     told = {name: {"version": term, "created": 1, **membership.as_message()}}
-    store.replicas.told({"addresses": {}, "journals": told})
+    store.replicas.set_memberships({"addresses": {}, "journals": told})
     store.serve_led()
 
 
 def append(journal: ReplicatedJournal, count: int) -> None:
-    """Events that a source has read up to there."""
+    """Append events that a source has read up to this offset."""
     start = journal.next_seq
     journal.append(numbered_events(start, count), {"app.log": start + count})
     journal.sync()
 
 
 def written(store: JournalStore, *, end: int = 30) -> ReplicatedJournal:
-    """A taken journal of ours, with a frame for each ten events; it leads, and has not heard of
-    the other replica."""
+    """A taken local journal with a frame for each ten events; it leads, and the other replica has
+    not answered."""
     journal = take(store)
     tell(store, journal.id, "n2/x")
     while journal.next_seq < end:
@@ -80,7 +80,7 @@ def written(store: JournalStore, *, end: int = 30) -> ReplicatedJournal:
 
 
 def position(store: JournalStore) -> object:
-    """Where the flow's sources go on."""
+    """The position at which the flow's sources continue."""
     journal = take(store)
     store.give_back(journal)
     return journal.state.get("app.log", 0)
@@ -89,7 +89,7 @@ def position(store: JournalStore) -> object:
 # Taken.
 
 
-def test_a_replicated_journal_is_taken_again_also_after_a_restart(
+def test_replicated_journal_is_taken_again_also_after_a_restart(
     store: JournalStore, tmp_path: Path
 ) -> None:
     journal = take(store)
@@ -106,13 +106,13 @@ def test_a_replicated_journal_is_taken_again_also_after_a_restart(
     close(again)
 
 
-def test_one_of_another_durability_is_closed_once_it_leads(store: JournalStore) -> None:
-    """Nobody knows where it ends before."""
+def test_journal_of_another_durability_is_closed_once_it_leads(store: JournalStore) -> None:
+    """Its end is unknown before."""
     journal = take(store)
     tell(store, journal.id)
     append(journal, 10)
     store.give_back(journal, failed=True)
-    with pytest.raises(UserError, match="not closed: it is not the primary's"):
+    with pytest.raises(UserError, match="not closed: this replica is not the primary"):
         store.take("web", "disk")
     assert list(store.journals) == [journal.id]
     tell(store, journal.id, term=2)
@@ -129,7 +129,7 @@ def supersede(store: JournalStore, name: str) -> None:
     tell(store, name, primary="n2/x", term=7)
 
 
-def test_what_another_replica_does_not_have_goes_and_sources_read_it_again(
+def test_events_that_the_new_primary_lacks_are_removed_and_read_again(
     store: JournalStore, tmp_path: Path
 ) -> None:
     journal = written(store)
@@ -142,8 +142,8 @@ def test_what_another_replica_does_not_have_goes_and_sources_read_it_again(
     assert position(store) == 20
 
 
-def test_a_flow_waits_until_it_is_known_where_its_sources_go_on(store: JournalStore) -> None:
-    """They would go on behind events that nobody has."""
+def test_flow_waits_until_the_end_of_its_superseded_journal_is_known(store: JournalStore) -> None:
+    """Its sources would go on behind events that no replica has."""
     journal = written(store)
     supersede(store, journal.id)
     with pytest.raises(JournalFailedError):
@@ -155,8 +155,8 @@ def test_a_flow_waits_until_it_is_known_where_its_sources_go_on(store: JournalSt
     assert position(store) == 20
 
 
-def test_one_that_is_taken_is_given_up_when_it_is_given_back(store: JournalStore) -> None:
-    """The worker is told once."""
+def test_journal_in_use_is_given_up_when_it_is_given_back(store: JournalStore) -> None:
+    """The worker gets the message once."""
     journal = written(store)
     supersede(store, journal.id)
     store.give_up_superseded({journal.id: Ended(20, gone=False)})
@@ -167,7 +167,9 @@ def test_one_that_is_taken_is_given_up_when_it_is_given_back(store: JournalStore
     assert position(store) == 20
 
 
-def test_one_that_lacks_events_waits_for_them_unless_they_are_gone(store: JournalStore) -> None:
+def test_superseded_journal_waits_for_missing_events_unless_they_are_gone(
+    store: JournalStore,
+) -> None:
     journal = written(store)
     store.give_back(journal)
     supersede(store, journal.id)
@@ -179,7 +181,7 @@ def test_one_that_lacks_events_waits_for_them_unless_they_are_gone(store: Journa
     assert position(store) == 30
 
 
-def test_events_that_an_operator_gave_up_are_read_again(store: JournalStore) -> None:
+def test_events_given_up_by_an_operator_are_read_again(store: JournalStore) -> None:
     """All replicas had them, and the one that leads now had not joined."""
     journal = take(store)
     tell(store, journal.id)
@@ -194,8 +196,8 @@ def test_events_that_an_operator_gave_up_are_read_again(store: JournalStore) -> 
     assert position(store) == 10
 
 
-def test_one_whose_end_lies_below_what_is_left_of_it_is_given_up(store: JournalStore) -> None:
-    """An operator gave events up; what was trimmed here was delivered."""
+def test_journal_that_ended_below_its_own_floor_is_given_up(store: JournalStore) -> None:
+    """An operator gave events up; the trimmed ones here were delivered."""
     journal = written(store, end=20)
     store.give_back(journal, failed=True)
     journal = take(store)
@@ -210,7 +212,7 @@ def test_one_whose_end_lies_below_what_is_left_of_it_is_given_up(store: JournalS
     assert position(store) == 20
 
 
-def test_one_that_this_node_leads_is_not_given_up(store: JournalStore) -> None:
+def test_journal_led_by_this_node_is_not_given_up(store: JournalStore) -> None:
     journal = written(store)
     store.give_back(journal)
     store.give_up_superseded({journal.id: Ended(20, gone=True)})
@@ -218,7 +220,7 @@ def test_one_that_this_node_leads_is_not_given_up(store: JournalStore) -> None:
     assert take(store) is journal
 
 
-def test_a_damaged_one_that_another_node_ended_is_set_aside(
+def test_damaged_journal_that_another_node_ended_is_set_aside(
     store: JournalStore, tmp_path: Path
 ) -> None:
     journal = written(store)
@@ -229,7 +231,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
     assert again.broken == 1
     superseded = Membership(journal.lineage, 5, "n2/x", ("n2/x",), ("n1", "n2"))
     told = {journal.id: {"version": 5, "created": 1, **superseded.as_message()}}
-    again.replicas.told({"addresses": {}, "journals": told})
+    again.replicas.set_memberships({"addresses": {}, "journals": told})
     again.give_up_superseded({journal.id: Ended(20, gone=False)})
     assert again.broken == 0
     assert (folder / f".{journal.id}.damaged").exists()
@@ -242,7 +244,7 @@ def test_a_damaged_one_that_another_node_ended_is_set_aside(
 
 
 def fill(store: JournalStore, lost: ReplicatedJournal) -> None:
-    """As n2 does, which ended it at 20: it gives its events to the replica that began again."""
+    """Act as n2, which ended it at 20: send its events to the replica that began again."""
     made = ReplicaJournal.make(store.path / "n2", lost.id, Replica("n2/x", lost.lineage), term=5)
     for start in (0, 10):
         made.append(numbered_events(start, 10), {"app.log": start + 10})
@@ -262,7 +264,7 @@ def damage(segment: Path, at: int = -10) -> None:
 
 
 @pytest.mark.parametrize("end", [20, 30], ids=["ended before ours", "ended where ours does"])
-def test_one_that_was_damaged_while_it_led_is_kept_and_its_sources_go_on_where_it_ended(
+def test_journal_damaged_while_it_led_is_kept_and_its_sources_continue(
     store: JournalStore, end: int
 ) -> None:
     journal = written(store)
@@ -282,7 +284,7 @@ def test_one_that_was_damaged_while_it_led_is_kept_and_its_sources_go_on_where_i
     assert position(store) == end
 
 
-def test_one_that_was_damaged_in_an_old_segment_tells_where_its_sources_go_on(
+def test_sources_continue_at_the_end_of_a_journal_with_a_damaged_old_segment(
     store: JournalStore,
 ) -> None:
     """It opens again, as old segments are not read then, and is of no use all the same."""
@@ -303,11 +305,11 @@ def test_one_that_was_damaged_in_an_old_segment_tells_where_its_sources_go_on(
     assert position(store) == 20
 
 
-# What the worker does and says of them.
+# Commands to the worker, and its statuses.
 
 
 async def status_of(store: JournalStore, *told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The last status of a worker that was told this, and then to stop."""
+    """The last status of a worker that got these messages, and then the stop."""
     said: list[Message] = []
     worker = Worker(store, ("127.0.0.1", 0), said.append)
     messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -333,11 +335,11 @@ CONFIGURED = {"type": "configure", "number": 1, "tasks": []}
 
 
 @pytest.mark.parametrize(("others", "closed"), [((), True), (("n2/b",), False)])
-def test_where_a_journal_ends_is_said_once_all_replicas_in_sync_end_there(
+def test_end_of_a_journal_is_reported_once_all_replicas_in_sync_end_there(
     store: JournalStore, others: tuple[str, ...], *, closed: bool
 ) -> None:
-    """One that leads after it may lack events at its end, and what the maker reads again is what
-    lies behind the end that was said."""
+    """A later primary may lack events at its end, and the maker reads again the events behind the
+    reported end."""
     journal = take(store)
     tell(store, journal.id, *others)
     append(journal, 10)
@@ -350,7 +352,7 @@ def test_where_a_journal_ends_is_said_once_all_replicas_in_sync_end_there(
     assert not said["damaged"]
 
 
-def test_of_a_journal_that_is_damaged_the_node_is_told(store: JournalStore) -> None:
+def test_damage_of_a_journal_is_reported_to_the_node(store: JournalStore) -> None:
     journal = written(store)
     store.give_back(journal)
     (segment,) = (store.path / "0" / journal.id).glob("*.segment")
@@ -361,7 +363,7 @@ def test_of_a_journal_that_is_damaged_the_node_is_told(store: JournalStore) -> N
     assert asyncio.run(status_of(store, told))["journals"][journal.id]["damaged"]
 
 
-def test_nothing_is_closed_before_it_is_said_which_flows_there_are(store: JournalStore) -> None:
+def test_nothing_is_closed_before_the_flows_are_configured(store: JournalStore) -> None:
     journal = take(store)
     store.give_back(journal)
     other = store.take("app")

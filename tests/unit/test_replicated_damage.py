@@ -1,7 +1,7 @@
-"""Replicas of a journal whose disks damage what they hold, or fail, while all runs.
+"""Replicas of a journal whose disks damage their events, or fail, while all runs.
 
-Protects that damage is met by the node and not by readers alone, that what is damaged passes for no
-replica any more, and that after a failed sync nothing counts but what came to the disk since.
+Protects that damage is met by the node and not by readers alone, that a damaged replica counts for
+no replica any more, and that after a failed sync only events that came to the disk since count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from flumeng.journal.log.errors import JournalFailedError
 from flumeng.journal.log.frame import FrameHeader, identity
-from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import FIRST_SECONDS, MOST_SECONDS
 from flumeng.platform.errors import CorruptError, UnavailableError
@@ -35,8 +35,8 @@ from tests.unit.replicas_world import (
 
 
 class LossyDisk(SmallDisk):
-    """Keeps what came to the medium. When a sync fails, what was to be synced is held for clean and
-    never written, as Linux does."""
+    """Models the medium: after a failed sync the unsynced bytes count as clean and are never
+    written, as on Linux."""
 
     failing: int | None = None
     """The errno of syncs of segments."""
@@ -72,7 +72,7 @@ class LossyDisk(SmallDisk):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """n1 leads, and all are in sync."""
+    """A world in which n1 leads and all are in sync."""
     world = World(tmp_path)
     for site in world.sites.values():
         site.disk = LossyDisk()
@@ -92,7 +92,7 @@ def frames_of(journal: ReplicatedJournal) -> list[tuple[int, int]]:
 
 
 def damage(world: World, name: str, back: int) -> None:
-    """A bit, so many bytes before the end of what a node has."""
+    """Flip a bit ``back`` bytes before the end of a node's journal."""
     *_, segment = sorted((world.path / name / NAME).glob("*.segment"))
     raw = bytearray(segment.read_bytes())
     raw[-back] ^= 1
@@ -100,38 +100,38 @@ def damage(world: World, name: str, back: int) -> None:
 
 
 def filled(world: World) -> ReplicatedJournal:
-    """n1, with three frames of ten events that all have; the last one is damaged there."""
+    """n1 with three frames of ten events that all have; the last frame is damaged there."""
     for _ in range(3):
         take(world["n1"])
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     damage(world, "n1", 10)
     return world["n1"]
 
 
-# What is damaged.
+# Damage.
 
 
-def test_damage_that_a_reader_meets_is_known_to_the_primary_and_readers_are_to_wait(
+def test_damage_met_by_a_reader_is_known_to_the_primary_and_readers_wait(
     world: World,
 ) -> None:
     primary = filled(world)
     assert bodies(primary, 0, 20) == seqs((0, 20))
     assert primary.damaged == ""
     found: list[int] = []
-    with pytest.raises(UnavailableError, match="another one in sync is to lead"):
+    with pytest.raises(UnavailableError, match="another one in sync must lead"):
         found += [frame.size for w in primary.read_frames(0, 30) for frame in w]
     assert "checksum" in primary.damaged
     promote(world, "n2")
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert bodies(world["n2"], 0, 30) == seqs((0, 30))
     assert world.in_sync == ["n2", "n3"], "what is damaged is no replica"
     with pytest.raises(UnavailableError):
         list(primary.read_frames(0, 30))
 
 
-def test_damage_that_the_sending_to_another_replica_meets_is_known_to_the_primary(
+def test_damage_met_while_sending_to_a_replica_is_known_to_the_primary(
     world: World,
 ) -> None:
     primary = filled(world)
@@ -140,7 +140,7 @@ def test_damage_that_the_sending_to_another_replica_meets_is_known_to_the_primar
     assert "checksum" in primary.damaged
 
 
-def test_without_another_replica_all_before_the_damage_is_read_and_events_are_taken_on(
+def test_damaged_primary_without_replicas_serves_events_before_the_damage(
     world: World,
 ) -> None:
     world.cut_off("n2", "n3")
@@ -167,7 +167,7 @@ def test_a_trimmed_range_is_no_damage(world: World) -> None:
         primary = world["n1"]
     take(primary)
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     primary.trim(20)
     assert primary.floor > 0
     with pytest.raises(CorruptError):
@@ -175,11 +175,11 @@ def test_a_trimmed_range_is_no_damage(world: World) -> None:
     assert primary.damaged == ""
 
 
-# What fails.
+# Failures.
 
 
 def fail(world: World, code: int) -> tuple[Site, LossyDisk, int]:
-    """n2 cannot sync what comes now; the end of that."""
+    """The next sync of n2 fails; returns the end of the unsynced events."""
     site = world.sites["n2"]
     disk = site.disk
     assert isinstance(disk, LossyDisk)
@@ -192,7 +192,7 @@ def fail(world: World, code: int) -> tuple[Site, LossyDisk, int]:
     return site, disk, end
 
 
-def test_a_replica_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_disk(
+def test_replica_whose_sync_failed_leaves_and_comes_back_with_its_disks_events(
     world: World,
 ) -> None:
     site, disk, end = fail(world, errno.ENOSPC)
@@ -203,7 +203,7 @@ def test_a_replica_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_d
     assert world.in_sync == ["n1", "n3"]
     disk.failing = None
     world.look(MOST_SECONDS)
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert world.in_sync == list(NODES)
     site.journal.close()
     disk.forget_the_cache(world.path / "n2" / NAME)
@@ -211,7 +211,7 @@ def test_a_replica_whose_sync_failed_leaves_and_comes_back_with_what_is_on_its_d
     assert (site.journal.next_seq, frames_of(site.journal)[-1]) == (end, (10, 20))
 
 
-def test_a_disk_that_goes_on_failing_is_tried_ever_more_seldom(world: World) -> None:
+def test_failing_disk_is_tried_ever_more_rarely(world: World) -> None:
     _, disk, _ = fail(world, errno.ENOSPC)
     tries = []
     for second in range(16):
@@ -221,7 +221,7 @@ def test_a_disk_that_goes_on_failing_is_tried_ever_more_seldom(world: World) -> 
     assert tries == [0, 1, 3, 7, 15]
 
 
-def test_a_replica_that_lacks_what_was_synced_when_it_is_opened_again_is_made_anew(
+def test_reopened_replica_without_its_synced_events_is_recreated(
     world: World,
 ) -> None:
     site, disk, _ = fail(world, errno.EIO)
@@ -234,7 +234,7 @@ def test_a_replica_that_lacks_what_was_synced_when_it_is_opened_again_is_made_an
     assert world.in_sync == ["n1", "n3"]
 
 
-def test_what_is_set_aside_is_written_no_more(world: World) -> None:
+def test_replica_that_was_set_aside_is_not_written_any_more(world: World) -> None:
     """Its descriptors may be those of other files by now."""
     take(world["n1"])
     world.settle()

@@ -1,8 +1,8 @@
-"""Replicas of encrypted journals: frames as they lie, no key while a replica follows, one when it
+"""Replicas of encrypted journals: frames as they are, no key while a replica follows, one when it
 leads.
 
-Protects that nothing of the events is in plain text on a replica's disk, that a replica that leads
-gives its readers what was taken or nothing, and that it goes on once its key is there.
+Protects that no event is in plain text on a replica's disk, that a replica that leads gives its
+readers the taken events or nothing, and that it goes on once its key is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.unit.replicas_world import NAME, World, bodies, promote
 REFERENCE, ELSEWHERE = "${secret:journal-key}", "${secret:journal-key-2026}"
 KEY, OTHER = "0b" * 32, "a7" * 32
 MARKER = b"." * 40
-"""In the body of each event."""
+"""A part of the body of each event."""
 
 
 def ring(text: str = KEY, reference: str = REFERENCE) -> Keyring:
@@ -47,7 +47,7 @@ def ring(text: str = KEY, reference: str = REFERENCE) -> Keyring:
 
 
 def text(journal: str) -> str:
-    """Of the flow, with this in its journal."""
+    """A flow with this in its journal options."""
     return (
         "flow: web\ndurability: replicated\nsources: [syslog: {listen: '127.0.0.1:0'}]\n"
         f"journal: {{{journal}}}\nsinks: [noop]\n"
@@ -56,7 +56,7 @@ def text(journal: str) -> str:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """n1 leads, all are in sync, and no secret is anywhere."""
+    """A world in which n1 leads, all are in sync, and no node has a secret."""
     world = World(tmp_path, ring())
     world.settle()
     assert len(world.in_sync) == 3
@@ -72,7 +72,7 @@ def take(journal: ReplicatedJournal, count: int = 10) -> int:
 
 
 def raw(journal: ReplicatedJournal) -> list[bytes]:
-    """The frames as they lie."""
+    """The frames as bytes on the disk."""
     start = journal._journal.floor
     windows = journal.frames(start, journal.next_seq)
     return [frame.to_pybytes() for window in windows for frame in window]
@@ -126,8 +126,8 @@ def test_each_frame_is_encrypted_once(world: World, monkeypatch: pytest.MonkeyPa
     assert sealed == [0, 10]
 
 
-def test_replicas_catch_up_and_begin_anew_without_a_key(world: World, tmp_path: Path) -> None:
-    """n3 lacks what was trimmed since."""
+def test_replicas_catch_up_and_restart_without_a_key(world: World, tmp_path: Path) -> None:
+    """n3 lacks the events that were trimmed since."""
     take(world["n1"])
     world.settle()
     world.cut_off("n3")
@@ -153,8 +153,8 @@ def test_replicas_catch_up_and_begin_anew_without_a_key(world: World, tmp_path: 
     nothing_is_in_plain_text(tmp_path / "n3")
 
 
-def test_a_replica_refuses_events_in_plain_text(world: World, tmp_path: Path) -> None:
-    """Of whoever leads without the key, or says that it does."""
+def test_replica_refuses_events_in_plain_text(world: World, tmp_path: Path) -> None:
+    """Of any primary without the key, or a false one."""
     take(world["n1"])
     world.settle()
     plain = ReplicaJournal.make(tmp_path / "x", NAME, Replica.new("x", "l"), term=world["n1"].term)
@@ -163,7 +163,7 @@ def test_a_replica_refuses_events_in_plain_text(world: World, tmp_path: Path) ->
     plain.sync()
     _, frame = (frame for window in plain.written_frames(0, 20) for frame in window)
     replica = world["n2"]._journal
-    with pytest.raises(CorruptError, match="is in plain text, where all are encrypted"):
+    with pytest.raises(CorruptError, match="is in plain text, but all are encrypted"):
         replica.append_frame(frame)
     assert replica.next_seq == 10
     nothing_is_in_plain_text(tmp_path / "n2")
@@ -172,19 +172,19 @@ def test_a_replica_refuses_events_in_plain_text(world: World, tmp_path: Path) ->
     plain.close()
 
 
-def test_a_replica_keeps_to_the_key_with_which_it_began(world: World, tmp_path: Path) -> None:
+def test_replica_keeps_its_first_key(world: World, tmp_path: Path) -> None:
     """Or its events could not be read with either."""
     file = tmp_path / "n2" / NAME / FILE
     before = file.read_bytes()
     other = KeyReference.of(ring(OTHER))
     assert other is not None
-    with pytest.raises(CorruptError, match="and is said to be with"):
+    with pytest.raises(CorruptError, match="but its reference names key"):
         world["n2"].cipher.adopt(other)
     assert file.read_bytes() == before
 
 
-def test_who_is_the_primary_no_more_changes_nothing_of_where_the_key_is(world: World) -> None:
-    """Whoever may talk here may say what was said in an earlier term."""
+def test_former_primary_does_not_change_the_key_reference(world: World) -> None:
+    """A peer may repeat a message of an earlier term."""
     world.sites["n1"].again()
     world["n1"].cipher.use(ring())
     world.settle()
@@ -195,7 +195,7 @@ def test_who_is_the_primary_no_more_changes_nothing_of_where_the_key_is(world: W
     assert world["n2"].cipher.reference == KeyReference.of(ring())
 
 
-def test_a_primary_goes_on_in_its_encrypted_journal_after_a_restart(world: World) -> None:
+def test_primary_continues_its_encrypted_journal_after_a_restart(world: World) -> None:
     take(world["n1"])
     world.settle()
     world.sites["n1"].again()
@@ -208,7 +208,7 @@ def test_a_primary_goes_on_in_its_encrypted_journal_after_a_restart(world: World
     assert raw(world["n2"]) == raw(world["n1"])
 
 
-def test_what_was_cut_leaves_the_key(world: World) -> None:
+def test_journal_stays_encrypted_after_a_cut(world: World) -> None:
     """n1 was not the primary for a while, and is it again."""
     take(world["n1"])
     world.settle()
@@ -221,7 +221,7 @@ def test_what_was_cut_leaves_the_key(world: World) -> None:
 
 
 def lead(world: World, name: str = "n2") -> ReplicatedJournal:
-    """After a takeover; the primary before is gone for good."""
+    """Let the node lead after a takeover; the former primary never returns."""
     end = take(world["n1"])
     world.settle()
     world.away = {"n1"}
@@ -235,12 +235,12 @@ def lead(world: World, name: str = "n2") -> ReplicatedJournal:
 def search(journal: ReplicatedJournal, told: Mapping[str, str] | None = None) -> KeySearch:
     journals: Mapping[str, Log] = {journal.id: journal}
     searching = KeySearch(lambda: journals)
-    searching.told(told or {})
-    searching.look()
+    searching.set_texts(told or {})
+    searching.search()
     return searching
 
 
-def test_a_replica_that_leads_reads_with_the_secret_of_its_node(
+def test_replica_that_leads_is_read_with_the_secret_of_its_node(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     led = lead(world)
@@ -251,7 +251,7 @@ def test_a_replica_that_leads_reads_with_the_secret_of_its_node(
     nothing_is_in_plain_text(tmp_path)
 
 
-def test_without_the_secret_readers_wait_and_it_is_said_which_one(
+def test_missing_secret_makes_readers_wait_and_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = lead(world)
@@ -263,19 +263,19 @@ def test_without_the_secret_readers_wait_and_it_is_said_which_one(
     )
     wait_for_key(led)
     assert led.safe == 10, "its positions are served"
-    assert not searching.look(), "nothing else is said"
+    assert not searching.search(), "nothing else is said"
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", OTHER)
-    assert searching.look()
+    assert searching.search()
     assert f"journal-key}} is key {Key.parse(OTHER, '').id}" in led.cipher.problem
     assert OTHER not in led.cipher.problem
     wait_for_key(led)
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", KEY)
-    assert searching.look()
+    assert searching.search()
     assert led.cipher.problem == ""
     assert bodies(led, 0, 10) == list(range(10))
 
 
-def test_the_secret_is_found_where_the_flow_has_it_now(
+def test_secret_is_found_under_its_present_name_in_the_flow(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name holds another key since, and the old one is among ``previous_keys``."""
@@ -284,18 +284,18 @@ def test_the_secret_is_found_where_the_flow_has_it_now(
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY_2026", KEY)
     searching = search(led, {"other": text("encryption: {key: '${secret:journal-key-2026}'}")})
     wait_for_key(led)
-    searching.told({"web": "flow: ["})
-    searching.look()
+    searching.set_texts({"web": "flow: ["})
+    searching.search()
     wait_for_key(led)
     rotated = f"encryption: {{key: '{REFERENCE}', previous_keys: ['{ELSEWHERE}']}}"
-    searching.told({"web": text(rotated)})
-    assert searching.look()
+    searching.set_texts({"web": text(rotated)})
+    assert searching.search()
     assert bodies(led, 0, 10) == list(range(10))
-    searching.told({})
+    searching.set_texts({})
     assert bodies(led, 0, 10) == list(range(10))
 
 
-def test_a_flow_that_is_not_encrypted_any_more_leaves_its_replicas_readable(
+def test_flow_that_is_not_encrypted_any_more_keeps_its_replicas_readable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led = lead(world)
@@ -304,10 +304,10 @@ def test_a_flow_that_is_not_encrypted_any_more_leaves_its_replicas_readable(
     assert bodies(led, 0, 10) == list(range(10))
 
 
-def test_a_replica_of_which_nobody_knows_the_key_says_so_when_it_is_read(
+def test_replica_with_an_unknown_key_reports_it_when_it_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Somebody has removed the file; its frames say that they are encrypted."""
+    """Somebody has removed the file; its frames are marked as encrypted."""
     take(world["n1"])
     world.settle()
     (tmp_path / "n2" / NAME / FILE).unlink()
@@ -317,14 +317,14 @@ def test_a_replica_of_which_nobody_knows_the_key_says_so_when_it_is_read(
     world.settle()
     led = world["n2"]
     wait_for_key(led)
-    assert "no secret is named that holds it" in led.cipher.problem
+    assert "no named secret holds it" in led.cipher.problem
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", KEY)
     search(led, {"web": text(f"encryption: {{key: '{REFERENCE}'}}")})
     assert bodies(led, 0, 10) == list(range(10))
     assert led.cipher.problem == ""
 
 
-def test_readers_of_another_process_wait_and_people_are_told(world: World) -> None:
+def test_readers_of_another_process_wait_and_the_problem_is_reported(world: World) -> None:
     led = lead(world)
     search(led)
     server = JournalServer("127.0.0.1", journals=lambda: {NAME: led})
@@ -337,11 +337,11 @@ def test_readers_of_another_process_wait_and_people_are_told(world: World) -> No
     server.stop()
 
 
-def test_a_replica_that_leads_and_was_changed_gives_nothing(
+def test_altered_replica_that_leads_serves_no_events(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also with right checksums: whoever holds a replica has no key to make events with. Another
-    replica that is in sync gives them in its stead."""
+    """Also with right checksums: a holder of a replica has no key to make events with. Another
+    replica in sync serves them in its stead."""
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY", KEY)
     led = lead(world)
     (segment,) = (tmp_path / "n2" / NAME).glob("*.segment")
@@ -352,13 +352,11 @@ def test_a_replica_that_leads_and_was_changed_gives_nothing(
     body = bytes(data[at + 64 : at + header.length])
     data[at : at + 64] = replace(header, payload_crc=crc32c(body)).pack()
     segment.write_bytes(data)
-    with pytest.raises(
-        UnavailableError, match="somebody made or moved it; this replica is damaged"
-    ):
+    with pytest.raises(UnavailableError, match="it was forged or moved; this replica is damaged"):
         bodies(led, 0, 10)
 
 
-def test_tools_look_at_a_replica_with_and_without_the_key(world: World, tmp_path: Path) -> None:
+def test_tools_inspect_a_replica_with_and_without_the_key(world: World, tmp_path: Path) -> None:
     take(world["n1"])
     world.settle()
     world["n2"].close()
@@ -415,7 +413,7 @@ def test_a_flow_with_another_key_takes_another_journal_and_reads_the_old_one(
     nothing_is_in_plain_text(tmp_path)
 
 
-def test_a_worker_that_starts_anew_goes_on_in_its_encrypted_journal(
+def test_restarted_worker_continues_its_encrypted_journal(
     store: JournalStore, tmp_path: Path
 ) -> None:
     journal = encrypted(store, ring())
@@ -432,7 +430,7 @@ def test_a_worker_that_starts_anew_goes_on_in_its_encrypted_journal(
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
-    """An encrypted journal on n9, with thirty events."""
+    """An encrypted journal on n9 with thirty events."""
     made = ReplicaJournal.make(
         tmp_path / "n9", replicas.THEIRS, Replica.new("n9"), term=5, key=KeyReference.of(ring())
     )
@@ -445,7 +443,7 @@ def far(tmp_path: Path) -> Iterator[ReplicaJournal]:
     made.close()
 
 
-def test_a_replica_that_is_made_by_its_primary_s_first_word_is_encrypted(
+def test_replica_made_by_its_primarys_first_message_is_encrypted(
     store: JournalStore, far: ReplicaJournal, tmp_path: Path
 ) -> None:
     answers = replicas.replica_of(store, far)
@@ -456,7 +454,7 @@ def test_a_replica_that_is_made_by_its_primary_s_first_word_is_encrypted(
     assert made.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_another_host_took_does_not_stop_the_sources_here(
+def test_journal_of_another_host_does_not_stop_the_sources_here(
     store: JournalStore, far: ReplicaJournal
 ) -> None:
     """They have their own key, and that journal waits for its own."""
@@ -468,7 +466,7 @@ def test_what_another_host_took_does_not_stop_the_sources_here(
     assert journal.safe == 10
 
 
-def test_a_replica_that_leads_is_locked_in_the_status_until_the_node_tells_the_text(
+def test_status_shows_a_locked_replica_until_the_node_sends_the_text(
     store: JournalStore, far: ReplicaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLUMENG_SECRET_JOURNAL_KEY_2026", KEY)

@@ -1,7 +1,7 @@
 """Replicas of a journal over real directories, with messages that a test delivers by hand.
 
-Protects that what is confirmed is on every replica in sync and stays when any of these leads next,
-and that who does not lead any more confirms nothing, whatever it has.
+Protects that confirmed events are on every replica in sync and stay when any of these leads next,
+and that a former primary confirms nothing, whichever events it has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flumeng.journal.log.errors import AboveSafeError, HeldError, JournalFailedE
 from flumeng.journal.log.group_commit import GroupCommit
 from flumeng.journal.log.replica import Replica
 from flumeng.journal.log.replica_journal import ReplicaJournal
-from flumeng.journal.replicas.lateness import LATE_SECONDS, TELL_SECONDS
+from flumeng.journal.replicas.replica_lag import LATE_SECONDS, RESEND_SECONDS
 from flumeng.journal.replicas.replicated_journal import ASK_AGAIN_SECONDS
 from flumeng.platform.errors import UserError
 from tests.testkit.journal import numbered_events
@@ -28,7 +28,7 @@ from tests.unit.replicas_world import NAME, NODES, World, bodies, promote, seqs,
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """n1 leads, and all are in sync."""
+    """A world in which n1 leads and all are in sync."""
     world = World(tmp_path)
     world.settle()
     assert world.in_sync == list(NODES)
@@ -37,12 +37,12 @@ def world(tmp_path: Path) -> Iterator[World]:
         site.journal.close()
 
 
-# Who leads.
+# Leaders.
 
 
-def test_nobody_leads_and_nothing_is_taken_before_zookeeper_has_said_so(tmp_path: Path) -> None:
+def test_no_replica_leads_and_nothing_is_taken_before_zookeepers_record(tmp_path: Path) -> None:
     world = World(tmp_path)
-    with pytest.raises(HeldError, match="ZooKeeper has not said so"):
+    with pytest.raises(HeldError, match="ZooKeeper has not confirmed it"):
         take(world["n1"])
     with pytest.raises(UserError, match="not closed"):
         world["n1"].close_for_appends()
@@ -64,7 +64,7 @@ def test_each_start_of_a_primary_has_a_term_of_its_own(world: World) -> None:
     assert world.in_sync == list(NODES)
 
 
-def test_one_that_has_heard_of_a_later_term_than_zookeeper_knows_asks_for_one_above(
+def test_primary_that_knows_a_later_term_than_zookeeper_asks_for_one_above(
     world: World,
 ) -> None:
     """An older tree may have been imported."""
@@ -77,21 +77,21 @@ def test_one_that_has_heard_of_a_later_term_than_zookeeper_knows_asks_for_one_ab
     assert world.membership.term == 3
 
 
-def test_a_proposal_to_lead_that_is_lost_is_made_again(world: World) -> None:
-    """What ZooKeeper says stays the same then, and nobody is told that twice."""
+def test_lost_proposal_to_lead_is_repeated(world: World) -> None:
+    """ZooKeeper's record stays the same then, and the same record causes no second notice."""
     world.sites["n1"].again()
     world.tell()
     (lost,) = world.sites["n1"].proposals
     world.sites["n1"].proposals.clear()
-    world["n1"].look(world.now + 0.25)
+    world["n1"].tick(world.now + 0.25)
     assert world.sites["n1"].proposals == []
-    world["n1"].look(world.now + ASK_AGAIN_SECONDS + 0.25)
+    world["n1"].tick(world.now + ASK_AGAIN_SECONDS + 0.25)
     assert world.sites["n1"].proposals == [lost]
     world.settle()
     assert world["n1"].leads
 
 
-def test_a_replica_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_room(
+def test_promoted_replica_with_a_full_disk_leads_once_there_is_room(
     world: World,
 ) -> None:
     world.away = {"n1"}
@@ -101,18 +101,18 @@ def test_a_replica_whose_disk_is_full_when_it_is_promoted_leads_once_there_is_ro
         world.tell()
     assert not world["n2"].leads
     world.sites["n2"].disk.full = False
-    world["n2"].look(world.now + ASK_AGAIN_SECONDS + 1.0)
+    world["n2"].tick(world.now + ASK_AGAIN_SECONDS + 1.0)
     assert world["n2"].leads
 
 
-def test_an_older_record_than_is_known_says_nothing(world: World) -> None:
+def test_older_record_than_the_known_one_is_ignored(world: World) -> None:
     old = world.membership.promoted(world.id("n2"))
     for name in ("n1", "n2"):
-        world[name].told(old, world.version - 1, world.created)
+        world[name].set_membership(old, world.version - 1, world.created)
     assert (world["n1"].leads, world["n2"].leads) == (True, False)
 
 
-# What is confirmed, and shown.
+# Confirmed and readable events.
 
 
 def test_events_are_confirmed_and_shown_once_all_replicas_in_sync_have_them(world: World) -> None:
@@ -136,7 +136,7 @@ def test_events_are_confirmed_and_shown_once_all_replicas_in_sync_have_them(worl
     assert bodies(primary, 0, end) == seqs((0, end))
 
 
-def test_what_is_not_on_the_primary_s_own_disk_is_not_confirmed(world: World) -> None:
+def test_events_not_on_the_primarys_own_disk_are_not_confirmed(world: World) -> None:
     primary = world["n1"]
     primary.append(numbered_events(0, 10))
     world.deliver()
@@ -146,18 +146,18 @@ def test_what_is_not_on_the_primary_s_own_disk_is_not_confirmed(world: World) ->
     assert primary.confirms(10)
 
 
-def test_a_replica_shows_what_all_have_and_holds_the_source_state(world: World) -> None:
+def test_replica_shows_confirmed_events_and_holds_the_source_state(world: World) -> None:
     take(world["n1"])
     world.settle()
     replica = world["n2"]
     assert (replica.next_seq, replica.state) == (10, {"cursor": 10})
     assert replica.safe == 0, "it has not heard yet that all have it"
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert replica.safe == 10
     assert bodies(replica, 0, 10) == seqs((0, 10))
 
 
-def test_what_the_other_replicas_lack_is_known(world: World) -> None:
+def test_lag_of_each_replica_is_known(world: World) -> None:
     world.away = {"n3"}
     take(world["n1"])
     world.settle()
@@ -165,7 +165,7 @@ def test_what_the_other_replicas_lack_is_known(world: World) -> None:
     assert world["n2"].lags == {}
 
 
-def test_with_too_few_replicas_in_sync_nothing_is_taken_and_nothing_confirmed(world: World) -> None:
+def test_nothing_is_taken_or_confirmed_with_too_few_replicas_in_sync(world: World) -> None:
     primary = world["n1"]
     end = take(primary)
     world.settle()
@@ -179,10 +179,10 @@ def test_with_too_few_replicas_in_sync_nothing_is_taken_and_nothing_confirmed(wo
     assert take(primary) == 20
 
 
-# Who is late.
+# Late replicas.
 
 
-def test_a_replica_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed(
+def test_replica_that_was_cut_off_leaves_and_catches_up_when_back(
     world: World,
 ) -> None:
     primary = world["n1"]
@@ -198,12 +198,12 @@ def test_a_replica_that_is_cut_off_leaves_and_comes_back_with_all_that_it_missed
     assert primary.confirms(second)
     assert world["n3"].next_seq == 0
     world.away = set()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert world.in_sync == ["n1", "n2", "n3"]
     assert (world["n3"].next_seq, world["n3"].state) == (second, {"cursor": second})
 
 
-def test_a_replica_that_is_needed_does_not_leave(world: World) -> None:
+def test_needed_replica_does_not_leave(world: World) -> None:
     """It may still be promoted, and without it nothing could be confirmed all the same."""
     primary = world["n1"]
     primary.require_in_sync(3)
@@ -214,17 +214,17 @@ def test_a_replica_that_is_needed_does_not_leave(world: World) -> None:
     assert (primary.confirms(end), world.in_sync) == (False, ["n1", "n2", "n3"])
 
 
-def test_while_zookeeper_says_nothing_a_late_replica_counts(world: World) -> None:
+def test_late_replica_counts_until_zookeeper_answers(world: World) -> None:
     primary, site = world["n1"], world.sites["n1"]
     world.cut_off("n3")
     end = take(primary)
     world.deliver()
     world.now += LATE_SECONDS + 1.0
-    primary.look(world.now)
+    primary.tick(world.now)
     assert len(site.proposals) == 1
     assert not primary.confirms(end)
     world.now += ASK_AGAIN_SECONDS + 1.0
-    primary.look(world.now)
+    primary.tick(world.now)
     assert site.proposals[0] == site.proposals[1], "it may have been lost"
     assert not primary.confirms(end)
     world.settle()
@@ -234,8 +234,8 @@ def test_while_zookeeper_says_nothing_a_late_replica_counts(world: World) -> Non
 # Another one leads.
 
 
-def test_a_promoted_replica_closes_and_serves_and_the_one_before_it_is_cut(world: World) -> None:
-    """Of the events at its end nobody was told, and their source state is that of before."""
+def test_promoted_replica_closes_and_serves_and_the_former_primary_is_cut(world: World) -> None:
+    """The events at its end were never confirmed, and the source state is that of before."""
     old, new = world["n1"], world["n2"]
     confirmed = take(old)
     world.settle()
@@ -251,7 +251,7 @@ def test_a_promoted_replica_closes_and_serves_and_the_one_before_it_is_cut(world
     assert (old.leads, old.confirms(lost)) == (True, False), "it has heard nothing"
     world.away = set()
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert (old.leads, old.superseded, old.closed) == (False, True, True)
     with pytest.raises(JournalFailedError, match="another replica is the primary"):
         old.confirms(confirmed)
@@ -261,8 +261,8 @@ def test_a_promoted_replica_closes_and_serves_and_the_one_before_it_is_cut(world
     assert world.in_sync == ["n1", "n2", "n3"]
 
 
-def test_a_primary_that_hears_of_a_later_term_from_a_replica_is_over(world: World) -> None:
-    """It has not heard of it from ZooKeeper."""
+def test_primary_that_learns_a_later_term_from_a_replica_stops_leading(world: World) -> None:
+    """It has not learned of it from ZooKeeper."""
     old = world["n1"]
     world.away = {"n1"}
     promote(world, "n2")
@@ -275,8 +275,8 @@ def test_a_primary_that_hears_of_a_later_term_from_a_replica_is_over(world: Worl
         old.confirms(end)
 
 
-def test_a_primary_of_before_confirms_nothing_when_it_leads_again(world: World) -> None:
-    """What it had taken may be gone, and other events have these seqs."""
+def test_former_primary_confirms_nothing_when_it_leads_again(world: World) -> None:
+    """Its unconfirmed events may be gone, and other events have these seqs."""
     old = world["n1"]
     world.away = {"n1"}
     end = take(old)
@@ -285,7 +285,7 @@ def test_a_primary_of_before_confirms_nothing_when_it_leads_again(world: World) 
     world.settle()
     world.away = set()
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     promote(world, "n1")
     world.settle()
     with pytest.raises(JournalFailedError):
@@ -295,7 +295,7 @@ def test_a_primary_of_before_confirms_nothing_when_it_leads_again(world: World) 
     assert world["n1"].leads
 
 
-def test_one_that_is_superseded_before_it_ever_led_has_failed(world: World) -> None:
+def test_journal_superseded_before_it_led_has_failed(world: World) -> None:
     promote(world, "n2")
     world.settle()
     world.sites["n1"].again()
@@ -308,7 +308,7 @@ def test_one_that_is_superseded_before_it_ever_led_has_failed(world: World) -> N
         world["n1"].close_for_appends()
 
 
-def test_who_begins_to_append_learns_at_once_that_another_replica_leads_already(
+def test_new_group_commit_learns_at_once_that_another_replica_leads(
     world: World,
 ) -> None:
     """No event has to come first: until then a flow would keep a journal that takes none."""
@@ -322,8 +322,8 @@ def test_who_begins_to_append_learns_at_once_that_another_replica_leads_already(
     commits.stop()
 
 
-def test_a_replica_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:
-    """Nobody appends to it, so that nobody waits for what it had taken."""
+def test_replica_of_anothers_journal_leads_as_often_as_it_is_promoted(world: World) -> None:
+    """Nothing is appended to it, so that no sender waits for its events."""
     end = take(world["n1"])
     world.settle()
     for name in ("n2", "n3", "n2"):
@@ -331,31 +331,31 @@ def test_a_replica_of_anothers_journal_leads_as_often_as_it_is_promoted(world: W
         world.settle()
         assert [site.name for site in world.sites.values() if site.journal.leads] == [name]
         assert (world[name].closed, world[name].safe) == (True, end)
-        world.look(2 * TELL_SECONDS)
+        world.look(2 * RESEND_SECONDS)
         assert world.in_sync == list(NODES)
 
 
-def test_of_another_lineage_all_replicas_begin_anew(world: World) -> None:
-    """An operator gave up what only others had."""
+def test_replicas_restart_under_another_lineage(world: World) -> None:
+    """An operator gave up events that only others had."""
     world.cut_off("n3")
     take(world["n1"])
     world.settle()
     world.look(LATE_SECONDS + 1.0)
     assert world.in_sync == ["n1", "n2"]
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert world["n2"].safe == 10
     world.away = {"n1", "n2"}
     world.change(world.membership.promoted_unclean(world.id("n3"), "m"))
     world.settle()
     assert (world["n3"].leads, world["n3"].next_seq) == (True, 0)
     world.away = set()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     for name in NODES:
         assert (world[name].next_seq, world[name].lineage, world[name].state) == (0, "m", {})
     assert world.in_sync == list(NODES)
 
 
-def test_a_replica_that_begins_at_the_floor_has_the_source_state_of_there(world: World) -> None:
+def test_replica_that_begins_at_the_floor_has_the_source_state_there(world: World) -> None:
     primary, site = world["n1"], world.sites["n3"]
     for _ in range(3):
         take(primary)
@@ -365,14 +365,14 @@ def test_a_replica_that_begins_at_the_floor_has_the_source_state_of_there(world:
         primary = world["n1"]
     site.journal.remove()
     site.open(ReplicaJournal.make(world.path / "n3", NAME, Replica.new("n3", "l"), disk=site.disk))
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     take(primary)
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     primary.trim(30)
     assert primary.floor > 0
     site.journal.remove()
     site.open(ReplicaJournal.make(world.path / "n3", NAME, Replica.new("n3", "l"), disk=site.disk))
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert (site.journal.floor, site.journal.next_seq) == (primary.floor, 40)
     assert site.journal.source_state_at_floor == {"cursor": primary.floor}
     assert site.journal.state == {"cursor": 40}
@@ -382,7 +382,7 @@ def test_a_replica_that_begins_at_the_floor_has_the_source_state_of_there(world:
 # Disks.
 
 
-def test_a_replica_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: World) -> None:
+def test_replica_with_a_full_disk_keeps_its_events_and_continues(world: World) -> None:
     primary, site = world["n1"], world.sites["n2"]
     site.disk.room = 2
     for _ in range(4):
@@ -392,17 +392,17 @@ def test_a_replica_whose_disk_is_full_has_what_its_disk_has_and_goes_on(world: W
     assert site.journal.next_seq == 20
     assert not primary.confirms(end)
     site.disk.room = None
-    world.look(2 * TELL_SECONDS)
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert (site.journal.next_seq, site.journal.state) == (40, {"cursor": 40})
     assert primary.confirms(end)
     assert world.in_sync == list(NODES)
 
 
-def test_acks_of_before_a_crash_are_no_damage_while_the_checkpoint_is_an_older_one(
+def test_acks_of_before_a_crash_are_no_damage_with_an_older_checkpoint(
     world: World,
 ) -> None:
-    """What readers have acked they have seen, and so all replicas had it."""
+    """Readers have seen the events that they acked, and so all replicas had them."""
     primary, site = world["n1"], world.sites["n1"]
     take(primary)
     world.settle()
@@ -414,11 +414,11 @@ def test_acks_of_before_a_crash_are_no_damage_while_the_checkpoint_is_an_older_o
     assert site.journal.safe == 0
     site.journal.trim(10)
     world.settle()
-    site.journal.tend()
+    site.journal.maintain()
     assert (site.journal.leads, site.journal.safe, site.journal.acked) == (True, 10, 10)
 
 
-def test_a_journal_that_is_closed_touches_no_file_any_more(world: World) -> None:
+def test_closed_journal_touches_no_file_any_more(world: World) -> None:
     """Its descriptors may be those of other files by now."""
     take(world["n1"])
     world.settle()

@@ -33,14 +33,14 @@ ONE = Log(0, 6, 6, (Start(1, 0), Start(2, 4)))
         (ONE, 6),
         (ONE.cut(5), 5),
         (Log(), 0),
-        (Log(0, 9, 9, (Start(1, 0),)), 4),  # never heard of term 2
+        (Log(0, 9, 9, (Start(1, 0),)), 4),  # without term 2
         (Log(0, 9, 9, (Start(1, 0), Start(3, 2))), 2),  # term 3 began without the end of term 1
         (Log(0, 9, 9, (Start(1, 0), Start(3, 8))), 4),
         (Log(4, 9, 9, (Start(1, 0), Start(3, 4))), 4),  # nothing above the floor is the same
         (Log(5, 9, 9, (Start(2, 5),)), 6),
     ],
 )
-def test_logs_agree_up_to_where_an_event_has_the_same_term(other: Log, end: int) -> None:
+def test_logs_agree_up_to_the_last_event_of_equal_term(other: Log, end: int) -> None:
     assert agreed(ONE, other) == end
     assert agreed(other, ONE) == end
 
@@ -51,7 +51,7 @@ def test_a_history_knows_the_terms_of_a_range() -> None:
     assert ONE.terms(5, 6) == (Start(2, 5),)
 
 
-def test_a_log_that_is_cut_forgets_terms_that_have_no_event_left() -> None:
+def test_cut_log_forgets_terms_without_events() -> None:
     assert ONE.cut(4) == Log(0, 4, 4, (Start(1, 0),))
     assert ONE.cut(5) == Log(0, 5, 5, (Start(1, 0), Start(2, 4)))
     assert ONE.cut(0).last_term == 0
@@ -76,27 +76,27 @@ def test_a_replica_that_is_not_in_sync_is_not_promoted() -> None:
         MEMBERSHIP.promoted("n2/x")
 
 
-def test_an_operator_who_gives_events_up_begins_another_lineage() -> None:
+def test_unclean_promotion_begins_another_lineage() -> None:
     promoted_unclean = MEMBERSHIP.promoted_unclean("n3/x", "b")
     assert promoted_unclean == Membership("b", 4, "n3/x", ("n3/x",), ("n0", "n1", "n2", "n3"))
 
 
-def test_a_primary_that_begins_again_has_a_term_of_its_own() -> None:
+def test_restarted_primary_has_a_term_of_its_own() -> None:
     assert MEMBERSHIP.restarted() == replace(MEMBERSHIP, term=4)
 
 
-def test_a_primary_does_not_leave_those_in_sync() -> None:
+def test_primary_does_not_leave_the_replicas_in_sync() -> None:
     assert MEMBERSHIP.without("n1/x").in_sync == ("n0/x",)
     with pytest.raises(UserError, match="promote another"):
         MEMBERSHIP.without("n0/x")
 
 
-def test_a_replica_that_joins_takes_the_place_of_the_one_before_on_its_node() -> None:
+def test_joining_replica_replaces_an_older_one_on_its_node() -> None:
     assert MEMBERSHIP.joined("n2/x").in_sync == ("n0/x", "n1/x", "n2/x")
     assert MEMBERSHIP.joined("n1/y").in_sync == ("n0/x", "n1/y")
 
 
-def test_a_record_holds_a_membership() -> None:
+def test_membership_survives_the_round_trip_through_its_record() -> None:
     journal = Journal(flow="web", node="n0", primary="", term=0, in_sync=())
     assert Membership.of(MEMBERSHIP.put_into(journal)) == MEMBERSHIP
     with pytest.raises(CorruptError, match="n9"):
@@ -106,7 +106,7 @@ def test_a_record_holds_a_membership() -> None:
 REPLICA = Follower("n1/x", "a", ONE, 2, 3)
 
 
-def test_a_replica_cuts_what_the_primary_lacks_after_it_has_heard_what_that_has() -> None:
+def test_replica_cuts_events_that_the_primary_lacks_after_its_begin() -> None:
     first = Log(0, 8, 8, (Start(1, 0), Start(3, 5)))
     replica, actions = follower.begin(replace(REPLICA, log=ONE.cut(4)), Begin("a", 4, first))
     assert actions == [Fence(4), Reply(Began(4, "n1/x", 4))]
@@ -115,12 +115,12 @@ def test_a_replica_cuts_what_the_primary_lacks_after_it_has_heard_what_that_has(
     assert replica.log == Log(0, 4, 4, (Start(1, 0),))
 
 
-def test_a_replica_keeps_its_log_until_the_primary_of_a_term_says_what_it_has() -> None:
+def test_replica_keeps_its_log_until_the_primary_of_a_term_sends_its_log() -> None:
     frames = Frames(3, 6, 7, (Start(3, 6),), 6, 0)
     assert follower.take(REPLICA, frames) == (REPLICA, [Reply(Unmatched(3, "n1/x"))])
 
 
-def test_a_replica_refuses_a_term_that_is_over() -> None:
+def test_replica_refuses_an_old_term() -> None:
     old = [
         follower.begin(REPLICA, Begin("a", 1, Log())),
         follower.take(REPLICA, Frames(1, 6, 7, (Start(1, 6),), 0, 0)),
@@ -129,25 +129,25 @@ def test_a_replica_refuses_a_term_that_is_over() -> None:
     assert old == [(REPLICA, [Reply(Refused(2))])] * 3
 
 
-def test_a_replica_of_another_lineage_begins_anew() -> None:
+def test_replica_of_another_lineage_restarts() -> None:
     replica, actions = follower.begin(REPLICA, Begin("b", 3, Log(2, 9, 9, (Start(2, 2),))))
     assert actions == [Fence(3), Restart(2, "b"), Reply(Began(3, "n1/x", 2))]
     assert replica == Follower("n1/x", "b", Log(2, 2, 2), 3, 2, matched=True)
 
 
-def test_a_replica_that_has_nothing_to_compare_with_begins_anew() -> None:
+def test_replica_without_common_events_restarts() -> None:
     """Its event 4 is not the one that the primary has trimmed."""
     first = Log(5, 9, 9, (Start(3, 4),))
     _replica, actions = follower.begin(REPLICA, Begin("a", 4, first))
     assert actions == [Fence(4), Restart(5, "a"), Reply(Began(4, "n1/x", 5))]
 
 
-def test_a_replica_that_was_in_sync_and_differs_is_corrupt() -> None:
+def test_replica_in_sync_that_differs_is_corrupt() -> None:
     with pytest.raises(CorruptError, match="seq 2, below 3"):
         follower.begin(REPLICA, Begin("a", 3, Log(0, 2, 2, (Start(1, 0),))))
 
 
-def test_a_replica_answers_when_what_it_wrote_is_synced() -> None:
+def test_replica_answers_when_its_writes_are_synced() -> None:
     replica, _ = follower.begin(REPLICA, Begin("a", 3, ONE))
     replica, actions = follower.take(replica, Frames(3, 6, 8, (Start(3, 6),), 7, 2))
     assert actions == [Write(6, 8), Keep(6, 2)]
@@ -165,20 +165,20 @@ def leader(*in_sync: str) -> Primary:
     return primary.started("n0/x", ONE, 3, membership, 7)[0]
 
 
-def test_a_primary_answers_when_each_replica_in_sync_has_it() -> None:
+def test_primary_answers_when_each_replica_in_sync_has_the_event() -> None:
     state = leader("n1/x")
     assert state.answered == 3
-    state, _ = primary.heard(state, "n1", Began(3, "n1/x", 6))
+    state, _ = primary.received(state, "n1", Began(3, "n1/x", 6))
     state, actions = primary.appended(state, 7)
     frames = Frames(3, 6, 7, (Start(3, 6),), 6, 0)
     assert actions == [Send("n1", frames)]
     state, _ = primary.synced(state, 7)
     assert state.answered == 6
-    state, _ = primary.heard(state, "n1", Persisted(3, "n1/x", 7))
+    state, _ = primary.received(state, "n1", Persisted(3, "n1/x", 7))
     assert state.answered == 7
 
 
-def test_a_replica_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
+def test_late_replica_counts_until_zookeeper_has_removed_it() -> None:
     state = leader("n1/x")
     state, actions = primary.late(state, "n1")
     alone = replace(MEMBERSHIP, in_sync=("n0/x",))
@@ -188,43 +188,43 @@ def test_a_replica_that_is_late_counts_until_zookeeper_has_let_it_go() -> None:
     assert state.answered == 6
 
 
-def test_a_replica_joins_with_all_that_the_term_began_with() -> None:
-    """What was answered in earlier terms may lie above the checkpoint that is known."""
+def test_replica_joins_with_all_that_the_term_began_with() -> None:
+    """Events answered in earlier terms may lie above the checkpoint that is known."""
     state = leader("n1/x")
-    state, actions = primary.heard(state, "n2", Began(3, "n2/x", 5))
+    state, actions = primary.received(state, "n2", Began(3, "n2/x", 5))
     assert [action for action in actions if isinstance(action, Change)] == []
-    state, actions = primary.heard(state, "n2", Persisted(3, "n2/x", 6))
+    state, actions = primary.received(state, "n2", Persisted(3, "n2/x", 6))
     assert actions == [Change(7, state.membership.joined("n2/x"))]
     assert state.counted == ("n0/x", "n1/x", "n2/x")
 
 
-def test_a_replica_whose_disk_was_lost_leaves_those_in_sync() -> None:
-    _, actions = primary.heard(leader("n1/x"), "n1", Began(3, "n1/y", 0))
+def test_replica_whose_disk_was_lost_leaves_those_in_sync() -> None:
+    _, actions = primary.received(leader("n1/x"), "n1", Began(3, "n1/y", 0))
     assert Change(7, replace(MEMBERSHIP, in_sync=("n0/x",))) in actions
 
 
-def test_a_primary_is_over_with_the_first_sign_of_a_later_term() -> None:
-    refused, _ = primary.heard(leader("n1/x"), "n1", Refused(4))
+def test_primary_stops_at_the_first_sign_of_a_later_term() -> None:
+    refused, _ = primary.received(leader("n1/x"), "n1", Refused(4))
     promoted, _ = primary.changed(leader("n1/x"), MEMBERSHIP.promoted("n1/x"), 8)
     assert refused.over
     assert promoted.over
     assert not refused.takes
-    assert primary.heard(refused, "n1", Began(3, "n1/x", 6)) == (refused, [])
+    assert primary.received(refused, "n1", Began(3, "n1/x", 6)) == (refused, [])
 
 
-def test_a_primary_takes_nothing_with_too_few_in_sync() -> None:
+def test_primary_takes_nothing_with_too_few_replicas_in_sync() -> None:
     assert not replace(leader(), min_in_sync=2).takes
     assert replace(leader("n1/x"), min_in_sync=2).takes
 
 
-def test_a_replica_that_lacks_what_is_trimmed_begins_anew() -> None:
+def test_replica_that_lacks_trimmed_events_restarts() -> None:
     state, _ = primary.trimmed(replace(leader(), checkpoint=6), 4, 4)
-    _, actions = primary.heard(state, "n2", Began(3, "n2/x", 2))
+    _, actions = primary.received(state, "n2", Began(3, "n2/x", 2))
     assert actions[0] == Send("n2", Reset(3, 4))
 
 
-def test_a_replica_that_is_late_while_it_joins_is_not_waited_for() -> None:
-    state, _ = primary.heard(leader(), "n2", Began(3, "n2/x", 4))
+def test_joining_replica_that_is_late_is_not_waited_for() -> None:
+    state, _ = primary.received(leader(), "n2", Began(3, "n2/x", 4))
     assert state.counted == ("n0/x", "n2/x")
     state, _ = primary.late(state, "n2")
     assert state.counted == ("n0/x",)

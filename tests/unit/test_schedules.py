@@ -1,4 +1,4 @@
-"""When a poller asks: due times by rule, the same for whoever looks, in whichever zone."""
+"""Due times of a poller: by rule, the same for every observer, in any time zone."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def due(schedule: Schedule, after: datetime, count: int, flow: str = "f") -> lis
 @pytest.mark.parametrize(
     ("cron", "after", "expected"),
     [
-        # The hour from 2 to 3 is left out on 29 March: what lies in it is due at 3, 01:00 in UTC.
+        # The hour from 2 to 3 is skipped on 29 March: its due times move to 3, 01:00 in UTC.
         ("30 2 * * *", datetime(2026, 3, 28, tzinfo=UTC), ["28 01:30", "29 01:00", "30 00:30"]),
-        # It comes twice on 25 October: what lies in it is due once.
+        # It comes twice on 25 October: its due times come once.
         ("30 2 * * *", datetime(2026, 10, 24, tzinfo=UTC), ["24 00:30", "25 00:30", "26 01:30"]),
         # Each hour is each hour, also where clocks say the same one twice.
         ("0 * * * *", datetime(2026, 10, 25, 0, 30, tzinfo=UTC), ["25 01:00", "25 02:00"]),
     ],
 )
-def test_clocks_that_are_changed_neither_skip_nor_double(
+def test_clock_changes_neither_skip_nor_double_a_due_time(
     cron: str, after: datetime, expected: list[str]
 ) -> None:
     schedule = Schedule(cron=cron, time_zone="Europe/Berlin")
@@ -66,7 +66,7 @@ def test_jitter_moves_all_due_times_of_a_flow_alike_and_flows_apart() -> None:
     ),
     st.datetimes(datetime(2025, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)),
 )
-def test_looking_back_and_ahead_see_the_same_due_times(schedule: Schedule, at: datetime) -> None:
+def test_due_after_and_last_due_agree(schedule: Schedule, at: datetime) -> None:
     following = list(islice(schedule.due_after(at, "flow"), 3))
     assert following == sorted(set(following)) and following[0] > at
     last = schedule.last_due(following[1], "flow")
@@ -76,12 +76,12 @@ def test_looking_back_and_ahead_see_the_same_due_times(schedule: Schedule, at: d
 
 
 @pytest.mark.parametrize("text", ["", "* * *", "61 * * * *", "0 0 31 2 *", "nonsense"])
-def test_what_is_never_due_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected the five fields|never due"):
+def test_cron_expression_that_is_never_due_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a cron expression of five fields|never due"):
         check_cron(text)
 
 
-def test_a_schedule_says_one_thing() -> None:
+def test_contradictory_schedule_is_reported() -> None:
     both = Schedule(cron="* * * * *", every_seconds=5)
     assert [name for name, _ in both.problems()] == ["cron"]
     zone = Schedule(every_seconds=5, time_zone="Europe/Berlin")

@@ -1,6 +1,6 @@
-"""What lies on the disks of copies and nobody reads is looked at, so that damage is met in time.
+"""Parts of copies that no reader reads are scrubbed, so that damage is met in time.
 
-Protects that damage in any frame is found, and that nothing else passes for damage: what is
+Protects that damage in any frame is found, and that nothing else passes for damage: parts that are
 trimmed, cut or removed meanwhile, or cannot be opened for a moment.
 """
 
@@ -18,12 +18,12 @@ from flumeng.journal.log import replica as replicas
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.segment import Window
 from flumeng.journal.replicas import replicas as scrubbers
-from flumeng.journal.replicas.lateness import TELL_SECONDS
+from flumeng.journal.replicas.replica_lag import RESEND_SECONDS
 from flumeng.journal.replicas.replicas import Scrubber
 from flumeng.journal.replicas.replicated_journal import ReplicatedJournal
 from flumeng.platform.backoff import FIRST_SECONDS
-from tests.live.one_host import eventually
 from tests.testkit.journal import numbered_events
+from tests.testkit.waiting import wait_for
 from tests.unit.replicas_world import NAME, NODES, World, is_segment, take
 
 
@@ -36,10 +36,10 @@ def world(tmp_path: Path) -> Iterator[World]:
         for _ in range(3):
             take(world["n1"])
             world.settle()
-        world.look(2 * TELL_SECONDS)
+        world.look(2 * RESEND_SECONDS)
         world.sites["n1"].again()  # each term begins a segment
     world.settle()
-    world.look(2 * TELL_SECONDS)
+    world.look(2 * RESEND_SECONDS)
     assert [len(segments(world, name)) for name in NODES] == [3, 3, 3]
     yield world
     for site in world.sites.values():
@@ -57,12 +57,12 @@ def damage(segment: Path, at: int) -> None:
 
 
 def look(*journals: ReplicatedJournal) -> list[float]:
-    """One pass; the seconds that were to be waited."""
-    return list(Scrubber(lambda: journals).look())
+    """Scrub once; returns the seconds of the waits."""
+    return list(Scrubber(lambda: journals).scrub())
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_all_is_read_and_no_faster_than_it_may(world: World, name: str) -> None:
+def test_everything_is_scrubbed_within_the_read_rate(world: World, name: str) -> None:
     files = [path.stat().st_size for path in segments(world, name)]
     seconds = look(world[name])
     assert 0.8 * sum(files) < sum(seconds) * scrubbers.BYTES_PER_SECOND <= sum(files)
@@ -72,13 +72,13 @@ def test_all_is_read_and_no_faster_than_it_may(world: World, name: str) -> None:
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize("segment", range(3))
 @pytest.mark.parametrize("at", [-10, -1000, 1000, 20])
-def test_damage_is_met_wherever_it_is(world: World, name: str, segment: int, at: int) -> None:
+def test_damage_is_found_anywhere(world: World, name: str, segment: int, at: int) -> None:
     damage(segments(world, name)[segment], at)
     look(*(world[one] for one in NODES))
     assert [one for one in NODES if world[one].damaged] == [name]
 
 
-def test_what_was_not_synced_is_left_alone(world: World) -> None:
+def test_unsynced_frames_are_left_alone(world: World) -> None:
     primary = world["n1"]
     primary.append(numbered_events(primary.next_seq, 10), {})
     damage(segments(world, "n1")[-1], -10)
@@ -86,8 +86,8 @@ def test_what_was_not_synced_is_left_alone(world: World) -> None:
     assert primary.damaged == ""
 
 
-def test_a_copy_that_has_not_heard_yet_what_others_have_looks_at_all(world: World) -> None:
-    """As after a kill: what it knew of the others was in its memory."""
+def test_copy_that_does_not_know_the_checkpoint_yet_is_scrubbed_to_its_end(world: World) -> None:
+    """As after a kill: the checkpoint of the others was in its memory."""
     world["n2"].close()
     directory = world.path / "n2" / NAME
     replicas.write(directory, replace(replicas.read(directory), checkpoint=0), Disk())
@@ -99,13 +99,13 @@ def test_a_copy_that_has_not_heard_yet_what_others_have_looks_at_all(world: Worl
 
 
 def put_into(segment: Path, raw: bytes) -> None:
-    """In its place, at once."""
+    """Replace the file at once."""
     fresh = segment.with_suffix(".fresh")
     fresh.write_bytes(raw)
     fresh.rename(segment)
 
 
-def test_a_frame_at_the_place_of_another_one_is_damage(world: World) -> None:
+def test_frame_at_the_place_of_another_is_damage(world: World) -> None:
     first, second, third = (
         frame.to_pybytes() for window in world["n1"].frames(0, 30) for frame in window
     )
@@ -115,21 +115,21 @@ def test_a_frame_at_the_place_of_another_one_is_damage(world: World) -> None:
     assert raw.endswith(frames)
     put_into(segment, raw.replace(frames, second + first + third))
     look(world["n1"])
-    assert "seq 10 comes where 0 goes on" in world["n1"].damaged
+    assert "found seq 10, expected 0" in world["n1"].damaged
 
 
-def test_a_segment_that_is_gone_is_damage_unless_it_was_trimmed(world: World) -> None:
+def test_missing_segment_is_damage_unless_it_was_trimmed(world: World) -> None:
     segments(world, "n2")[1].unlink()
     look(world["n2"])
     assert "is missing" in world["n2"].damaged
 
 
-def test_what_can_be_read_a_little_later_is_no_damage(world: World) -> None:
+def test_segment_readable_a_little_later_is_no_damage(world: World) -> None:
     """As while the wire to a disk is away."""
     segment = segments(world, "n1")[1]
     raw = segment.read_bytes()
     damage(segment, -10)
-    looking = Scrubber(lambda: [world["n1"]]).look()
+    looking = Scrubber(lambda: [world["n1"]]).scrub()
     for seconds in looking:
         if seconds == scrubbers.AGAIN_SECONDS:
             assert world["n1"].is_suspect
@@ -142,7 +142,7 @@ def test_what_can_be_read_a_little_later_is_no_damage(world: World) -> None:
 
 
 def second_look(world: World, name: str) -> Iterator[Window]:
-    """At what could not be read a moment ago: damage is certain now."""
+    """Scrub again after a read error: the damage is certain now."""
     segment = segments(world, name)[0]
     raw = segment.read_bytes()
     damage(segment, -10)
@@ -152,7 +152,7 @@ def second_look(world: World, name: str) -> Iterator[Window]:
     return world[name].scrub()
 
 
-def test_what_is_trimmed_meanwhile_is_no_damage_and_the_rest_is_looked_at(world: World) -> None:
+def test_segment_trimmed_meanwhile_is_no_damage_and_the_rest_is_scrubbed(world: World) -> None:
     primary = world["n1"]
     looking = second_look(world, "n1")
     next(looking)
@@ -176,7 +176,7 @@ def remove(world: World) -> None:
 
 
 @pytest.mark.parametrize("happens", [cut, cut_what_is_damaged, remove])
-def test_what_is_cut_or_gone_meanwhile_is_no_damage(
+def test_copy_cut_or_removed_meanwhile_is_no_damage(
     world: World, happens: Callable[[World], None]
 ) -> None:
     looking = second_look(world, "n2")
@@ -186,7 +186,7 @@ def test_what_is_cut_or_gone_meanwhile_is_no_damage(
     assert world["n2"].damaged == ""
 
 
-def test_what_cannot_be_opened_now_is_looked_at_next_time(
+def test_copy_that_cannot_be_opened_now_is_scrubbed_next_time(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Held:
@@ -196,11 +196,11 @@ def test_what_cannot_be_opened_now_is_looked_at_next_time(
         def scrub(self) -> Iterator[Window]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    assert len(list(Scrubber(lambda: [Held(), world["n1"]]).look())) == 3
-    assert "web.n9.0.0a1b2c3d cannot be looked at now" in caplog.text
+    assert len(list(Scrubber(lambda: [Held(), world["n1"]]).scrub())) == 3
+    assert "web.n9.0.0a1b2c3d cannot be scrubbed now" in caplog.text
 
 
-def test_a_copy_whose_cut_failed_half_way_is_opened_again_and_no_damage(world: World) -> None:
+def test_copy_whose_cut_failed_halfway_is_reopened_and_no_damage(world: World) -> None:
     site = world.sites["n2"]
 
     def fails(fd: int) -> None:
@@ -222,11 +222,11 @@ def test_a_copy_whose_cut_failed_half_way_is_opened_again_and_no_damage(world: W
     assert site.journal.damaged == ""
 
 
-def test_it_goes_round_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrubber_repeats_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubbers, "PASS_SECONDS", 0.05)
     monkeypatch.setattr(scrubbers, "AGAIN_SECONDS", 0.05)
     scrubber = Scrubber(lambda: [world["n1"]])
     scrubber.start()
     damage(segments(world, "n1")[0], -10)
-    eventually(lambda: bool(world["n1"].damaged), "it does not look again")
+    wait_for(lambda: bool(world["n1"].damaged), "it does not look again")
     scrubber.stop()

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from flumeng.agent.collector.units import Unit
+from flumeng.agent.collector.executor_units import Unit
 from flumeng.config import policy
 from flumeng.events.lazy_batch import Fused
 from flumeng.platform import logs, scrubbing, secrets
@@ -26,8 +26,8 @@ from flumeng.platform.scrubbing import Secret, raising_no_secrets, scrub
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No secret is known yet, and no command has run."""
-    monkeypatch.setattr(scrubbing, "_known", {})
+    """A process without known secrets and commands so far."""
+    monkeypatch.setattr(scrubbing, "_patterns", {})
     monkeypatch.setattr(secrets, "_commands", {})
     yield
     secrets.use({})
@@ -75,28 +75,28 @@ def test_a_secret_comes_from_where_the_policy_file_says(
         ("{'d/b': {env: A}}", "expected the NAME of"),
     ],
 )
-def test_a_policy_file_that_makes_no_sense(place: str, problem: str) -> None:
+def test_invalid_policy_file_is_refused(place: str, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         use(place)
 
 
-def test_what_is_not_where_the_policy_file_says_is_told_by_name(tmp_path: Path) -> None:
+def test_missing_secret_is_reported_with_its_configured_place(tmp_path: Path) -> None:
     use(f"{{db: {{file: {tmp_path}/absent}}}}")
-    assert refusal() == f"there is no secret db in {tmp_path}/absent, where the policy file has it"
+    assert refusal() == f"there is no secret db in {tmp_path}/absent, which the policy file names"
     use("{db: {env: FLUMENG_TEST_ABSENT}}")
     assert "no secret db in the environment variable FLUMENG_TEST_ABSENT" in refusal()
     command(["/bin/true"])
     assert "no secret db in the command /bin/true" in refusal()
 
 
-def test_a_command_that_fails_is_told_without_what_it_said() -> None:
+def test_failing_command_is_reported_without_its_output() -> None:
     command(["/bin/sh", "-c", "echo hunter2hunter2; echo hunter2hunter2 >&2; exit 3"])
     assert refusal() == "there is no secret db: its command /bin/sh ended with 3"
     command(["/absent/vault"])
     assert refusal().endswith("does not start: No such file or directory")
 
 
-def test_a_command_is_bounded_in_time_and_in_what_it_prints(
+def test_command_is_bounded_in_time_and_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(secrets, "COMMAND_SECONDS", 0.5)
@@ -108,7 +108,7 @@ def test_a_command_is_bounded_in_time_and_in_what_it_prints(
     assert "is larger than 64 KiB" in refusal()
 
 
-def test_a_command_runs_once_for_all_that_begin_together(tmp_path: Path) -> None:
+def test_command_runs_once_for_concurrent_callers(tmp_path: Path) -> None:
     command(["/bin/sh", "-c", f"echo x >> {tmp_path}/runs; echo secret"])
     assert [str(secrets.resolve("${secret:db}")) for _ in range(3)] == ["secret"] * 3
     assert (tmp_path / "runs").read_text() == "x\n"
@@ -120,7 +120,7 @@ class Login:
     password: Secret
 
 
-def test_no_repr_shows_a_secret_and_it_travels() -> None:
+def test_no_repr_shows_a_secret_and_pickling_keeps_it() -> None:
     login = Login("flumeng", Secret("hunter2hunter2"))
     assert "hunter2" not in repr(login)
     assert "hunter2" not in f"{[login]} {login!r}"
@@ -130,7 +130,7 @@ def test_no_repr_shows_a_secret_and_it_travels() -> None:
 
 
 @pytest.mark.parametrize("secret", ["hunter-2", 'pä"ss\\w<o>rd/+ &1', "tab\tand 'quote'"])
-def test_a_secret_is_scrubbed_as_others_write_it(secret: str) -> None:
+def test_secret_is_scrubbed_in_common_encodings(secret: str) -> None:
     password = Secret(secret)
     texts = [
         f"wrong password {password}",
@@ -186,7 +186,7 @@ class Refused:
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, UserError, ValueError])
-def test_a_stage_fails_in_an_executor_without_its_secret(kind: type[Exception]) -> None:
+def test_error_of_a_stage_in_an_executor_has_no_secret(kind: type[Exception]) -> None:
     stage = pickle.dumps(Fused((Refused(Secret("open-sesame-1"), kind),)))
     _, _, content = Unit(0, 0, stage).run()
     name, text, *_trace = content.decode().split("\n")
@@ -195,7 +195,7 @@ def test_a_stage_fails_in_an_executor_without_its_secret(kind: type[Exception]) 
     assert name == (kind.__name__ if issubclass(kind, FlumengError) else "FlumengError")
 
 
-def test_neither_does_the_cause_of_an_error_tell_it() -> None:
+def test_cause_of_an_error_with_a_secret_is_removed() -> None:
     secret = Secret("open-sesame-2")
 
     def items() -> Iterator[int]:
@@ -213,7 +213,7 @@ def test_neither_does_the_cause_of_an_error_tell_it() -> None:
     assert caught.value.__suppress_context__
 
 
-def test_an_error_without_a_secret_stays_as_it_is() -> None:
+def test_error_without_a_secret_is_unchanged() -> None:
     given = UnavailableError("away")
 
     def items() -> Iterator[int]:
@@ -225,7 +225,7 @@ def test_an_error_without_a_secret_stays_as_it_is() -> None:
     assert caught.value is given
 
 
-def test_the_environment_of_a_command_is_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_has_the_environment_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "VAULT_TOKEN", "token-of-the-node")
     command(["/bin/sh", "-c", 'echo "$VAULT_TOKEN"'])
     assert secrets.resolve("${secret:db}") == "token-of-the-node"

@@ -10,13 +10,15 @@ from flumeng.platform.security.roles import DIRECTORY
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_loopback_needs_no_identity(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_loopback_address_needs_no_identity(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.delenv(DIRECTORY, raising=False)
     require_proof_beyond_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "0.0.0.0", "::", "fe80::1%lo", "no.such.invalid"])
-def test_any_other_address_needs_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_address_beyond_loopback_needs_an_identity(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
     monkeypatch.delenv(DIRECTORY, raising=False)
     with pytest.raises(UserError, match="--insecure"):
         require_proof_beyond_loopback(host)

@@ -1,4 +1,4 @@
-"""Who certificates are for, who issues them, and which of them a process uses."""
+"""Identities in certificates, their issuers, and the certificates that a process uses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from flumeng.platform.security.expiry import Expiry
 from flumeng.platform.security.identity import Identity, identity_of, parse_uri
 from flumeng.platform.security.roles import DIRECTORY, PEOPLE, Role, subject_of
 from tests.testkit.certificates import Certificates
+from tests.testkit.clock import Clock
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -27,13 +28,13 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 @pytest.mark.parametrize("role", ["admin", "node", "collector", "zookeeper", "subscriber"])
-def test_a_certificate_says_who_it_is_for(certificates: Certificates, role: Role) -> None:
+def test_certificate_names_its_identity(certificates: Certificates, role: Role) -> None:
     found = Keystore(certificates.folder(role, name="web-1.example"), role).load()
     assert found.identity == Identity("tests", role, "web-1.example")
     assert found.leaf.subject.rfc4514_string() == found.identity.subject
 
 
-def test_openssl_takes_what_is_issued(certificates: Certificates) -> None:
+def test_openssl_accepts_issued_certificates(certificates: Certificates) -> None:
     folder = certificates.folder("node")
     command: list[str | Path] = ["openssl", "verify", "-x509_strict", "-CAfile", folder / "ca.pem"]
     for purpose in ("sslclient", "sslserver"):
@@ -49,13 +50,13 @@ def test_openssl_takes_what_is_issued(certificates: Certificates) -> None:
     assert subprocess.run([*command, *others], check=False, capture_output=True).returncode
 
 
-def test_only_names_that_tell_rights_apart_are_in_subjects() -> None:
+def test_subject_has_a_name_only_for_roles_with_rights_by_name() -> None:
     assert subject_of("c", "node", "n1") == "CN=node:n1,O=c"
     assert subject_of("c", "master", "m1") == subject_of("c", "master", "m2") == "CN=master,O=c"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a,O=other", "a b", "-a", "é", "x" * 64, "a\n"])
-def test_a_name_that_would_mean_another_thing_is_refused(name: str) -> None:
+def test_name_with_a_special_meaning_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="cannot be the name"):
         Identity("tests", "node", name)
     with pytest.raises(UserError, match="cannot be the name"):
@@ -66,12 +67,12 @@ def test_a_name_that_would_mean_another_thing_is_refused(name: str) -> None:
     "uri",
     ["flumeng://c/chief/n", "flumeng://c/node", "flumeng://c/node/a/b", "http://c/node/n", "", "x"],
 )
-def test_what_names_nobody_is_refused(uri: str) -> None:
-    with pytest.raises(UserError, match="names nobody"):
+def test_uri_without_an_identity_is_refused(uri: str) -> None:
+    with pytest.raises(UserError, match="is no identity"):
         parse_uri(uri)
 
 
-def test_a_certificate_that_says_two_things_is_refused(certificates: Certificates) -> None:
+def test_certificate_with_contradictory_identities_is_refused(certificates: Certificates) -> None:
     class Two(Identity):
         @property
         def subject(self) -> str:
@@ -82,8 +83,8 @@ def test_a_certificate_that_says_two_things_is_refused(certificates: Certificate
         identity_of(credentials.Credentials(b"", issued.certificate, issued.key).leaf)
 
 
-def test_a_stranger_s_certificate_names_nobody(certificates: Certificates) -> None:
-    with pytest.raises(UserError, match="was not made by flumeng"):
+def test_foreign_certificate_has_no_identity(certificates: Certificates) -> None:
+    with pytest.raises(UserError, match="flumeng did not make it"):
         identity_of(certificates.authority.certificate)
 
 
@@ -104,15 +105,15 @@ def test_a_key_of_another_certificate_is_refused(
         keystore.load()
 
 
-def test_a_certificate_in_the_place_of_another_role_is_refused(certificates: Certificates) -> None:
+def test_certificate_of_another_role_is_refused(certificates: Certificates) -> None:
     folder = certificates.folder("node")
     for end in ("pem", "key"):
         (folder / f"node.{end}").rename(folder / f"admin.{end}")
-    with pytest.raises(UserError, match="that of node n1, not of a admin"):
+    with pytest.raises(UserError, match="belongs to node n1, not to a admin"):
         Keystore(folder, "admin").load()
 
 
-def test_which_credentials_a_process_uses(
+def test_process_uses_the_credentials_of_its_role(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(DIRECTORY, raising=False)
@@ -125,7 +126,7 @@ def test_which_credentials_a_process_uses(
         credentials.load("node")
 
 
-def test_weeks_before_its_end_it_is_told(
+def test_expiry_is_reported_weeks_before(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = certificates.folder("node", days=40)
@@ -140,22 +141,22 @@ def test_weeks_before_its_end_it_is_told(
     assert told() == {}
     days = 11
     (text,) = told().values()
-    assert "ends in 29 days" in text
+    assert "expires in 29 days" in text
     assert "flumeng node enroll" in text
     days = 41
-    assert "nobody lets it in any more" in told()["certificate of node"]
+    assert "servers refuse it" in told()["certificate of node"]
 
 
 def test_a_new_certificate_ends_the_warning_within_ten_minutes(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DIRECTORY, str(certificates.folder("node", days=1)))
-    clock = [0.0]
-    expiring = Expiry(lambda: clock[0], expiry.utc_now)
+    clock = Clock(0.0)
+    expiring = Expiry(clock, expiry.utc_now)
     assert expiring.problems()
     certificates.folder("node", days=300)
     assert expiring.problems()
-    clock[0] = 600.0
+    clock.now = 600.0
     assert expiring.problems() == {}
 
 
@@ -166,7 +167,7 @@ def test_no_certificate_outlives_its_authority(certificates: Certificates) -> No
         )
 
 
-def test_an_authority_that_the_user_has_is_taken(tmp_path: Path) -> None:
+def test_authority_of_the_user_is_accepted(tmp_path: Path) -> None:
     given = new_authority("company", NOW)
     loaded = load_authority(given.pem, private_pem(given.key))
     issuer = enrolment.create_authority(tmp_path / "a", "fra", loaded, NOW)
@@ -176,12 +177,12 @@ def test_an_authority_that_the_user_has_is_taken(tmp_path: Path) -> None:
     assert (again.cluster, again.authority.pem) == ("fra", given.pem)
 
 
-def test_what_is_no_authority_is_refused() -> None:
+def test_invalid_authority_is_refused() -> None:
     given, other = new_authority("c", NOW), new_authority("c", NOW)
     with pytest.raises(UserError, match="is not that of its certificate"):
         load_authority(given.pem, private_pem(other.key))
     leaf = given.issue(Identity("c", "admin", "a"), days=1, now=NOW)
-    with pytest.raises(UserError, match="no authority's"):
+    with pytest.raises(UserError, match="not that of an authority"):
         load_authority(leaf.certificate, leaf.key)
     with pytest.raises(UserError, match="expected the authority's certificate"):
         load_authority(b"", b"")
@@ -193,11 +194,11 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     for folder in ("a", "n"):
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
         assert all(f.stat().st_mode & 0o777 == 0o600 for f in (tmp_path / folder).iterdir())
-    with pytest.raises(UserError, match="has an authority already"):
+    with pytest.raises(UserError, match="already has an authority"):
         enrolment.create_authority(tmp_path / "a", "c", None, expiry.utc_now())
 
 
-def test_a_certificate_that_is_rotated_is_never_seen_half(tmp_path: Path) -> None:
+def test_rotated_certificate_is_never_seen_half_written(tmp_path: Path) -> None:
     issuer = enrolment.create_authority(tmp_path / "a", "c", None, expiry.utc_now())
     keystore = Keystore(tmp_path / "n", "node")
     before: tuple[int, ...] = ()

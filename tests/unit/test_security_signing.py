@@ -1,4 +1,4 @@
-"""Signed revisions: a node runs only what somebody with a certain key applied."""
+"""Signed revisions: a node runs only revisions that were applied with a certain key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def current(bench: Bench, flow: str, number: int = 1) -> Revision:
     return found.value
 
 
-def test_a_signature_fits_one_text_of_one_flow(
+def test_signature_is_valid_for_one_text_of_one_flow(
     tmp_path: Path, signer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_key(tmp_path / "other.key")
@@ -48,7 +48,7 @@ def test_a_signature_fits_one_text_of_one_flow(
         assert not is_signed("web", "text", odd, [signer])
 
 
-def test_a_node_with_signers_runs_only_what_is_signed(
+def test_node_with_signers_runs_signed_revisions_only(
     bench: Bench, tmp_path: Path, signer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.require_signed_by(signer)
@@ -86,7 +86,7 @@ def test_an_unsigned_revision_does_not_take_the_place_of_a_signed_one(
     assert "is not signed" in (bench.status.tasks["web/ingest.n1"].error or "")
 
 
-def test_the_same_text_is_signed_by_another_apply(
+def test_apply_signs_an_unchanged_text_once(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.apply("web")
@@ -103,14 +103,14 @@ def test_the_same_text_is_signed_by_another_apply(
     assert bench.store.read(paths.revision("web", "3")) is None
 
 
-def test_a_key_that_is_of_no_use_is_told(
+def test_unusable_key_is_reported(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY, str(tmp_path / "gone"))
     with pytest.raises(UserError, match="cannot read"):
         bench.apply("web")
     (tmp_path / "gone").write_text("no key")
-    with pytest.raises(UserError, match="holds no key that signs"):
+    with pytest.raises(UserError, match="has no signing key"):
         bench.apply("web")
     with pytest.raises(UserError, match="cannot write"):
         make_key(tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""The files of TLS change while senders come: what is good is used, what is not is told."""
+"""The files of TLS change while senders come: good files are used, others reported."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ import uvloop
 
 from flumeng.config.policy import UNRESTRICTED, Policy
 from flumeng.connectors.api.counters import Counters
-from flumeng.connectors.network import handshakes
 from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.tls import ServerTls
 from flumeng.platform.errors import UserError
+from tests.testkit.waiting import PATIENCE_SECONDS
 from tests.unit.authority import Authority
 
-PATIENCE_SECONDS = 60.0
 LATER = [timedelta()]
 
 
@@ -47,7 +46,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Served(asyncio.Protocol):
-    """Says who it has let in."""
+    """Answers with the name of the accepted client."""
 
     tls: ServerTls
 
@@ -57,15 +56,15 @@ class Served(asyncio.Protocol):
 
 
 class Server:
-    """A port whose connections are TLS, and who came in."""
+    """A port whose connections are TLS, and its accepted clients."""
 
-    def __init__(self, tls: ServerTls) -> None:
+    def __init__(self, tls: ServerTls, **limits: Any) -> None:
         self.tls = tls
         self.counters = Counters()
         listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
-        self.handshakes = Handshakes(listener, tls, self._protocol, self.counters)
+        self.handshakes = Handshakes(listener, tls, self._protocol, self.counters, **limits)
 
     def _protocol(self) -> Served:
         served = Served()
@@ -77,7 +76,7 @@ class Server:
         await asyncio.wait_for(self.handshakes.wait_closed(), PATIENCE_SECONDS)
 
     async def said_to(self, authority: Authority, client: tuple[Path, Path] | None) -> str:
-        """What it says to this client; nothing when it does not let it in."""
+        """The server's answer to this client; empty when it is rejected."""
         context = ssl.create_default_context(cafile=str(authority.ca))
         if client is not None:
             context.load_cert_chain(*client)
@@ -91,28 +90,28 @@ class Server:
             return ""
 
 
-def test_a_new_certificate_is_used_and_a_bad_one_is_not(authority: Authority) -> None:
+def test_new_certificate_is_used_and_an_invalid_one_is_not(authority: Authority) -> None:
     async def test() -> None:
         tls = made(options(authority))
         await tls.start()
         first = tls.context
-        await tls.look()
+        await tls.refresh()
         assert tls.context is first, "unchanged files are not read again"
         authority.issue("server", "127.0.0.1")
-        await tls.look()
+        await tls.refresh()
         second = tls.context
         assert second is not first
         assert tls.problem == ""
         (authority.folder / "server.key").write_text("no key")
-        await tls.look()
+        await tls.refresh()
         assert tls.context is second
-        assert "server.key are no certificate and its key in PEM" in tls.problem
+        assert "server.key are not a PEM certificate and its key" in tls.problem
         (authority.folder / "server.pem").unlink()
-        await tls.look()
+        await tls.refresh()
         assert tls.context is second
         assert tls.problem.startswith("cannot read")
         authority.issue("server", "127.0.0.1")
-        await tls.look()
+        await tls.refresh()
         assert tls.context not in (None, first, second)
         assert tls.problem == ""
 
@@ -130,14 +129,14 @@ def test_a_new_file_that_the_policy_does_not_allow_is_not_read(
         before = tls.context
         (tmp_path / "server.pem").unlink()
         (tmp_path / "server.pem").symlink_to("/etc/passwd")
-        await tls.look()
+        await tls.refresh()
         assert tls.context is before
         assert "policy file does not allow to read" in tls.problem
 
     run(test)
 
 
-def test_who_is_revoked_is_not_let_in_any_more(authority: Authority) -> None:
+def test_revoked_client_is_refused(authority: Authority) -> None:
     async def test() -> None:
         good, bad = authority.issue("good", "good.example"), authority.issue("bad", "bad.example")
         path = authority.revoke(authority.folder / "crl.pem")
@@ -147,7 +146,7 @@ def test_who_is_revoked_is_not_let_in_any_more(authority: Authority) -> None:
         assert await server.said_to(authority, good) == "good.example"
         assert await server.said_to(authority, bad) == "bad.example"
         authority.revoke(path, bad[0])
-        await tls.look()
+        await tls.refresh()
         assert await server.said_to(authority, good) == "good.example"
         assert await server.said_to(authority, bad) == ""
         assert server.counters.unauthorized == 1
@@ -157,7 +156,7 @@ def test_who_is_revoked_is_not_let_in_any_more(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "no list", "damaged"])
-def test_nobody_is_let_in_without_a_list_that_can_be_read(
+def test_all_clients_are_refused_without_a_readable_revocation_list(
     authority: Authority, damage: str
 ) -> None:
     async def test() -> None:
@@ -171,7 +170,7 @@ def test_nobody_is_let_in_without_a_list_that_can_be_read(
         else:
             text = path.read_text()
             path.write_text("no list" if damage == "no list" else text[:100] + "x" + text[150:])
-        await tls.look()
+        await tls.refresh()
         assert str(path) in tls.problem
         assert await server.said_to(authority, good) == ""
         assert server.counters.refused == 1
@@ -179,7 +178,7 @@ def test_nobody_is_let_in_without_a_list_that_can_be_read(
             await made(options(authority, client_crl=str(path))).start()
         authority.issue("server", "127.0.0.1")
         authority.revoke(path)
-        await tls.look()
+        await tls.refresh()
         assert tls.problem == ""
         assert await server.said_to(authority, good) == "good.example"
         await server.close()
@@ -187,7 +186,7 @@ def test_nobody_is_let_in_without_a_list_that_can_be_read(
     run(test)
 
 
-def test_an_outdated_list_lets_in_nobody_and_is_told(authority: Authority) -> None:
+def test_outdated_revocation_list_refuses_all_clients_and_is_reported(authority: Authority) -> None:
     async def test() -> None:
         good = authority.issue("good", "good.example")
         path = authority.revoke(authority.folder / "crl.pem")
@@ -196,15 +195,15 @@ def test_an_outdated_list_lets_in_nobody_and_is_told(authority: Authority) -> No
         server = Server(tls)
         before = tls.context
         LATER[0] = timedelta(days=2)
-        await tls.look()
-        assert "the revocation list of CN=authority is outdated since" in tls.problem
+        await tls.refresh()
+        assert "the revocation list of CN=authority expired at" in tls.problem
         assert tls.context is not before, "no session of before is resumed"
         authority.revoke(path, until=datetime.now(UTC) - timedelta(days=1))
-        await tls.look()
+        await tls.refresh()
         assert await server.said_to(authority, good) == ""
         LATER[0] = timedelta()
         authority.revoke(path)
-        await tls.look()
+        await tls.refresh()
         assert tls.problem == ""
         assert await server.said_to(authority, good) == "good.example"
         await server.close()
@@ -212,7 +211,7 @@ def test_an_outdated_list_lets_in_nobody_and_is_told(authority: Authority) -> No
     run(test)
 
 
-def test_who_is_revoked_counts_although_another_file_is_bad(authority: Authority) -> None:
+def test_revocation_counts_although_another_file_is_invalid(authority: Authority) -> None:
     async def test() -> None:
         bad = authority.issue("bad", "bad.example")
         path = authority.revoke(authority.folder / "crl.pem")
@@ -222,13 +221,13 @@ def test_who_is_revoked_counts_although_another_file_is_bad(authority: Authority
         assert not tls.is_revoked(certificate)
         (authority.folder / "server.key").write_text("no key")
         authority.revoke(path, bad[0])
-        await tls.look()
+        await tls.refresh()
         assert tls.is_revoked(certificate)
 
     run(test)
 
 
-def test_no_certificate_or_one_of_another_authority_is_not_enough(
+def test_missing_certificate_or_one_of_another_authority_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:
     async def test() -> None:
@@ -245,11 +244,9 @@ def test_no_certificate_or_one_of_another_authority_is_not_enough(
 
 
 def test_silent_connections_make_room_for_a_good_sender(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority,
 ) -> None:
     """Of all addresses together, and of one address sooner: its own go first."""
-    monkeypatch.setattr(handshakes, "MOST_HALF_OPEN", 8)
-    monkeypatch.setattr(handshakes, "MOST_OF_ONE_ADDRESS", 4)
 
     async def silent(port: int, host: str) -> asyncio.StreamWriter:
         _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
@@ -258,7 +255,7 @@ def test_silent_connections_make_room_for_a_good_sender(
     async def test() -> None:
         tls = made(options(authority))
         await tls.start()
-        server = Server(tls)
+        server = Server(tls, most_half_open=8, most_of_one_address=4)
         good = authority.issue("good", "good.example")
         held = [await silent(server.port, "127.0.0.1") for _ in range(6)]
         assert await server.said_to(authority, good) == "good.example"
@@ -276,14 +273,12 @@ def test_silent_connections_make_room_for_a_good_sender(
 
 
 def test_a_handshake_takes_bounded_time(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority,
 ) -> None:
-    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.1)
-
     async def test() -> None:
         tls = made(options(authority))
         await tls.start()
-        server = Server(tls)
+        server = Server(tls, handshake_seconds=0.1)
         begun = bytes.fromhex("16030100c8010000c40303")
         for first in (b"", begun, b"<13>plain text, and much of it\n" * 10):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -300,7 +295,7 @@ def test_a_handshake_takes_bounded_time(
     run(test)
 
 
-def test_only_tls_of_today(authority: Authority) -> None:
+def test_only_tls_1_2_and_later_is_accepted(authority: Authority) -> None:
     async def test() -> None:
         tls = made(options(authority))
         await tls.start()

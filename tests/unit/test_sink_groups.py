@@ -1,4 +1,4 @@
-"""Groups of sinks: who has the events when members fail, and what a flow with groups may say."""
+"""Groups of sinks: the events of each member when others fail, and valid flows with groups."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.platform import file_store
 from flumeng.platform.errors import UnavailableError, UserError
+from tests.testkit.clock import Clock
 from tests.testkit.collector import TASK
 from tests.testkit.store import FakeStore
 
@@ -49,17 +50,9 @@ COUNT = pa.schema([pa.field("events", pa.int64())])
 EVENTS = pa.schema([pa.field("n", pa.int64())])
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @dataclass(frozen=True)
 class Counting:
-    """A stage; fails with ``error`` when it has seen ``before`` batches."""
+    """A stage that fails with ``error`` after ``before`` batches."""
 
     error: Exception | None = None
     before: int = 0
@@ -91,40 +84,40 @@ def shown(found: list[dict[str, Any]]) -> list[tuple[int | None, list[Any], list
 
 @pytest.fixture(autouse=True)
 def unknown() -> None:
-    """Nothing is known of members."""
+    """The states of members are unknown."""
     of_group.cache_clear()
 
 
-def test_a_split_is_whole_in_the_next_member_when_one_fails_in_the_middle() -> None:
+def test_split_is_whole_in_the_next_member_when_one_fails_in_the_middle() -> None:
     stages = (FAILING, Counting(OSError("no space left")), Counting(), Counting())
     (row,) = write(WriteToOne(stages, (0, 1, 2, 3), None), 3, 4, 5)
     assert shown([row]) == [(2, [{"events": 12}], [0, 1])]
     assert row["reasons"] == ["no answer", "no space left"]
 
 
-def test_a_member_that_is_left_alone_is_tried_when_no_other_takes_the_split() -> None:
+def test_avoided_member_is_tried_when_no_other_takes_the_split() -> None:
     (row,) = write(WriteToOne((Counting(), FAILING, Counting()), (1, 2), None), 1, 1)
     assert (row["member"], row["failed"]) == (2, [1])
     (row,) = write(WriteToOne((Counting(), FAILING), (1,), None), 1, 1)
     assert (row["member"], row["failed"]) == (0, [1])
 
 
-def test_what_is_wrong_with_events_or_the_flow_is_not_passed_to_the_next_member() -> None:
+def test_error_of_events_or_flow_is_not_passed_to_the_next_member() -> None:
     for error in (UserError("not trusted"), ValueError("a defect")):
         with pytest.raises(type(error)):
             write(WriteToOne((Counting(error), Counting()), (0, 1), None), 1)
 
 
-def test_nothing_is_tried_for_a_split_without_events() -> None:
+def test_no_member_is_tried_for_a_split_without_events() -> None:
     assert write(WriteToOne((FAILING,), (0,), None)) == []
 
 
-def test_a_row_tells_that_no_member_has_taken_a_split() -> None:
+def test_row_shows_that_no_member_took_a_split() -> None:
     (row,) = write(WriteToOne((FAILING, FAILING), (0, 1), None), 1, 1)
     assert shown([row]) == [(None, [], [0, 1])]
 
 
-def test_members_take_turns_and_pass_over_those_that_are_left_alone() -> None:
+def test_members_take_turns_and_avoided_ones_are_passed_over() -> None:
     stages = (Counting(), Counting(), Counting())
     taken = [write(WriteToOne(stages, (0, 1, 2), turn), 1)[0]["member"] for turn in range(4)]
     assert taken == [0, 1, 2, 0]
@@ -184,33 +177,33 @@ def staged(sink: GroupSink) -> WriteToOne:
     return stage
 
 
-def test_the_driver_keeps_what_batches_have_shown_across_claims_and_tasks() -> None:
+def test_driver_keeps_failed_members_across_claims_and_tasks() -> None:
     spec = group("noop", "noop", "noop")
     sink = sink_of(spec)
     assert staged(sink).ready == (0, 1, 2)
     assert sink.written([row(1, 3, m0="away"), row(2, 4, m0="away", m1="busy")]) == Written(7)
     for other in (sink, sink_of(spec), sink_of(spec, TaskRevision("web", "1", 2))):
         assert staged(other).ready == (2,)
-        assert other.trouble == ("sinks[0].first_of: left alone: [0] noop: away; [1] noop: busy")
+        assert other.trouble == ("sinks[0].first_of: in back-off: [0] noop: away; [1] noop: busy")
     elsewhere = sink_of(spec, replace(TASK, flow="other"))
     assert (staged(elsewhere).ready, elsewhere.trouble) == ((0, 1, 2), "")
     assert sink.written([row(0, 3), row(1, 1)]) == Written(4)
     assert (staged(sink).ready, sink.trouble) == ((0, 1, 2), "")
 
 
-def test_turns_go_on_with_the_next_batch() -> None:
+def test_turn_continues_with_the_next_batch() -> None:
     sink = sink_of(group("noop", "noop", "console", kind="one_of"))
     assert [staged(sink).turn for _ in range(3)] == [0, 2, 4]
 
 
-def test_a_batch_that_no_member_takes_waits_and_names_all() -> None:
+def test_batch_that_no_member_takes_waits_and_names_all_members() -> None:
     sink = sink_of(group(*(HTTP.format(n) for n in range(20))))
     staged(sink)
     failed = {f"m{n}": f"no answer: {'x' * 500}" for n in range(20)}
     with pytest.raises(UnavailableError) as told:
         sink.written([row(0, 3), row(None, 0, **failed)])
     assert str(told.value).startswith(
-        "sinks[0].first_of: no member takes events: [0] http http://h0/"
+        "sinks[0].first_of: no member accepts events: [0] http http://h0/"
     )
     assert all(f"[{n}] http http://h{n}/" in str(told.value) for n in range(20))
     assert len(str(told.value)) < 1000
@@ -219,7 +212,7 @@ def test_a_batch_that_no_member_takes_waits_and_names_all() -> None:
 
 @dataclass(frozen=True)
 class Refusing:
-    """A member's stage, which refuses the first event of each batch."""
+    """A member's stage that refuses the first event of each batch."""
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -233,7 +226,7 @@ def letters(stage: Any) -> DeadLetters:
     return groups._letters(DeadLetters("sinks[0].first_of", 1, stage), "[1].http")
 
 
-def test_dead_letters_name_the_member_and_are_told_beside_its_rows() -> None:
+def test_dead_letters_name_the_member_and_are_reported_beside_its_rows() -> None:
     places = []
 
     def buried(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -250,14 +243,14 @@ def test_dead_letters_name_the_member_and_are_told_beside_its_rows() -> None:
     assert schema_around(COUNT).names == ["events", "dead_letters"]
 
 
-def test_a_sink_for_dead_letters_that_fails_is_no_failure_of_the_member() -> None:
+def test_failing_dead_letters_are_not_counted_as_a_failure_of_the_member() -> None:
     away = Counting(UnavailableError("dead letters cannot be written"))
     stages = (letters(away).around(Refusing(), COUNT), Counting())
     with pytest.raises(UnavailableError, match="dead letters cannot"):
         write(WriteToOne(stages, (0, 1), None), 2)
 
 
-def test_files_of_a_member_that_has_failed_are_not_shown(tmp_path: Path) -> None:
+def test_files_of_a_failed_member_are_not_shown(tmp_path: Path) -> None:
     """The first one fails when it has staged a part of the split."""
     paths = [f"{tmp_path}/{name}" for name in "ab"]
     spec = group(*(f"files: {{path: {path}, format: text, compression: none}}" for path in paths))
@@ -283,7 +276,7 @@ def test_files_of_a_member_that_has_failed_are_not_shown(tmp_path: Path) -> None
     assert (written.staged, written.abandoned) == ((paths[1],), (paths[0],))
 
 
-def test_a_root_that_is_away_is_left_to_a_later_owner_when_it_is_spare(tmp_path: Path) -> None:
+def test_unreachable_spare_root_is_left_to_a_later_owner(tmp_path: Path) -> None:
     lake, spare = tmp_path / "lake", tmp_path / "spare"
     commits = Commits(FakeStore(), "web", "collect.0", lambda uri: (Unmounted(), uri))
     lake.mkdir()
@@ -299,7 +292,7 @@ def test_a_root_that_is_away_is_left_to_a_later_owner_when_it_is_spare(tmp_path:
 
 
 class Unmounted(file_store.LocalFileStore):
-    """All below ``spare`` is away."""
+    """A store in which ``spare`` is unmounted."""
 
     def directories(self, path: str) -> list[str]:
         self._reach(path)
@@ -319,24 +312,24 @@ class Unmounted(file_store.LocalFileStore):
     [
         ("first_of: [noop]", "expected two sinks or more: noop alone needs no group"),
         ("first_of: []", "expected at least one entry"),
-        ("one_of: [noop, one_of: [noop, noop]]", "one_of is a group, and no member of one"),
-        ("one_of: [noop, delta: {path: /d}]", "delta writes in the driver of the collector"),
+        ("one_of: [noop, one_of: [noop, noop]]", "one_of is a group, which cannot be a member"),
+        ("one_of: [noop, delta: {path: /d}]", "delta writes in the collector's driver"),
         (
             "one_of: [noop, spark: {format: parquet}]",
-            "its members are console, elasticsearch, files",
+            "use console, elasticsearch, files",
         ),
         ("one_of: [noop, nope]", r'sinks\[0\].one_of\[1\]: unknown sink "nope"'),
         ("one_of: {sinks: [noop, noop], backoff_seconds: 1 h}", "at most max_backoff_seconds"),
-        ("first_of: [files: {path: /a}, files: {path: /a}]", r"first_of\[0\].files has /a already"),
+        ("first_of: [files: {path: /a}, files: {path: /a}]", r"first_of\[0\].files already has /a"),
         ("first_of: [noop, files: {path: '/a/{b}'}]", r"\[1\].files: the path needs the column b"),
     ],
 )
-def test_what_a_group_cannot_be_is_told(sinks: str, problem: str) -> None:
+def test_invalid_group_is_reported(sinks: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         check_flow(f"{HEAD}filters: [where: seq > 0]\nsinks: [{sinks}]\n")
 
 
-def test_exactly_once_is_for_groups_of_files() -> None:
+def test_exactly_once_is_accepted_for_groups_of_files_only() -> None:
     once = f"{HEAD}delivery: exactly-once\n"
     pair = "files: {path: /a, shared: true}, files: {path: /b, shared: true}"
     spec = parse_flow(f"{once}sinks: [first_of: [{pair}]]")
@@ -347,7 +340,7 @@ def test_exactly_once_is_for_groups_of_files() -> None:
     with pytest.raises(SpecError) as told:
         parse_flow(f"{once}sinks: [first_of: [files: {{path: /a}}, {search}]]")
     assert [problem.path for problem in told.value.problems] == ["sinks[0].first_of"]
-    assert "a part of what the next one gets" in str(told.value)
+    assert "events that the next one gets too" in str(told.value)
 
 
 def test_a_policy_bounds_the_members(tmp_path: Path) -> None:
@@ -375,6 +368,6 @@ def test_the_graph_shows_the_members() -> None:
     assert '  n2 [shape=hexagon, label="first_of"];' in flow_graph.dot(graph_of(spec)).splitlines()
 
 
-def test_a_group_of_files_gathers_events_as_files_do() -> None:
+def test_group_of_files_has_the_batch_seconds_of_files() -> None:
     assert group("noop", "files: {path: /a}").batch_seconds == 60
     assert group("noop", "console").batch_seconds == 1

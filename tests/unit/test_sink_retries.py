@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 
 from flumeng.agent.collector.engine import _error
+from flumeng.agent.collector.executor_units import Unit
 from flumeng.agent.collector.outcome import SinkUnavailableError, written_to
-from flumeng.agent.collector.units import Unit
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.events.lazy_batch import Branches, Fused, Stage
 from flumeng.platform.errors import ConflictError, UnavailableError
 from flumeng.platform.metrics import table
 from tests.testkit.collector import ScriptedPipeline
-from tests.unit.task_world import JOURNAL, World, running, spec, until
+from tests.testkit.waiting import wait_for
+from tests.unit.task_world import JOURNAL, World, running, spec
 
 SINKS = {0: "sinks[0].files", 3: "branches[errors].sinks[0].http"}
 
@@ -51,7 +52,7 @@ def run(stage: Stage, sinks: dict[int, str]) -> Exception:
     return _error(kind, content, sinks)
 
 
-def test_of_several_sinks_of_a_unit_the_one_that_failed_is_named() -> None:
+def test_failing_sink_of_several_in_a_unit_is_named() -> None:
     for first, second, failed in ((take, refuse, 3), (refuse, take, 0)):
         error = run(Branches(((0, Fused((first,))), (3, Fused((second,))))), SINKS)
         assert isinstance(error, SinkUnavailableError)
@@ -62,14 +63,14 @@ def test_of_several_sinks_of_a_unit_the_one_that_failed_is_named() -> None:
     assert nested.place == SINKS[3]
 
 
-def test_a_sink_that_is_alone_is_named_and_a_source_is_no_sink() -> None:
+def test_single_sink_is_named_and_a_source_is_no_sink() -> None:
     error = run(refuse, {0: SINKS[0]})
     assert isinstance(error, SinkUnavailableError)
     assert error.place == SINKS[0]
     assert isinstance(run(Unreadable(), {0: SINKS[0]}), UnreadableError)
 
 
-def test_a_commit_that_fails_is_of_its_sink_and_a_conflict_of_none() -> None:
+def test_failed_commit_counts_for_its_sink_and_a_conflict_for_none() -> None:
     with pytest.raises(SinkUnavailableError, match="no answer"), written_to(SINKS[0]):
         raise UnavailableError("no answer")
     with pytest.raises(ConflictError), written_to(SINKS[0]):
@@ -85,9 +86,9 @@ def test_retries_are_counted_by_flow_and_sink(world: World) -> None:
 
     world.safe[JOURNAL] = 10
     world.run(ScriptedPipeline(spec(), away))
-    until(lambda: ("web", SINKS[3]) in world.counted(table.SINK_RETRIES))
+    wait_for(lambda: ("web", SINKS[3]) in world.counted(table.SINK_RETRIES))
     back.set()
-    until(lambda: world.ack() == 10)
+    wait_for(lambda: world.ack() == 10)
     retries = world.counted(table.SINK_RETRIES)
     failures = world.counted(table.COLLECT_FAILURES)
     assert retries["web", SINKS[3]] == failures["web", "unavailable"]

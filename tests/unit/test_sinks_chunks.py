@@ -13,7 +13,7 @@ def batch(*bodies: bytes) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("about_bytes", [1, 1_000, 4 * 2**20])
-def test_events_are_gathered_and_cut_without_losing_one(about_bytes: int) -> None:
+def test_gathered_batches_keep_every_event_and_are_cut_by_size(about_bytes: int) -> None:
     small = [batch(b"x" * 100, b"y") for _ in range(5)]
     large = [b"z" * 2**20] * 40
     found = list(chunks.gathered(iter([*small, batch(), batch(*large)]), about_bytes))
@@ -26,7 +26,7 @@ def test_events_are_gathered_and_cut_without_losing_one(about_bytes: int) -> Non
     assert list(chunks.gathered(iter([]), about_bytes)) == []
 
 
-def test_tables_are_at_least_as_large_as_asked_for_but_the_last() -> None:
+def test_tables_reach_the_requested_size_except_the_last() -> None:
     parts = [batch(b"x" * 1_000, b"y" * 1_000) for _ in range(5)]
     found = list(chunks.tables(iter([batch(), *parts]), 3_000))
     assert [table.num_rows for table in found] == [4, 4, 2]

@@ -44,7 +44,7 @@ def refuse_odd(batches: Iterator[pa.RecordBatch], refuse: Refuse) -> Iterator[pa
 
 
 class Written:
-    """A stage for dead letters: keeps them, and yields how many."""
+    """A stage that keeps dead letters and yields their number."""
 
     def __init__(self) -> None:
         self.letters: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ def run(letters: DeadLetters, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     return [row for batch in stage(iter(batches)) for row in batch.to_pylist()]
 
 
-def test_refused_events_come_with_reason_place_revision_and_time() -> None:
+def test_dead_letters_have_reason_place_revision_and_time() -> None:
     written = Written()
     before = datetime.now(UTC)
     rows = run(DeadLetters("sinks[0].any", 7, written), events(0, 4), events(4, 4))
@@ -77,7 +77,7 @@ def test_refused_events_come_with_reason_place_revision_and_time() -> None:
     assert before.timestamp() - 1 <= first["dead_time"].timestamp() <= time.time() + 1
 
 
-def test_a_sink_that_has_to_know_which_event_a_letter_is_is_told() -> None:
+def test_letter_has_its_identity_for_a_sink_that_needs_it() -> None:
     found: list[pa.RecordBatch] = []
 
     def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -90,19 +90,19 @@ def test_a_sink_that_has_to_know_which_event_a_letter_is_is_told() -> None:
     assert letters[identity.SEQ].to_pylist() == [1, 3]
 
 
-def test_without_refused_events_nothing_is_written_for_them() -> None:
+def test_nothing_is_written_to_dead_letters_without_refused_events() -> None:
     written = Written()
     rows = run(DeadLetters("sinks[0].any", 7, written), events(0, 1))
     assert rows == [{"events": 1, "dead_letters": None}]
     assert written.letters == []
 
 
-def test_a_flow_without_dead_letters_says_which_event_and_why() -> None:
+def test_refused_event_and_reason_are_named_without_dead_letters() -> None:
     with pytest.raises(RefusedError, match=r"sinks\[0\].any refuses the event web.n1.0.a-1: 1 is"):
         run(DeadLetters("sinks[0].any", 7), events(0, 4))
 
 
-def test_a_sink_for_dead_letters_that_fails_fails_the_batch() -> None:
+def test_failing_dead_letter_sink_fails_the_batch() -> None:
     def broken(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise OSError("disk full")
 
@@ -110,7 +110,7 @@ def test_a_sink_for_dead_letters_that_fails_fails_the_batch() -> None:
         run(DeadLetters("sinks[0].any", 7, broken), events(0, 4))
 
 
-def test_an_identity_is_added_and_taken_away() -> None:
+def test_identity_is_added_and_removed() -> None:
     batch = events(5, 2)
     assert batch.schema == EVENTS
     assert batch.select(list(identity.COLUMNS)).to_pylist()[1] == {
@@ -123,7 +123,7 @@ def test_an_identity_is_added_and_taken_away() -> None:
     assert identity.strip(identity.strip(batch)).num_columns == 3
 
 
-def test_a_letter_keeps_which_event_it_was_when_a_filter_has_dropped_that() -> None:
+def test_letter_keeps_its_identity_when_a_filter_has_dropped_the_columns() -> None:
     found: list[pa.RecordBatch] = []
 
     def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

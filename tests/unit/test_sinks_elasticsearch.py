@@ -1,4 +1,4 @@
-"""Bulk requests byte for byte, what follows from answers, and how requests grow and shrink."""
+"""Bulk requests byte for byte, the handling of answers, and how requests grow and shrink."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from flumeng.config import parse_flow
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.sink import TaskRevision
 from flumeng.connectors.elasticsearch import template
-from flumeng.connectors.elasticsearch.answers import Verdict, judge
-from flumeng.connectors.elasticsearch.bodies import NAME_CHARACTERS, VALUE_CHARACTERS, Bodies, legal
 from flumeng.connectors.elasticsearch.bulk import RETRY_SECONDS, Request, send
+from flumeng.connectors.elasticsearch.bulk_body import (
+    NAME_CHARACTERS,
+    VALUE_CHARACTERS,
+    BulkBody,
+    legal,
+)
+from flumeng.connectors.elasticsearch.bulk_response import Verdict, interpret
 from flumeng.connectors.elasticsearch.cluster import (
     FIRST_BYTES,
     LEAST_BYTES,
@@ -52,7 +57,7 @@ def events(*bodies: str, days: Sequence[int | None] = (), **columns: list[Any]) 
 
 
 def lines(options: Elasticsearch, batch: pa.RecordBatch) -> list[str]:
-    bodies = Bodies(options)
+    bodies = BulkBody(options)
     bodies.check(batch.schema)
     return [two.decode() for two in bodies.lines(batch).to_pylist()]
 
@@ -70,7 +75,7 @@ def test_an_event_is_two_lines_byte_for_byte() -> None:
     ]
 
 
-def test_the_identity_is_used_though_select_has_dropped_its_columns() -> None:
+def test_document_id_is_used_when_select_drops_its_columns() -> None:
     batch = events("a").select(["body", *identity.COLUMNS])
     assert lines(Elasticsearch(HOSTS, "logs"), batch) == [
         '{"index":{"_index":"logs","_id":"web.n1.0.a-7"}}\n{"body":"a"}\n'
@@ -81,7 +86,7 @@ def test_the_identity_is_used_though_select_has_dropped_its_columns() -> None:
     ]
 
 
-def test_documents_of_a_data_stream_are_created_and_have_their_time() -> None:
+def test_data_stream_documents_are_created_with_a_timestamp() -> None:
     (two,) = lines(Elasticsearch(HOSTS, "logs", data_stream=True), events("a"))
     assert two.startswith('{"create":{"_index":"logs","_id":"web.n1.0.a-7"}}\n')
     assert '"@timestamp":"1970-01-01T00:00:00.000000Z"' in two
@@ -116,13 +121,13 @@ def test_an_index_has_the_time_and_the_columns_of_its_event() -> None:
     ]
 
 
-def test_times_that_no_calendar_has_go_to_the_nearest_index() -> None:
+def test_times_beyond_the_calendar_go_to_the_nearest_index() -> None:
     batch = events("a", "b", days=[-(10**8), 10**8])
     found = actions(Elasticsearch(HOSTS, "x-%Y"), batch)
     assert [one["index"]["_index"] for one in found] == ["x-0001", "x-9999"]
 
 
-def test_the_name_of_an_index_is_legal_whatever_a_stranger_sends() -> None:
+def test_index_name_is_legal_for_any_value() -> None:
     assert legal('A b"c\\/*?<>|,#:\n') == "a-b-c-"
     assert legal("gr\u00fcn") == "gr-n"
     assert len(legal("x" * 10_000)) == VALUE_CHARACTERS
@@ -139,16 +144,16 @@ def test_the_name_of_an_index_is_legal_whatever_a_stranger_sends() -> None:
     ("options", "message"),
     [
         ({"index": "x-%Y", "id": "none"}, "index needs the column ts, which select has dropped"),
-        ({"index": "x-{app}"}, "index needs the column app, which is not there"),
-        ({"index": "x-{body}"}, "index cannot have the column body in it, which is binary"),
+        ({"index": "x-{app}"}, "index needs the column app, which is missing"),
+        ({"index": "x-{body}"}, "index: the column body is binary"),
         ({"index": "x", "routing": "app"}, "routing needs the column app"),
         ({"index": "x", "data_stream": True}, "a data stream needs the column ts"),
     ],
 )
-def test_columns_that_are_missing_are_named(options: dict[str, Any], message: str) -> None:
+def test_missing_columns_are_named(options: dict[str, Any], message: str) -> None:
     batch = events("a").select(["body"])
     with pytest.raises(UserError, match=message):
-        Bodies(Elasticsearch(HOSTS, **options)).check(batch.schema)
+        BulkBody(Elasticsearch(HOSTS, **options)).check(batch.schema)
 
 
 def item(status: int, kind: str = "", why: str | None = None, op: str = "index") -> dict[str, Any]:
@@ -163,7 +168,7 @@ def answer(*items: dict[str, Any]) -> bytes:
     return json.dumps({"errors": True, "items": items}).encode()
 
 
-def test_each_answer_has_its_consequence() -> None:
+def test_bulk_answer_items_are_accepted_retried_or_refused() -> None:
     parsing = item(400, "document_parsing_exception", "failed to parse [n]")
     parsing["index"]["error"]["caused_by"] = {"type": "x", "reason": "not a number"}
     found = answer(
@@ -176,7 +181,7 @@ def test_each_answer_has_its_consequence() -> None:
         item(404, "index_not_found_exception", "no such index"),
         item(413),
     )
-    assert judge(found, 8) == Verdict(
+    assert interpret(found, 8) == Verdict(
         again=[1, 2, 5, 6],
         trouble="es_rejected_execution_exception: queue full",
         overloaded=True,
@@ -185,7 +190,7 @@ def test_each_answer_has_its_consequence() -> None:
             (7, "status 413"),
         ],
     )
-    assert judge(b'{"errors":false,"items":[]}', 5) == Verdict()
+    assert interpret(b'{"errors":false,"items":[]}', 5) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -198,12 +203,12 @@ def test_each_answer_has_its_consequence() -> None:
         ("Limit of total fields [1000] has been exceeded", False),
     ],
 )
-def test_arguments_that_an_operator_corrects_are_waited_for(why: str, waits: bool) -> None:
+def test_argument_errors_for_an_operator_are_waited_for(why: str, waits: bool) -> None:
     """An event that quotes such an error in its own text does not hold up the flow."""
-    found = judge(answer(item(400, "illegal_argument_exception", why)), 1)
+    found = interpret(answer(item(400, "illegal_argument_exception", why)), 1)
     assert (found.again, len(found.refused)) == (([0], 0) if waits else ([], 1))
     quoted = answer(item(400, "document_parsing_exception", why))
-    assert judge(quoted, 1).again == []
+    assert interpret(quoted, 1).again == []
 
 
 def test_blank_parts_of_keys_are_underscores() -> None:
@@ -236,7 +241,7 @@ def test_blank_parts_of_keys_are_underscores() -> None:
         ("logs-{app}-%Y", {"x-1": {"logs-a": {"is_write_index": True}}}, None),
     ],
 )
-def test_aliases_that_move_on_are_found(
+def test_moving_aliases_are_found(
     index: str, aliases: dict[str, Any], expected: str | None
 ) -> None:
     content = json.dumps({name: {"aliases": one} for name, one in aliases.items()}).encode()
@@ -244,16 +249,16 @@ def test_aliases_that_move_on_are_found(
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b'{"errors":true}', answer(item(201))])
-def test_what_is_no_answer_is_none(content: bytes) -> None:
+def test_invalid_answer_raises(content: bytes) -> None:
     with pytest.raises(ValueError):
-        judge(content, 2)
+        interpret(content, 2)
 
 
 Bulk = Callable[[list[str]], bytes]
 
 
 class ScriptedCluster:
-    """Answers each request as ``bulk`` says of its documents."""
+    """Answers each request with the items that ``bulk`` returns for its documents."""
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
@@ -267,7 +272,7 @@ class ScriptedCluster:
 
 def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
     batch = events(*bodies)
-    request = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
+    request = Request(batch, BulkBody(Elasticsearch(HOSTS, "logs")).lines(batch))
     clock = iter(range(10_000))
     backoff = Backoff(RETRY_SECONDS, None, lambda: float(next(clock)), lambda _: None)
     backoff.progressed()
@@ -278,7 +283,7 @@ def sent(cluster: Any, *bodies: str) -> list[tuple[list[str], list[str]]]:
 FINE = b'{"errors":false}'
 
 
-def test_only_what_was_not_taken_is_sent_again() -> None:
+def test_only_untaken_documents_are_sent_again() -> None:
     replies = iter([answer(item(201), item(429, "full"), item(400, "bad", "why")), FINE])
     cluster = ScriptedCluster(lambda _: next(replies))
     assert sent(cluster, "a", "b", "c") == [(["c"], ["bad: why"])]
@@ -286,7 +291,7 @@ def test_only_what_was_not_taken_is_sent_again() -> None:
     assert cluster.size.bytes == FIRST_BYTES // 2
 
 
-def test_a_request_whose_answer_is_lost_is_repeated() -> None:
+def test_request_whose_answer_was_lost_is_repeated() -> None:
     def lose(_: list[str]) -> bytes:
         if len(cluster.requests) < 3:
             raise UnavailableError("reset")
@@ -297,7 +302,7 @@ def test_a_request_whose_answer_is_lost_is_repeated() -> None:
     assert cluster.requests == [["a", "b"]] * 3
 
 
-def test_retries_end_and_the_error_says_what_was_waited_for() -> None:
+def test_retries_end_with_the_last_error() -> None:
     cluster = ScriptedCluster(
         lambda documents: answer(*[item(403, "cluster_block_exception", "ro")] * len(documents))
     )
@@ -306,7 +311,7 @@ def test_retries_end_and_the_error_says_what_was_waited_for() -> None:
     assert 3 < len(cluster.requests) <= RETRY_SECONDS
 
 
-def test_a_server_that_is_slow_is_waited_for_as_long_as_it_takes_something() -> None:
+def test_slow_server_is_waited_for_while_it_takes_something() -> None:
     """One event of each request, some of them a second apart."""
     cluster = ScriptedCluster(
         lambda documents: answer(item(201), *[item(429, "full")] * (len(documents) - 1))
@@ -316,7 +321,7 @@ def test_a_server_that_is_slow_is_waited_for_as_long_as_it_takes_something() -> 
     assert [documents[0] for documents in cluster.requests] == many
 
 
-def test_a_request_that_is_too_large_is_halved_down_to_the_event_that_no_one_takes() -> None:
+def test_too_large_request_is_halved_down_to_the_refused_event() -> None:
     def most_three(documents: list[str]) -> bytes:
         if len("".join(documents)) > 3:
             raise TooLargeError("status 413")
@@ -328,7 +333,7 @@ def test_a_request_that_is_too_large_is_halved_down_to_the_event_that_no_one_tak
     assert sorted(taken) == ["a", "b", "c", "d"]
 
 
-def test_requests_grow_while_all_is_well_and_shrink_within_bounds() -> None:
+def test_requests_grow_on_success_and_shrink_on_failure_within_bounds() -> None:
     size = RequestSize(4 * 2**20)
     for _ in range(10):
         size.grow()
@@ -356,9 +361,9 @@ def test_after_an_overload_the_next_attempt_is_in_smaller_requests() -> None:
 
 
 @pytest.mark.parametrize("most_bytes", [1, 150, 1_000, 10**9])
-def test_a_request_is_cut_in_order(most_bytes: int) -> None:
+def test_bulk_request_is_cut_in_order(most_bytes: int) -> None:
     batch = events(*[str(n) for n in range(20)])
-    whole = Request(batch, Bodies(Elasticsearch(HOSTS, "logs")).lines(batch))
+    whole = Request(batch, BulkBody(Elasticsearch(HOSTS, "logs")).lines(batch))
     parts = list(whole.cut(most_bytes))
     assert b"".join(part.body for part in parts) == whole.body
     assert [s.as_py() for part in parts for s in part.events["seq"]] == list(range(7, 27))
@@ -379,20 +384,20 @@ def flow(options: str) -> str:
         ("hosts: ['http://h'], index: 'x-%S'", "expected only a-z"),
         ("hosts: ['http://h'], index: '{app}'", "first"),
         ("hosts: ['http://h'], index: _x", "first"),
-        ("hosts: ['http://h'], index: x, password: hunter2", "never the secret"),
+        ("hosts: ['http://h'], index: x, password: hunter2", "not the secret itself"),
         ("hosts: ['http://h'], index: x, username: u", "expected the password too"),
         ("hosts: ['http://h'], index: x, ca: /ca.pem", "expected https in http://h"),
         ("hosts: ['https://h'], index: x, key: /key.pem", "certificate and key together"),
         ("hosts: ['https://h'], index: x, fingerprint: ab", "SHA-256"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: str, message: str) -> None:
+def test_contradictory_options_are_refused(options: str, message: str) -> None:
     with pytest.raises(SpecError) as found:
         parse_flow(flow(options))
     assert message in str(found.value)
 
 
-def test_the_policy_of_a_node_sees_each_host_with_its_port() -> None:
+def test_policy_of_a_node_gets_each_host_with_its_port() -> None:
     hosts = ("https://h", "http://[::1]:9200/es/")
     needs = list(Elasticsearch(hosts, "x", ca="/ca.pem").needs())
     assert needs == [
@@ -402,13 +407,13 @@ def test_the_policy_of_a_node_sees_each_host_with_its_port() -> None:
     ]
 
 
-def test_only_with_the_events_own_id_an_event_is_there_once() -> None:
+def test_exactly_once_needs_the_events_own_id() -> None:
     assert Elasticsearch(HOSTS, "x").exactly_once == "by event"
     assert Elasticsearch(HOSTS, "x", id="none").exactly_once is None
     assert Elasticsearch(HOSTS, "x", data_stream=True).exactly_once is None
 
 
-def test_a_secret_is_looked_up_at_the_start_and_shown_nowhere(
+def test_secret_is_read_at_the_start_and_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = Elasticsearch(HOSTS, "x", username="u", password="${secret:search}")

@@ -1,4 +1,4 @@
-"""Messages in a stream are told apart again as they were, and syslog messages read back."""
+"""Messages in a stream are separated again as they were, and syslog messages read back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flumeng.connectors.forward.sink import framed
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.filters.formats.syslog import SyslogReader
 from flumeng.filters.parse import ROWS_AT_A_TIME, ParseStage
-from flumeng.filters.receipt_bound import Bounded
+from flumeng.filters.refused_times import Bounded
 from flumeng.platform.errors import UserError
 
 MESSAGES = [b"one", b"", None, b"a\nb\r\n", "grün".encode(), b"\xff\x00", b"5 six"]
@@ -36,7 +36,7 @@ def test_messages_are_framed_as_receivers_expect() -> None:
     )
 
 
-def test_a_part_of_an_array_is_framed_alone() -> None:
+def test_slice_of_an_array_is_framed_alone() -> None:
     assert bytes(framed(binary(b"a", b"b", b"c").slice(1, 1), "newline")) == b"b\n"
     assert bytes(framed(binary(), "octet-counted")) == b""
     assert bytes(framed(binary(None), "newline")) == b"\n"
@@ -47,7 +47,7 @@ def rendered(**columns: Any) -> list[bytes]:
     return values
 
 
-def test_a_message_is_made_of_the_columns_that_are_there() -> None:
+def test_message_is_made_of_the_present_columns() -> None:
     time = pa.array([datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)], pa.timestamp("us", "UTC"))
     assert rendered(
         facility=[4],
@@ -74,7 +74,7 @@ def test_a_message_is_made_of_the_columns_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("facility", "severity", "priority"), [(24, 0, b"<8>"), (-1, 8, b"<13>"), (None, 7, b"<15>")]
 )
-def test_a_priority_that_is_none_is_a_users_notice(
+def test_invalid_priority_becomes_user_notice(
     facility: int | None, severity: int, priority: bytes
 ) -> None:
     (found,) = rendered(
@@ -83,7 +83,7 @@ def test_a_priority_that_is_none_is_a_users_notice(
     assert found.startswith(priority + b"1 ")
 
 
-def test_what_is_parsed_reads_as_before() -> None:
+def test_parsed_message_is_read_back_the_same() -> None:
     lines = [
         b'<34>1 2026-11-09T10:00:15.003Z web1 nginx 7 ID47 [origin@32473 ip="192.0.2.1"] GET /',
         b"<165>1 2026-11-09T10:00:15.003Z - - - - - ",
@@ -103,10 +103,10 @@ def test_what_is_parsed_reads_as_before() -> None:
     assert second.drop_columns(["body"]).to_pylist() == first.drop_columns(["body"]).to_pylist()
 
 
-def test_columns_that_make_no_message_are_told() -> None:
+def test_columns_that_make_no_message_are_reported() -> None:
     for field, told in (
-        (pa.field("x", pa.string()), "neither a column message nor body"),
-        (pa.field("severity", pa.string()), "severity is no whole number"),
+        (pa.field("x", pa.string()), "needs the column message or body"),
+        (pa.field("severity", pa.string()), "severity is not an integer"),
         (pa.field("app", pa.list_(pa.string())), "app is no plain value"),
     ):
         schema = pa.schema([field, *([] if field.name == "x" else [pa.field("body", pa.binary())])])

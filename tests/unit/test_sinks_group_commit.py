@@ -24,6 +24,7 @@ from flumeng.connectors.lakehouse.tables import OvertakenError, TableSink
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 from tests.testkit.owner_steps import CrashError
 from tests.testkit.servers.tables import DeltaDirectory, IcebergDirectory, Lake, elsewhere, staged
+from tests.testkit.waiting import wait_for
 
 TASKS = 8
 Commit = Callable[[BatchId | None], None]
@@ -37,7 +38,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group leaves when all of its tasks wait, however slow the machine is."""
+    """A group is committed when all of its tasks wait, on a slow machine too."""
     monkeypatch.setattr(group_commit, "GATHER_SECONDS", 10.0)
 
 
@@ -60,7 +61,7 @@ def commit_of(sink: TableSink, events: pa.Table) -> Commit:
 
 
 def at_once(commits: Sequence[tuple[Commit, BatchId]]) -> list[BaseException | None]:
-    """What each of them raises."""
+    """The exceptions of each."""
     outcomes: list[BaseException | None] = [None] * len(commits)
     start = threading.Barrier(len(commits))
 
@@ -84,7 +85,7 @@ def found(lake: Lake) -> list[str]:
     return sorted(lake.rows()["event"].to_pylist())
 
 
-def test_tasks_that_commit_at_once_share_a_commit(lake: Lake) -> None:
+def test_concurrent_tasks_share_a_commit(lake: Lake) -> None:
     writers = sinks(lake)
     commits = [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers)]
     assert at_once(commits) == [None] * TASKS
@@ -98,7 +99,7 @@ def test_tasks_that_commit_at_once_share_a_commit(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_numbers_of_a_group_are_each_looked_for(lake: Lake) -> None:
+def test_numbers_of_a_group_are_looked_up_one_by_one(lake: Lake) -> None:
     """Some members were committed before they died, and some not."""
     for n in (1, 3):
         commit_of(lake.sink(), rows(f"{n}"))(batch(n))
@@ -120,7 +121,7 @@ def test_member_whose_files_do_not_fit_any_more_fails_alone(lake: Lake) -> None:
     commits += [(commit_of(one, rows(f"{n}")), batch(n)) for n, one in enumerate(writers, 1)]
     failed, *well = at_once(commits)
     assert isinstance(failed, UnavailableError)
-    assert "was changed while" in str(failed)
+    assert "changed while" in str(failed)
     assert well == [None] * 3
     assert found(lake) == ["1", "2", "3", "x"]
     assert lake.commits() == before + 1
@@ -187,7 +188,7 @@ def test_task_that_is_alone_waits_for_nothing(
 
 
 class Recorder:
-    """A way to commit that holds up the first commit until ``go``."""
+    """A commit function that holds the first commit until ``go``."""
 
     def __init__(self) -> None:
         self.groups: list[int] = []
@@ -208,7 +209,7 @@ class Recorder:
 
 
 def test_tasks_gather_while_a_commit_is_under_way() -> None:
-    """Nobody waits for a task that has gone."""
+    """No task waits for one that has gone."""
     group, recorder = GroupCommit(), Recorder()
     gone = GroupCommit()
     group.join(gone, "gone")
@@ -219,15 +220,14 @@ def test_tasks_gather_while_a_commit_is_under_way() -> None:
     others = [(recorder.commit(group, n), batch(n)) for n in range(1, 5)]
     second = threading.Thread(target=at_once, args=(others,))
     second.start()
-    while len(group._waiting) < 4:
-        time.sleep(0.001)
+    wait_for(lambda: len(group._waiting) >= 4)
     recorder.go.set()
     first.join(60)
     second.join(60)
     assert recorder.groups == [1, 4]
 
 
-def test_call_that_gives_up_is_not_committed_later() -> None:
+def test_commit_that_timed_out_is_not_done_later() -> None:
     group, recorder = GroupCommit(), Recorder()
     first = threading.Thread(target=group.commit, args=(adding(0), "0", recorder.add, 60))
     first.start()
@@ -240,7 +240,7 @@ def test_call_that_gives_up_is_not_committed_later() -> None:
     assert recorder.groups == [1, 1]
 
 
-def test_many_calls_do_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_calls_do_not_wait_for_idle_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "GATHER_SECONDS", 60.0)
     monkeypatch.setattr(group_commit, "MANY_CALLS", 2)
     group, recorder = GroupCommit(), Recorder()
@@ -275,8 +275,10 @@ def test_table_that_hangs_fails_all_members_in_time(
 
 
 class ModelTable:
-    """A table in memory: a commit is refused when another came since the look. ``step`` is called
-    before and after each of them."""
+    """A table in memory: a commit is refused when another one came since the look.
+
+    ``step`` is called before and after each of them.
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int]] = []
@@ -307,8 +309,10 @@ BATCHES = 3
 
 
 class Owners:
-    """Owners of tasks in several processes, each of which believes that it owns its task. A process
-    may die at any step, and so may an answer."""
+    """Owners of tasks in several processes; each believes that it owns its task.
+
+    A process may die at any step, and a reply may be lost.
+    """
 
     def __init__(self, seed: int, tasks: int) -> None:
         self.table = ModelTable()
@@ -357,7 +361,7 @@ class Owners:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), tasks=st.integers(2, 6), processes=st.integers(1, 3))
-def test_each_batch_is_there_once_whoever_owns_it_and_dies(
+def test_each_batch_is_there_once_with_owners_that_die_and_change(
     seed: int, tasks: int, processes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as quick:

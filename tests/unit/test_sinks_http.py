@@ -1,4 +1,4 @@
-"""How requests are cut, and what options of the sink say."""
+"""Cuts of requests, and the options of the sink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def events(bodies: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_requests_are_full_and_do_not_depend_on_how_events_come() -> None:
+def test_requests_are_full_for_any_cut_of_the_events() -> None:
     chance = random.Random(7)
     whole = events([b"x" * chance.randrange(60) for _ in range(500)] + [b"y" * 900, b"z"])
     expected = list(requests(iter([whole]), 400))
@@ -53,7 +53,7 @@ def test_requests_are_full_and_do_not_depend_on_how_events_come() -> None:
 
 
 def test_exactly_once_needs_a_receiver_that_honours_the_key() -> None:
-    with pytest.raises(SpecError, match="http with these options cannot tell"):
+    with pytest.raises(SpecError, match="http with these options cannot recognise"):
         parse_flow(FLOW.format("format: json"))
     spec = parse_flow(FLOW.format("idempotent: true"))
     assert spec.sinks[0].options.exactly_once == "by batch"
@@ -62,7 +62,7 @@ def test_exactly_once_needs_a_receiver_that_honours_the_key() -> None:
 @pytest.mark.parametrize(
     "headers", ['{Authorization: "Bearer x"}', '{X-A: "a\\nb"}', '{host: "b"}', '{"a b": "c"}']
 )
-def test_headers_that_are_wrong_are_refused(headers: str) -> None:
+def test_invalid_headers_are_refused(headers: str) -> None:
     with pytest.raises(SpecError, match="headers"):
         parse_flow(FLOW.format(f"idempotent: true, headers: {headers}"))
     check_header("X-Source")
@@ -71,12 +71,12 @@ def test_headers_that_are_wrong_are_refused(headers: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://", "ftp://h/", "https://a:b@h/", "https://h:0/", "https://h/#x", "https://h/ä"]
 )
-def test_urls_that_are_wrong_are_refused(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         check_url(url)
 
 
-def test_what_a_node_has_to_allow() -> None:
+def test_needed_permissions_are_the_url_and_the_authority_file() -> None:
     assert list(Http("https://HOOKS.example/in?x=1", ca="/ca.pem").needs()) == [
         ("output", "https://hooks.example:443/in"),
         ("path", "/ca.pem"),

@@ -1,4 +1,4 @@
-"""JSON made column by column is what the standard library makes of the same rows."""
+"""JSON made column by column equals that of the standard library for the same rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one(values: pa.Array) -> list[Any]:
     return [json.loads(text).get("x") for text in texts(x=values)]
 
 
-def test_a_row_is_an_object_byte_for_byte() -> None:
+def test_row_is_written_as_a_json_object_byte_for_byte() -> None:
     found = texts(
         body=pa.array([b'a "quoted"\\ line\n', None, b""], pa.binary()),
         ts=pa.array([0, 1, None], MICROS),
@@ -47,7 +47,7 @@ def test_a_row_is_an_object_byte_for_byte() -> None:
     ]
 
 
-def test_rows_of_which_each_lacks_another_field() -> None:
+def test_fields_missing_in_some_rows_are_left_out() -> None:
     found = texts(a=pa.array([1, None, None]), b=pa.array(["{,", "x", None]))
     assert found == ['{"a":1,"b":"{,"}', '{"b":"x"}', "{}"]
     assert texts(a=pa.nulls(1), b=pa.nulls(1)) == ["{}"]
@@ -57,7 +57,7 @@ def test_rows_of_which_each_lacks_another_field() -> None:
     ]
 
 
-def test_no_rows_and_no_columns() -> None:
+def test_empty_batches_and_rows_without_columns() -> None:
     assert texts(a=pa.array([], pa.int64()), body=pa.array([], pa.binary())) == []
     empty = pa.RecordBatch.from_pylist([{}, {}], pa.schema([]))
     assert json_text.rows(empty).to_pylist() == [b"{}"] * len(empty)
@@ -73,7 +73,7 @@ BAD = [
 ]
 
 
-def test_bodies_that_are_not_utf8_come_exactly_too() -> None:
+def test_bodies_that_are_not_utf8_are_exact_too() -> None:
     bodies = [*BAD, b"plain", None, "gr\u00fcn".encode(), b""]
     rows = [json.loads(text) for text in texts(body=pa.array(bodies, pa.binary()))]
     for body, row in zip(bodies, rows, strict=True):
@@ -86,7 +86,7 @@ def test_other_binary_columns_are_base64() -> None:
     assert one(pa.array([b"\xff", None], pa.binary())) == ["/w==", None]
 
 
-def test_floats_stay_floats_and_what_json_does_not_know_is_left_out() -> None:
+def test_floats_stay_floats_and_values_unknown_to_json_are_left_out() -> None:
     values = [1.0, -0.0, 1e10, 123456789012.0, 1e20, 1e300, 5e-324, 0.1, -2.5]
     found = texts(x=pa.array([*values, float("nan"), float("inf"), None]))
     assert [json.loads(text).get("x") for text in found] == [*values, None, None, None]
@@ -105,7 +105,7 @@ def test_numbers_keep_all_their_digits() -> None:
     assert one(pa.array([2**64 - 1], pa.uint64())) == [2**64 - 1]
 
 
-def test_times_of_every_year() -> None:
+def test_timestamps_of_every_year_are_written() -> None:
     first, last = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
     assert one(pa.array([first, last, None], MICROS)) == [
         "0001-01-01T00:00:00.000000Z",
@@ -123,14 +123,14 @@ def test_times_of_every_year() -> None:
     assert one(pa.array([0], pa.timestamp("s", "Europe/Berlin"))) == ["1970-01-01T00:00:00.000000Z"]
 
 
-def test_days_of_every_year() -> None:
+def test_dates_of_every_year_are_written() -> None:
     days = [date(1, 1, 1), date(9999, 12, 31), None]
     assert one(pa.array(days, pa.date32())) == ["0001-01-01", "9999-12-31", None]
     far = pa.array([2_932_897, -719_529], pa.date32())
     assert one(far) == ["+10000-01-01", "-0001-12-31"]
 
 
-def test_columns_of_several_parts() -> None:
+def test_nested_columns_are_written() -> None:
     inner = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
     values = [{"a": 1, "b": ["x", None, '"']}, {"a": None, "b": []}, {"a": 2, "b": None}, None]
     assert one(pa.array(values, inner)) == [
@@ -152,7 +152,7 @@ def test_columns_of_several_parts() -> None:
     assert one(pa.array([[(date(2026, 1, 2), "x")]], by_day)) == [{"2026-01-02": "x"}]
 
 
-def test_slices_show_their_own_rows() -> None:
+def test_slices_write_their_own_rows() -> None:
     maps = pa.array([[("k", str(n))] if n % 3 else None for n in range(10)], MAP)
     lists = pa.array([[str(n)] * (n % 3) for n in range(10)])
     bodies = pa.array([b"%d\xff" % n if n % 2 else None for n in range(10)], pa.binary())
@@ -186,7 +186,7 @@ COLUMNS = st.fixed_dictionaries(
 
 
 @given(columns=COLUMNS, nulls=st.booleans())
-def test_any_row_is_what_the_standard_library_reads(
+def test_any_row_is_read_back_by_the_standard_library(
     columns: dict[str, list[Any]], nulls: bool
 ) -> None:
     entries = [e if e is None else list(e.items()) for e in columns["entries"]]

@@ -1,4 +1,4 @@
-"""Columns as PostgreSQL's COPY takes them, statements, and what an option class says."""
+"""Columns as PostgreSQL's COPY takes them, statements, and the options of the sink."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def encoded(values: list[Any], kind: pa.DataType, target: str) -> list[Any]:
         (["2026-01-01T00:00:00Z"], pa.string(), "timestamptz", [datetime(2026, 1, 1, tzinfo=UTC)]),
     ],
 )
-def test_a_column_becomes_what_its_target_takes(
+def test_column_is_encoded_for_its_target_type(
     values: list[Any], kind: pa.DataType, target: str, expected: list[Any]
 ) -> None:
     assert encoded(values, kind, target) == expected
@@ -62,7 +62,7 @@ def test_a_column_becomes_what_its_target_takes(
         ("yesterday", pa.string(), "timestamptz"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_apart_from_a_type_that_does_not(
+def test_unfit_value_and_unfit_type_have_distinct_errors(
     value: Any, kind: pa.DataType, target: str
 ) -> None:
     with pytest.raises(UnfitError, match="column c: "):
@@ -71,7 +71,7 @@ def test_a_value_that_does_not_fit_is_told_apart_from_a_type_that_does_not(
         encoded([[("k", "v")]], MAP, "bool")
 
 
-def test_each_type_that_select_makes_has_a_type_in_a_new_table() -> None:
+def test_each_column_type_has_a_type_in_a_new_table() -> None:
     kinds = {
         "boolean": pa.bool_(),
         "smallint": pa.int8(),
@@ -95,7 +95,7 @@ def server(password: str = "") -> Server:
     return Server("db", 5432, "logs", "it's", Secret(password), "verify-full", "system", 30.0)
 
 
-def test_no_text_of_a_server_shows_the_password_and_libpq_gets_it_whole() -> None:
+def test_no_server_error_shows_the_password_and_libpq_gets_it_whole() -> None:
     secret = "o'h \\ no"
     found = server(secret)
     assert "password='o\\'h \\\\ no'" in found.parameters
@@ -109,7 +109,7 @@ def target(schema: pa.Schema, **options: Any) -> Target:
     return Target.of(server(), Sql(**(given | options)), schema)
 
 
-def test_upserts_write_the_identity_as_the_key() -> None:
+def test_upserts_have_the_identity_as_key() -> None:
     events = with_identity(READ_SCHEMA)
     assert target(events).schema == READ_SCHEMA
     dropped = pa.schema([field for field in events if field.name not in ("journal", "seq")])
@@ -119,12 +119,12 @@ def test_upserts_write_the_identity_as_the_key() -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["ä" * 32], ["a", "a"], [""]])
-def test_columns_that_no_table_can_have_are_refused(names: list[str]) -> None:
+def test_columns_that_a_table_cannot_have_are_refused(names: list[str]) -> None:
     with pytest.raises(UserError, match="sql: "):
         target(pa.schema([(name, pa.string()) for name in names]))
 
 
-def test_names_are_quoted() -> None:
+def test_sql_names_are_quoted() -> None:
     assert quoted('a"; drop table x; --') == '"a""; drop table x; --"'
 
 
@@ -140,12 +140,12 @@ def test_names_are_quoted() -> None:
         "postgresql:///logs",
     ],
 )
-def test_urls_that_say_too_much_or_too_little_are_refused(url: str) -> None:
+def test_urls_with_too_much_or_too_little_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         spec.check_url(url)
 
 
-def test_what_a_node_has_to_allow() -> None:
+def test_needed_permissions_are_the_database_and_the_authority_file() -> None:
     options = Sql("postgresql://DB.example/logs", "t", "u", sslrootcert="/etc/ca.pem")
     assert list(options.needs()) == [
         ("output", "postgresql://db.example:5432/logs"),

@@ -36,7 +36,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["own", "wrapped", "shown", "store"])
-def test_what_a_module_defines_is_called(name: str) -> None:
+def test_function_or_class_defined_in_a_module_is_called(name: str) -> None:
     PythonSink(Python(function=f"{MODULE}:{name}"), TASK)
 
 
@@ -44,6 +44,6 @@ def test_what_a_module_defines_is_called(name: str) -> None:
     ("name", "home"),
     [("run", "subprocess"), ("other", f"{MODULE}2"), ("part", "functools")],
 )
-def test_what_a_module_imports_is_not(name: str, home: str) -> None:
+def test_imported_function_is_refused(name: str, home: str) -> None:
     with pytest.raises(UserError, match=rf"{name} of {MODULE} comes from {home}: name the module"):
         PythonSink(Python(function=f"{MODULE}:{name}"), TASK)

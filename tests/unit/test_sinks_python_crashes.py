@@ -1,7 +1,7 @@
 """Functions that are given batches by number, under owners that die or sleep at any step.
 
-Steps are those on ZooKeeper, and the beginning, the middle and the end of each call. Whatever
-happens, a number comes with one set of events only, so that a function that remembers the last
+Steps are those on ZooKeeper, and the beginning, the middle and the end of each call. With any
+failure a number comes with one set of events only, so that a function that remembers the last
 number does each event once, also in a flow that delivers at least once.
 """
 
@@ -30,7 +30,7 @@ sinks: [{python: {function: "company.sinks:store", idempotent: true}}]
 
 @dataclass
 class Warehouse:
-    """What a careful function fills: it does nothing for a number that it has had."""
+    """The target of an idempotent function: a known batch number changes nothing."""
 
     last: dict[str, int] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def number_of_steps(world: World) -> int:
     return steps.count
 
 
-def test_an_owner_may_die_at_any_step(worlds: Iterator[World]) -> None:
+def test_owner_may_die_at_any_step(worlds: Iterator[World]) -> None:
     for at in range(number_of_steps(next(worlds))):
         world = next(worlds)
         with pytest.raises(CrashError):
@@ -84,7 +84,7 @@ def test_an_owner_may_die_at_any_step(worlds: Iterator[World]) -> None:
         world.check_done()
 
 
-def test_its_successor_may_die_at_any_step_too(worlds: Iterator[World]) -> None:
+def test_successor_may_die_at_any_step_too(worlds: Iterator[World]) -> None:
     for at in range(number_of_steps(next(worlds))):
         for then in range(0, 30, 3):
             world = next(worlds)
@@ -96,7 +96,7 @@ def test_its_successor_may_die_at_any_step_too(worlds: Iterator[World]) -> None:
             world.check_done()
 
 
-def test_an_owner_may_sleep_at_any_step_while_another_does_all_the_work(
+def test_owner_may_sleep_at_any_step_while_another_does_all_the_work(
     worlds: Iterator[World],
 ) -> None:
     for at in range(number_of_steps(next(worlds))):

@@ -34,7 +34,7 @@ Directory = DeltaDirectory | IcebergDirectory
 
 
 class Stepping:
-    """A table that says when it is looked at and when it is committed to."""
+    """A table whose looks and commits are steps."""
 
     def __init__(self, table: Any, steps: Steps) -> None:
         look, append = table._load, table._append
@@ -92,8 +92,8 @@ def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WorldOfTa
 
 
 def steps_to_try(world: WorldOfTable) -> list[int]:
-    """Every step into Delta; into Iceberg, whose commits are slow, those between the first look at
-    the table and the ack of the first batch."""
+    """Every step into Delta; for Iceberg, whose commits are slow, only the steps between the first
+    look at the table and the ack of the first batch."""
     steps = world.collect(1)
     world.check_done()
     if isinstance(world.lake, DeltaDirectory):
@@ -102,7 +102,7 @@ def steps_to_try(world: WorldOfTable) -> list[int]:
     return list(range(first - 4, first + 5))
 
 
-def test_it_may_die_at_any_step(worlds: Iterator[WorldOfTable]) -> None:
+def test_owner_may_die_at_any_step(worlds: Iterator[WorldOfTable]) -> None:
     for at in steps_to_try(next(worlds)):
         world = next(worlds)
         with pytest.raises(CrashError):
@@ -112,7 +112,7 @@ def test_it_may_die_at_any_step(worlds: Iterator[WorldOfTable]) -> None:
         world.check_done()
 
 
-def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
+def test_owner_may_sleep_at_any_step_while_another_does_all_the_work(
     worlds: Iterator[WorldOfTable],
 ) -> None:
     """The sleeper wakes up believing that it owns the task. It must end fenced or find all done."""
@@ -130,7 +130,9 @@ def test_it_may_sleep_at_any_step_while_another_does_all_the_work(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_three_may_take_turns_in_any_order(worlds: Iterator[WorldOfTable], seed: int) -> None:
+def test_three_owners_may_take_turns_in_any_order(
+    worlds: Iterator[WorldOfTable], seed: int
+) -> None:
     """Each step of each of three owners may be followed by any step of any other, or by death."""
     world = next(worlds)
     baton = Baton(random.Random(seed), owners=3)
@@ -150,8 +152,8 @@ def test_three_may_take_turns_in_any_order(worlds: Iterator[WorldOfTable], seed:
     world.check_done()
 
 
-def test_an_answer_that_is_lost_is_settled_by_looking_again(worlds: Iterator[WorldOfTable]) -> None:
-    """A commit may have happened although its owner was told that the table is away."""
+def test_lost_answer_is_settled_by_looking_again(worlds: Iterator[WorldOfTable]) -> None:
+    """A commit may have happened although its owner got an error that the table is away."""
 
     def lose() -> None:
         raise UnavailableError("no answer")

@@ -1,12 +1,12 @@
-"""A flow whose events go several ways: what is read, refused and promised."""
+"""Flows with branches: parsing, refusals and guarantees."""
 
 from __future__ import annotations
 
 import pytest
 
 from flumeng.config import SpecError, check_flow, parse_flow
+from flumeng.config.flow_outline import Outline, outline
 from flumeng.config.guarantees import promise
-from flumeng.config.outline import Outline, outline
 
 HEAD = (
     "flow: web\nsources: [syslog: {listen: '0.0.0.0:5514'}]\nfilters: [parse: {format: syslog}]\n"
@@ -33,7 +33,7 @@ def problems(text: str) -> list[tuple[str, str]]:
     return [(problem.path, problem.message) for problem in caught.value.problems]
 
 
-def test_sinks_are_numbered_depth_first_and_found_by_the_names_of_their_branches() -> None:
+def test_sinks_are_numbered_depth_first_and_found_by_branch_names() -> None:
     spec = check_flow(HEAD + TREE)
     assert [(leaf.path, leaf.place) for leaf in spec.leaves] == [
         ("sinks[0].console",) * 2,
@@ -94,13 +94,15 @@ def test_sinks_are_numbered_depth_first_and_found_by_the_names_of_their_branches
         ),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(branches: str, expected: tuple[str, str]) -> None:
+def test_invalid_branches_are_reported_with_their_place(
+    branches: str, expected: tuple[str, str]
+) -> None:
     found = problems(f"branches: {branches}\n")
     assert found[0][0] == expected[0]
     assert expected[1] in found[0][1]
 
 
-def test_a_branch_knows_the_columns_before_it_and_none_of_its_neighbours() -> None:
+def test_branch_has_the_columns_before_it_and_none_of_its_neighbours() -> None:
     text = """
 branches:
   - {name: a, filters: [select: [ts, "1 AS n"]], sinks: [noop]}
@@ -109,7 +111,7 @@ branches:
     assert [path for path, _ in problems(text)] == ["branches[1].when"]
 
 
-def test_two_branches_cannot_write_the_same_directory_and_all_keep_the_promise() -> None:
+def test_two_branches_cannot_write_one_directory_and_all_keep_the_guarantees() -> None:
     twice = """
 branches:
   - {name: a, when: "severity = 1", sinks: [files: {path: /data}]}
@@ -117,13 +119,13 @@ branches:
 """
     found = problems(twice)
     assert found == [
-        ("branches[1].sinks[0].files.path", "branches[0].sinks[0].files has /data already")
+        ("branches[1].sinks[0].files.path", "branches[0].sinks[0].files already has /data")
     ]
     (weak,) = problems("delivery: exactly-once\nbranches: [{name: a, sinks: [noop]}]\n")
     assert weak[0] == "branches[0].sinks[0].noop"
 
 
-def test_a_table_of_one_branch_does_not_bind_another() -> None:
+def test_lookup_table_of_one_branch_does_not_limit_another() -> None:
     lookup = "{lookup: {on: [app], table: {csv: /x.csv, schema: 'app STRING, team STRING'}}}"
     http = "{http: {url: 'https://x.example/', idempotent: true}}"
     text = f"""
@@ -157,8 +159,6 @@ branches:
         (TREE, None),
     ],
 )
-def test_the_promise_says_what_happens_to_events_that_no_branch_takes(
-    text: str, said: str | None
-) -> None:
+def test_guarantees_mention_events_that_no_branch_takes(text: str, said: str | None) -> None:
     found = [sentence for sentence in promise(parse_flow(HEAD + text)) if "none of" in sentence]
     assert [sentence[: len(said or "")] for sentence in found] == ([said] if said else [])

@@ -1,4 +1,5 @@
-"""Which expressions a flow may hold: what is accepted runs, and what is not listed is refused."""
+"""Expressions that a flow may have: accepted ones run, and functions that are not listed are
+refused."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flumeng.config import SpecError, check_flow, expressions, sql_patterns
+from flumeng.config.column_kinds import EVENT
 from flumeng.config.functions import FUNCTIONS
-from flumeng.config.kinds import EVENT
 from flumeng.filters.formats import syslog
 from flumeng.filters.options.parse import SYSLOG
 from tests.testkit.expressions import ATTEMPTS, CONDITIONS
@@ -27,12 +28,12 @@ def problem(filters: str, sinks: str = "noop") -> str:
 
 
 @pytest.mark.parametrize("text", CONDITIONS)
-def test_ordinary_conditions_are_accepted(text: str) -> None:
+def test_usual_conditions_are_accepted(text: str) -> None:
     expressions.check_condition(text, COLUMNS)
 
 
 @pytest.mark.parametrize(("text", "said"), [(text, said) for _, text, said in ATTEMPTS])
-def test_nothing_leads_out_of_an_expression(text: str, said: str) -> None:
+def test_expression_cannot_read_anything_outside_of_its_event(text: str, said: str) -> None:
     """As a condition and as a column."""
     for check in (expressions.check_condition, expressions.chosen):
         with pytest.raises(ValueError, match=re.escape(said)):
@@ -43,15 +44,15 @@ def test_nothing_leads_out_of_an_expression(text: str, said: str) -> None:
     ("text", "said"),
     [
         ("", "expected an expression"),
-        ("severity", "expected a condition, and this is a integer"),
+        ("severity", "expected a condition, but this is a integer"),
         ("severty < 4", 'no column "severty"; did you mean "severity"?'),
         ("severity <=", "not an expression in Spark SQL"),
         ("'a", "not SQL"),
         ("upper(app, app) = 'x'", "takes 1 arguments, not 2"),
         ("upper(attrs) = 'x'", "argument 1 of upper cannot be a map"),
-        ("ts = 1", "a timestamp is not compared with a integer"),
+        ("ts = 1", "cannot compare a timestamp with a integer"),
         ("app in ()", "not allowed in expressions"),
-        ("case when app then true end", "expected a boolean, and app is a string"),
+        ("case when app then true end", "expected a boolean, but app is a string"),
         ("seq < 1L", ":: is not allowed"),
         ("seq < 1e400", "at most 18 digits"),
         ("ts > timestamp'2020-13-01'", "expected DATE or TIMESTAMP before"),
@@ -68,11 +69,11 @@ def test_nothing_leads_out_of_an_expression(text: str, said: str) -> None:
         ("regexp_replace(app, '(a)', '$2') = ''", "no group $2"),
         ("split_part(app, ',', 0) = ''", "a number other than 0"),
         ("date_format(ts, 'foo') = ''", "expected a time pattern"),
-        ("coalesce(app, seq) = 'x'", "have to be alike, not string and integer"),
+        ("coalesce(app, seq) = 'x'", "values of one kind, not string and integer"),
         ("`from x` = 'a'", "there is no column"),
     ],
 )
-def test_what_spark_would_refuse_is_refused_with_the_reason(text: str, said: str) -> None:
+def test_condition_that_spark_would_refuse_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         expressions.check_condition(text, COLUMNS)
 
@@ -81,7 +82,7 @@ def test_what_spark_would_refuse_is_refused_with_the_reason(text: str, said: str
     "text",
     [r"^(\S+) (\S+) \[([^\]]+)\]", r"(\d{1,3}\.){3}\d{1,3}", "(?i)foo|bar", "^(?:GET|POST) ", ""],
 )
-def test_regular_expressions_that_end(text: str) -> None:
+def test_bounded_regular_expressions_are_accepted(text: str) -> None:
     sql_patterns.check(text)
 
 
@@ -97,7 +98,7 @@ def test_regular_expressions_that_end(text: str) -> None:
         "a{1,2000}",
     ],
 )
-def test_regular_expressions_that_may_take_for_ever(text: str) -> None:
+def test_possibly_endless_regular_expressions_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"repe|too many ways"):
         sql_patterns.check(text)
 
@@ -105,12 +106,12 @@ def test_regular_expressions_that_may_take_for_ever(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a{,5}", "(?=x)", "(?P<a>x)", "[[]a]", r"\p{L}", "[a&&b]", r"\1(a)"]
 )
-def test_what_java_reads_in_another_way(text: str) -> None:
+def test_regular_expression_with_another_meaning_in_java_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"regular expression|bad escape|no &&"):
         sql_patterns.check(text)
 
 
-def test_columns_follow_from_filter_to_filter() -> None:
+def test_columns_are_checked_from_filter_to_filter() -> None:
     select = "  - parse: {format: syslog}\n  - select: [ts, 'upper(app) AS app']\n"
     check_flow(FLOW % (select + "  - where: \"app = 'X'\"", "files: {path: '/a/%Y'}"))
     assert problem(select + "  - where: severity < 4") == (
@@ -124,10 +125,10 @@ def test_columns_follow_from_filter_to_filter() -> None:
     )
 
 
-def test_a_value_does_not_grow_without_end_through_several_filters() -> None:
+def test_value_cannot_grow_without_end_through_several_filters() -> None:
     doubled = "  - select: ['concat(host, host) AS host']\n"
     check_flow(FLOW % (doubled * 6, "noop"))
-    assert "filters[6].select[0]: a value may become 128 times" in problem(doubled * 7)
+    assert "filters[6].select[0]: a value may grow to 128 times" in problem(doubled * 7)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_value_does_not_grow_without_end_through_several_filters() -> None:
             "files: {path: '/a/{attrs}'}",
             "attrs is a map, which no path can hold",
         ),
-        ("  - parse: {format: json, schema: 'a STRNG'}", "noop", "nothing is cast to|Spark DDL"),
+        ("  - parse: {format: json, schema: 'a STRNG'}", "noop", "is not allowed|Spark DDL"),
         (
             "  - parse: {format: json, schema: 'a INT DEFAULT 1'}",
             "noop",
@@ -158,9 +159,7 @@ def test_a_value_does_not_grow_without_end_through_several_filters() -> None:
         ),
     ],
 )
-def test_what_would_fail_when_the_flow_runs_is_a_problem_of_the_file(
-    filters: str, sinks: str, said: str
-) -> None:
+def test_errors_at_run_time_are_problems_of_the_file(filters: str, sinks: str, said: str) -> None:
     assert re.search(said, problem(filters, sinks))
 
 
@@ -176,7 +175,7 @@ def test_json_columns_may_be_nested() -> None:
     )
 
 
-def test_the_columns_of_syslog_are_those_that_parse_adds() -> None:
+def test_syslog_columns_are_those_that_parse_adds() -> None:
     names = {"int32": "integer", "string": "string"}
     added = {field.name: names[str(field.type)] for field in syslog.COLUMNS}
     assert added == {name: kind.name for name, kind in SYSLOG.items()}
@@ -191,7 +190,7 @@ def test_a_process_that_only_reads_flows_does_not_load_sqlglot() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_the_functions_in_the_docs_are_those_that_are_allowed() -> None:
+def test_functions_in_the_docs_are_the_allowed_ones() -> None:
     page = (Path(__file__).parents[2] / "docs" / "flows.md").read_text()
     _, _, rest = page.partition("and these functions:\n\n")
     listed = re.findall("`([a-z0-9_]+)`", rest.partition("\n\n")[0])

@@ -1,4 +1,4 @@
-"""What a flow file means once it is read."""
+"""The parsed form of a flow file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FLOWS = sorted(
 )
 
 
-def test_the_flow_of_the_design_reads_as_written() -> None:
+def test_flow_of_the_design_is_parsed_as_written() -> None:
     spec = parse_flow("""
 flow: web-logs
 sources:
@@ -78,7 +78,7 @@ sinks:
     )
 
 
-def test_what_is_left_out_gets_the_defaults() -> None:
+def test_omitted_options_have_their_defaults() -> None:
     spec = parse_flow("flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [console]")
     assert spec.place == Place(IngestPlace({}), CollectPlace({}, None))
     assert spec.batch == Batch(seconds=None, events=2_000_000)
@@ -98,7 +98,7 @@ def test_what_is_left_out_gets_the_defaults() -> None:
         ("sinks: [files: {path: /lake}]\njournal: {max_bytes: 1 GiB}", 60.0),
     ],
 )
-def test_files_gather_for_a_minute_where_the_journal_has_room(rest: str, seconds: float) -> None:
+def test_batch_seconds_depend_on_sinks_and_journal(rest: str, seconds: float) -> None:
     spec = parse_flow(f"flow: a\nsources: [syslog: {{listen: 'x:1'}}]\n{rest}")
     assert spec.batch_seconds == seconds
 
@@ -112,13 +112,13 @@ def test_files_gather_for_a_minute_where_the_journal_has_room(rest: str, seconds
         ("batch: {seconds: 0}", "Any number of files a day from each task"),
     ],
 )
-def test_a_flow_says_how_many_files_it_makes(rest: str, said: str) -> None:
+def test_guarantees_mention_the_number_of_files(rest: str, said: str) -> None:
     text = "flow: a\nsources: [syslog: {listen: 'x:1'}]\nsinks: [files: {path: /lake}]\n"
     assert promise(parse_flow(text + rest))[-1].startswith(said)
     assert "files" not in promise(parse_flow(text.replace("files: {path: /lake}", "noop")))[-1]
 
 
-def test_a_local_path_is_of_one_host_unless_it_is_shared() -> None:
+def test_local_path_belongs_to_one_host_unless_it_is_shared() -> None:
     text = (
         "flow: a\nsources: [syslog: {listen: 'x:1'}]\ndelivery: exactly-once\n"
         "sinks: [files: {path: "
@@ -144,7 +144,7 @@ batch: {seconds: 2 min, events: 10_000}
     assert type(spec.batch.seconds) is float
 
 
-def test_the_short_and_the_long_form_of_a_filter_are_the_same() -> None:
+def test_short_and_long_form_of_a_filter_are_equal() -> None:
     short = "where: a > 1\n  - select: [a, b]"
     long = "where: {expression: a > 1}\n  - select: {expressions: [a, b]}"
     read = [
@@ -157,7 +157,7 @@ def test_the_short_and_the_long_form_of_a_filter_are_the_same() -> None:
     assert [f.options for f in read[0].filters] == [Where("a > 1"), Select(("a", "b"))]
 
 
-def test_every_form_without_options_is_the_same() -> None:
+def test_all_spellings_of_a_sink_without_options_are_equal() -> None:
     for sinks in ("[console]", "[console: ]", "[console: {}]", "\n  - console"):
         spec = parse_flow(f"flow: a\nsources: [tail: {{paths: [/a]}}]\nsinks: {sinks}")
         assert spec.sinks == (Component("sink", "console", Console()),)
@@ -180,11 +180,11 @@ def test_problems_carry_line_path_and_message() -> None:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (  # an unknown filter: only what is wrong whatever columns there are
+        (  # an unknown filter: only errors that do not depend on columns are reported
             ["pars: {format: json}", 'where: "a >"', 'where: "b = 1"'],
             ["filters[0]", "filters[1].where"],
         ),
-        (  # a wrong condition changes no column, so what follows is checked as ever
+        (  # a wrong condition changes no column, so later filters are checked as usual
             ['where: "a >"', 'where: "b = 1"', 'select: ["body", "c AS d", "e +"]'],
             [
                 "filters[0].where",
@@ -203,7 +203,7 @@ def test_problems_carry_line_path_and_message() -> None:
         ),
     ],
 )
-def test_wrong_filter_hides_no_problem_of_the_others(
+def test_wrong_filter_does_not_hide_problems_elsewhere(
     filters: list[str], expected: list[str]
 ) -> None:
     text = (
@@ -238,28 +238,33 @@ def test_example_flows_are_valid(file: Path) -> None:
     assert parse_flow(file.read_text()).flow == file.stem
 
 
-def test_there_are_example_flows() -> None:
+def test_example_flows_exist() -> None:
     assert len(FLOWS) >= 3
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ('syslog: {listen: "[::]:514"}', "under way when a connection or the worker breaks"),
-        ('syslog: {listen: "[::]:514", protocol: udp}', "what the network or a full buffer"),
-        ('tcp: {listen: "[::]:514"}', "senders are not answered"),
-        ('udp: {listen: "[::]:514"}', "what the network or a full buffer"),
-        ('http: {listen: "[::]:80"}', "repeat until they are answered 200"),
+        ('syslog: {listen: "[::]:514"}', "in flight when a connection or the worker fails"),
+        ('syslog: {listen: "[::]:514", protocol: udp}', "the network or a full kernel buffer"),
+        ('tcp: {listen: "[::]:514"}', "senders get no acknowledgement"),
+        ('udp: {listen: "[::]:514"}', "the network or a full kernel buffer"),
+        ('http: {listen: "[::]:80"}', "retry until they are answered 200"),
         (
             'http: {listen: "[::]:80", ack: received}',
-            "answered 200 before their events are accepted",
+            "answered 200 before their events are journaled",
         ),
-        ('http: {listen: "[::]:80", ack: delivered}', "answered 200, once the sinks have it"),
-        ("exec: {command: [/bin/date]}", "what was printed and not accepted"),
-        ("generate", "each number is made once"),
+        (
+            'http: {listen: "[::]:80", ack: delivered}',
+            "200, once the sinks have the events,",
+        ),
+        ("exec: {command: [/bin/date]}", "output that is not journaled"),
+        ("generate", "each number is generated once"),
     ],
 )
-def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, words: str) -> None:
+def test_possible_losses_before_acceptance_are_listed_for_each_source(
+    source: str, words: str
+) -> None:
     spec = parse_flow(f"flow: f\nsources:\n  - {source}\nsinks: [noop]\n")
     name = source.partition(":")[0]
     first, *others = promise(spec)
@@ -277,7 +282,7 @@ def test_what_may_happen_before_acceptance_is_told_for_each_source(source: str, 
         ("sinks: [files: {path: /x}]", "gathers events for 60 s"),
     ],
 )
-def test_answers_after_delivery_are_refused_where_they_cannot_come(rest: str, message: str) -> None:
+def test_ack_delivered_is_refused_where_delivery_is_never_acked(rest: str, message: str) -> None:
     source = 'http: {listen: "[::]:80", ack: delivered, ack_timeout_seconds: 5}'
     with pytest.raises(SpecError) as refused:
         check_flow(f"flow: f\nsources:\n  - {source}\n{rest}\n")
@@ -286,7 +291,7 @@ def test_answers_after_delivery_are_refused_where_they_cannot_come(rest: str, me
     check_flow(f"flow: f\nsources:\n  - {source.replace('delivered', 'received')}\n{rest}\n")
 
 
-def test_answers_after_delivery_wait_for_nothing_that_is_isolated() -> None:
+def test_ack_delivered_does_not_wait_for_isolated_sinks() -> None:
     source = 'http: {listen: "[::]:80", ack: delivered, ack_timeout_seconds: 5}'
     sinks = "  - noop\n  - files: {path: /x}\n"
     text = f"flow: f\nsources:\n  - {source}\nsinks:\n{sinks}"
@@ -295,7 +300,7 @@ def test_answers_after_delivery_wait_for_nothing_that_is_isolated() -> None:
     check_flow(f"{text}    isolated: true\n")
 
 
-def test_a_flow_without_a_journal_promises_nothing_of_one() -> None:
+def test_flow_without_a_journal_has_no_guarantees_of_one() -> None:
     source = "kafka: {brokers: [k:9092], topics: [a]}"
     said = promise(parse_flow(f"flow: f\nsources:\n  - {source}\nsinks: [noop]\n"))
     assert said == (
@@ -305,7 +310,7 @@ def test_a_flow_without_a_journal_promises_nothing_of_one() -> None:
     )
 
 
-def test_filters_see_what_a_message_of_kafka_has() -> None:
+def test_filters_have_the_columns_of_kafka_messages() -> None:
     flow = "flow: f\nsources: [{}]\nsinks: [noop]\nfilters:\n  - select: {}\n"
     chosen = "[\"cast(headers['a'] as string) as a\", key, topic, partition]"
     kafka = "kafka: {brokers: [k:9092], topics: [a]}"
@@ -353,7 +358,7 @@ def test_reading_a_flow_loads_nothing_that_only_a_worker_needs() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC", "America/Argentina/Ushuaia"])
-def test_a_time_zone_has_the_name_that_iana_gave_it(zone: str) -> None:
+def test_time_zone_must_have_its_iana_name(zone: str) -> None:
     text = "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\nfilters:\n  - parse: "
     spec = parse_flow(text + f"{{format: syslog, timezone: {zone}}}")
     assert spec.filters[0].options == Parse(format="syslog", timezone=zone)
@@ -362,7 +367,7 @@ def test_a_time_zone_has_the_name_that_iana_gave_it(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Berlin", "+01:00", "Europe", "../etc/passwd"])
-def test_what_is_no_time_zone_is_refused(zone: str) -> None:
+def test_unknown_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(UserError, match=r"timezone: expected a time zone, like \"Europe/Berlin\""):
         parse_flow(
             "flow: a\nsources: [tail: {paths: [/a]}]\nsinks: [console]\n"
@@ -379,7 +384,7 @@ dead_letters: {files: {path: "s3a://lake/dead"}}
 """)
     assert spec.dead_letters == Component("sink", "files", Files("s3a://lake/dead"))
     with pytest.raises(
-        SpecError, match=r"dead_letters.files.path: sinks\[0\].files has s3a://lake"
+        SpecError, match=r"dead_letters.files.path: sinks\[0\].files already has s3a://lake"
     ):
         parse_flow("""
 flow: web
@@ -397,7 +402,7 @@ sinks: [noop]
 """
 
 
-def test_a_journal_in_kafka_is_read_as_a_topic() -> None:
+def test_kafka_journal_is_read_as_a_topic() -> None:
     spec = parse_flow(IN_KAFKA.format(source='syslog: {listen: "0.0.0.0:5514"}'))
     journal: Any
     (journal,) = spec.partitioned
@@ -409,26 +414,28 @@ def test_a_journal_in_kafka_is_read_as_a_topic() -> None:
 @pytest.mark.parametrize(
     ("source", "place", "message"),
     [
-        ('tail: {paths: ["/var/log/a"]}', "sources[0].tail", "keeps its place in a journal on"),
-        ("generate", "sources[0].generate", "keeps its place in a journal on"),
-        ('exec: {command: ["/bin/ls"], mode: once}', "sources[0].exec", "keeps its place"),
+        ('tail: {paths: ["/var/log/a"]}', "sources[0].tail", "keeps its position in a journal on"),
+        ("generate", "sources[0].generate", "keeps its position in a journal on"),
+        ('exec: {command: ["/bin/ls"], mode: once}', "sources[0].exec", "keeps its position"),
         ('kafka: {brokers: ["a:1"], topics: [b]}', "journal.kafka", "reads Kafka too"),
     ],
 )
-def test_what_cannot_have_its_journal_in_kafka(source: str, place: str, message: str) -> None:
+def test_source_that_cannot_have_its_journal_in_kafka_is_refused(
+    source: str, place: str, message: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         parse_flow(IN_KAFKA.format(source=source))
     assert [(one.path, message in one.message) for one in refused.value.problems] == [(place, True)]
 
 
-def test_a_journal_in_kafka_takes_no_settings_of_disks() -> None:
+def test_journal_in_kafka_takes_no_disk_settings() -> None:
     text = IN_KAFKA.format(source='syslog: {listen: "0.0.0.0:5514"}')
     with pytest.raises(SpecError) as refused:
         parse_flow(text.replace("{kafka:", "{max_bytes: 1 GiB, kafka:") + "durability: memory\n")
     assert sorted(one.path for one in refused.value.problems) == ["durability", "journal.max_bytes"]
 
 
-def test_a_flow_reads_one_kafka() -> None:
+def test_flow_with_two_kafka_clusters_is_refused() -> None:
     text = """\
 flow: web
 sources:
@@ -458,7 +465,7 @@ sinks: [noop]
         ("{min: 3, max: 3}", TaskRange(max=3, min=3)),
     ],
 )
-def test_the_number_of_tasks_is_a_number_or_a_range(written: str, meant: int | TaskRange) -> None:
+def test_tasks_option_is_a_number_or_a_range(written: str, meant: int | TaskRange) -> None:
     assert parse_flow(SCALED.replace("TASKS", written)).place.collect.tasks == meant
 
 
@@ -474,19 +481,19 @@ def test_the_number_of_tasks_is_a_number_or_a_range(written: str, meant: int | T
         ("{max: 0}", "place.collect.tasks.max: expected at least 1"),
     ],
 )
-def test_what_is_neither_is_refused(written: str, problem: str) -> None:
+def test_invalid_number_of_tasks_is_refused(written: str, problem: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_flow(SCALED.replace("TASKS", written))
     (found,) = refused.value.problems
     assert f"{found.path}: {found.message}".startswith(problem)
 
 
-def test_a_range_needs_a_discovery_task() -> None:
-    """Nobody else sees how late the events are."""
+def test_range_of_tasks_needs_a_discovery_task() -> None:
+    """Only that sees how late the events are."""
     range_ = SCALED.replace("TASKS", "{max: 8}")
     source = 'kafka: {brokers: ["k:9092"], topics: [orders]}'
     syslog = 'syslog: {listen: "0.0.0.0:5514"}'
-    with pytest.raises(SpecError, match="a range is for flows with a discovery task"):
+    with pytest.raises(SpecError, match="a range needs a discovery task"):
         parse_flow(range_.replace(source, syslog))
     assert parse_flow(range_.replace(source, f"{source}, {syslog}"))
     journal = 'journal: {kafka: {brokers: ["k:9092"], topic: t}}\n'
@@ -503,7 +510,7 @@ def test_a_range_needs_a_discovery_task() -> None:
         ("", "parse: {format: json, fields: {a: x BIGINT, b: y}}", ""),
     ],
 )
-def test_what_would_fail_when_it_runs_is_said_before(more: str, step: str, said: str) -> None:
+def test_filter_errors_at_run_time_are_reported_before(more: str, step: str, said: str) -> None:
     text = f"flow: f\nsources: [tail: {{paths: [/a]}}]\nfilters:\n  - {step}\nsinks: [noop]\n{more}"
     try:
         check_flow(text)

@@ -49,18 +49,20 @@ def sql(query: str) -> str:
         (["geoip: {column: app, database: /x.mmdb, fields: {land: country.iso_code}}"], "land"),
     ],
 )
-def test_place_from_a_table_is_refused_for_exactly_once(filters: list[str], column: str) -> None:
+def test_destination_from_a_table_is_refused_for_exactly_once(
+    filters: list[str], column: str
+) -> None:
     filters = [one.removeprefix("{").removesuffix("}") if one == LOOKUP else one for one in filters]
     index = "logs-%Y" if column == "ts" else f"logs-{{{column}}}"
-    with pytest.raises(SpecError, match=f"the place of an event depends on {column}, which comes"):
+    with pytest.raises(SpecError, match=f"elasticsearch places events by {column}, which comes"):
         check_flow(flow(*filters, index=index))
     if column != "ts":
-        with pytest.raises(SpecError, match=f"depends on {column}"):
+        with pytest.raises(SpecError, match=f"places events by {column}"):
             check_flow(flow(*filters, index="logs", more=f", routing: {column}"))
     spec = check_flow(flow(*filters, index=index, delivery="at-least-once"))
     said = [line for line in promise(spec) if line.startswith("elasticsearch:")]
     assert said == [
-        f"elasticsearch: where an event goes depends on {column}, which comes from a table; when "
+        f"elasticsearch: events are placed by {column}, which comes from a table; when "
         "the table has changed, an event that is written again is there twice."
     ]
 
@@ -77,7 +79,7 @@ def test_place_from_a_table_is_refused_for_exactly_once(filters: list[str], colu
         [LOOKUP, 'set: {other: "{team}"}'],
     ],
 )
-def test_place_from_the_event_itself_is_taken(filters: list[str]) -> None:
+def test_destination_from_the_event_itself_is_accepted(filters: list[str]) -> None:
     filters = [one.removeprefix("{").removesuffix("}") if one == LOOKUP else one for one in filters]
     spec = check_flow(flow(*filters))
     assert any("each event once" in line for line in promise(spec))
@@ -90,8 +92,8 @@ def test_place_from_the_event_itself_is_taken(filters: list[str]) -> None:
         ([], {"index": "logs", "more": ", routing: ap"}, "index and routing need the column ap"),
         ([], {"index": "logs-{body}"}, "body is a binary, which no index name can hold"),
         (["select: [app]"], {"index": "logs-%Y"}, "index and routing need the column ts"),
-        (["select: [app, app AS _id]"], {"index": "logs"}, "_id is a field that Elasticsearch"),
-        (["set: {_source: x}"], {"index": "logs"}, "_source is a field that Elasticsearch"),
+        (["select: [app, app AS _id]"], {"index": "logs"}, "_id is reserved by Elasticsearch"),
+        (["set: {_source: x}"], {"index": "logs"}, "_source is reserved by Elasticsearch"),
     ],
 )
 def test_columns_that_do_not_fit_documents_are_reported(

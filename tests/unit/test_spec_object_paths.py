@@ -34,7 +34,7 @@ from flumeng.platform.errors import UserError
         (f"/in/{'**/a/' * 100}c", f"/in/{'a/**/' * 100}b", False),
     ],
 )
-def test_globs_that_mean_the_same_object(one: str, other: str, same: bool) -> None:
+def test_overlap_of_two_globs_is_found(one: str, other: str, same: bool) -> None:
     assert overlap(one, other) is overlap(other, one) is same
 
 
@@ -45,7 +45,7 @@ GLOBS = st.lists(
 
 
 @given(GLOBS, GLOBS, st.lists(NAMES, min_size=1, max_size=3))
-def test_what_two_globs_mean_is_told(one: str, other: str, names: list[str]) -> None:
+def test_globs_that_match_a_common_object_overlap(one: str, other: str, names: list[str]) -> None:
     if all(means(glob, names) for glob in (one, other)):
         assert overlap(one, other)
 
@@ -79,7 +79,7 @@ def means(glob: str, names: list[str]) -> bool:
         ("/in/../x", r"\.\."),
     ],
 )
-def test_what_is_no_glob_is_refused(path: str, why: str) -> None:
+def test_invalid_glob_is_refused(path: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         check_objects(path)
 
@@ -87,13 +87,13 @@ def test_what_is_no_glob_is_refused(path: str, why: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/in/100%/*", "/in/a?.log", "s3a://b/x/*?endpoint_override=http://h:1&region=eu"]
 )
-def test_what_may_be_a_glob(path: str) -> None:
+def test_valid_glob_is_accepted(path: str) -> None:
     check_objects(path)
 
 
 @pytest.mark.parametrize("order", ["name", "modified"])
-def test_paths_that_overlap_are_refused_where_an_object_would_be_read_twice(order: str) -> None:
+def test_overlapping_paths_are_refused_in_ordered_sources(order: str) -> None:
     text = "flow: x\nsources: [objects: {{paths: [/in/*.log, /in/a*], order: {}}}]\nsinks: [noop]\n"
-    with pytest.raises(UserError, match="may mean the same object"):
+    with pytest.raises(UserError, match="may match the same object"):
         parse_flow(text.format(order))
     parse_flow(text.format("any"))

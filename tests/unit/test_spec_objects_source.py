@@ -1,4 +1,4 @@
-"""What is said of a source `objects` fits its format and its store, or is refused by name."""
+"""Options of a source `objects` fit its format and its store, or are refused by name."""
 
 from __future__ import annotations
 
@@ -30,32 +30,30 @@ def problems(paths: tuple[str, ...] = ("/in/*",), **options: Any) -> dict[str, s
         {"format": "avro", "columns": ("a",)},
     ],
 )
-def test_options_of_a_format_are_taken_with_it(options: dict[str, Any]) -> None:
+def test_options_of_a_format_are_accepted_with_it(options: dict[str, Any]) -> None:
     assert problems(**options) == {}
     wrong = {**options, "format": "lines"}
     assert problems(**wrong).keys() >= {*options} - {"format"}
 
 
 def test_columns_of_csv_are_named_once() -> None:
-    assert problems(format="csv", header=False) == {
-        "names": "expected, as no row has them with `header: false`"
-    }
-    assert problems(format="csv", names=("a", "b", "a")) == {"names": "a is there twice"}
+    assert problems(format="csv", header=False) == {"names": "required with `header: false`"}
+    assert problems(format="csv", names=("a", "b", "a")) == {"names": "duplicate a"}
     assert problems(format="csv", names=("a",), columns=("b",)) == {"columns": "not in names: b"}
-    assert problems(format="csv", delimiter='"') == {"quote": "it is the delimiter too"}
+    assert problems(format="csv", delimiter='"') == {"quote": "it must differ from the delimiter"}
 
 
 def test_tags_are_for_s3_and_for_objects_that_are_tagged() -> None:
     assert problems(S3, after="tag") == {}
     assert problems(S3, after="tag", tag={"state": "read by all"}) == {}
     for path in ("/in/*", "gs://logs/*", "abfss://c@a.dfs.core.windows.net/*"):
-        assert "not in S3, which alone has tags" in problems((*S3, path), after="tag")["after"]
+        assert "not in S3, and has no tags" in problems((*S3, path), after="tag")["after"]
     assert problems(S3, tag={"a": "b"}).keys() == {"tag"}
     assert problems(S3, after="tag", tag={str(n): "" for n in range(11)}).keys() == {"tag"}
     assert problems(S3, after="tag", tag={"a": "b,c"}).keys() == {"tag"}
 
 
-def test_characters_that_nobody_could_mean_are_refused() -> None:
+def test_invalid_delimiters_quotes_and_tags_are_refused() -> None:
     refused = ((check_delimiter, "::"), (check_delimiter, ""), (check_quote, "x"), (check_tag, ""))
     for check, text in (*refused, (check_tag, "aws:a"), (check_tag, "ä,b")):
         with pytest.raises(ValueError, match="expected"):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flumeng.config.kinds import EVENT
+from flumeng.config.column_kinds import EVENT
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.platform.options.patterns import check_lake_path, check_regex, split_query
 
@@ -55,13 +55,13 @@ def test_accepted_patterns_run_in_re2(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", BAD)
-def test_what_re2_refuses_is_refused_before(pattern: str) -> None:
+def test_pattern_that_re2_refuses_is_refused_before(pattern: str) -> None:
     assert not runs_in_re2(pattern)
     with pytest.raises(ValueError, match=r"RE2|expected"):
         check_regex(pattern)
 
 
-def test_a_group_twice_is_refused_though_re2_takes_it() -> None:
+def test_duplicate_group_name_is_refused_though_re2_takes_it() -> None:
     with pytest.raises(ValueError, match="redefinition of group name"):
         check_regex(r"(?P<a>x)(?P<a>y)")
 

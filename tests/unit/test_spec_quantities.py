@@ -12,7 +12,7 @@ from flumeng.platform.options.quantities import check_address, duration, size, w
     [("0", 0), ("1", 1), ("1_000", 1000), ("1 MiB", 2**20), ("1MB", 10**6), ("1.5 KiB", 1536),
      ("2 gib", 2**31), (" 3 B ", 3)],
 )  # fmt: skip
-def test_sizes(text: str, bytes_: int) -> None:
+def test_sizes_are_read(text: str, bytes_: int) -> None:
     assert size(text) == bytes_
 
 
@@ -21,14 +21,14 @@ def test_sizes(text: str, bytes_: int) -> None:
     [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("250 ms", 0.25), ("10us", 1e-5), ("2 min", 120.0),
      ("1 hour", 3600.0), ("1.5 d", 129600.0)],
 )  # fmt: skip
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_read(text: str, seconds: float) -> None:
     assert duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "-1", "+1", "1 x", "ms", "1e3", "0x10", "\uff11", "nan", "1 2"]
 )
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_invalid_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         size(text)
     with pytest.raises(ValueError, match="expected a duration"):

@@ -30,7 +30,7 @@ def options(cls: Any) -> list[dataclasses.Field[Any]]:
 
 
 def source_of(module: str) -> str:
-    """The text of a module, which may need more than this test may load."""
+    """The text of a module that may import more than this test can."""
     spec = find_spec(module)
     assert spec is not None, f"there is no module {module}"
     assert spec.origin is not None
@@ -50,8 +50,8 @@ def test_every_component_is_documented_and_registered(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_every_example_is_accepted(entry: Entry) -> None:
-    """The examples are what people copy: each component built from those of its required options,
-    and of one of those that it says to need, is valid."""
+    """Users copy the examples: each component built from those of its required options, and from
+    one of the options that it needs besides, is valid."""
     needed = {"kafka": ["topics"], "sql_poll": ["table"]} if entry.kind == "source" else {}
     fields = [
         field
@@ -68,7 +68,7 @@ def test_every_example_is_accepted(entry: Entry) -> None:
     parse_flow("flow: a\n" + "".join(f"{kind}s: [{part}]\n" for kind, part in parts.items()))
 
 
-def test_every_option_of_the_flow_is_on_the_page() -> None:
+def test_each_flow_option_is_in_the_reference() -> None:
     page = reference()
     seen: set[type[Any]] = set()
     new: list[type[Any]] = [FlowSpec, *(entry.options_class() for entry in registry.all_entries())]
@@ -88,6 +88,6 @@ def test_quantities_on_the_page_are_written_as_they_are_read() -> None:
     assert "| number of events, 1 to 1_000_000_000 | `2_000_000` |" in page
 
 
-def test_names_lead_to_their_entries() -> None:
+def test_names_are_resolved_in_the_registry() -> None:
     assert registry.find("source", "files") is None
     assert registry.get("source", "tail").options_class().guarantees == {"replayable"}

@@ -1,4 +1,5 @@
-"""Settings of Spark: what they take, how they are kept, whose holds, and what a node allows."""
+"""Settings of Spark: their values, their storage, their precedence, and the permissions they
+need."""
 
 from __future__ import annotations
 
@@ -30,9 +31,7 @@ from flumeng.platform.errors import UserError
         ("conf", "{spark.sql.catalog.lake: a.B, spark.sql.catalog.lake.io-impl: a.C}", None),
     ],
 )
-def test_a_setting_is_kept_as_one_line_that_says_the_same(
-    key: str, given: str, kept: str | None
-) -> None:
+def test_setting_is_stored_as_one_equivalent_line(key: str, given: str, kept: str | None) -> None:
     text = spark.normal(key, given)
     assert kept in (None, text)
     assert spark.read({key: text}) == spark.read({key: given})
@@ -49,9 +48,9 @@ def test_a_setting_is_kept_as_one_line_that_says_the_same(
         ("packages", "[a:b]", "expected Maven coordinates"),
         ("jars", "[lib/x.jar]", "an absolute path or a URL"),
         ("python", "python3", "expected an absolute path"),
-        ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this one by itself"),
-        ("conf", "{spark.jars: /x.jar}", "flumeng sets this one by itself"),
-        ("conf", "{spark.sql.catalogImplementation: hive}", "flumeng sets this one by itself"),
+        ("conf", "{spark.sql.ansi.enabled: true}", "flumeng sets this one itself"),
+        ("conf", "{spark.jars: /x.jar}", "flumeng sets this one itself"),
+        ("conf", "{spark.sql.catalogImplementation: hive}", "flumeng sets this one itself"),
         ("conf", "{spark.authenticate.secret: hunter2}", "conf.*: expected a reference to a se"),
         ("conf", "{spark.ssl.keyPassword: 'a${secret:s}'}", "expected a reference to a secret"),
         ("conf", "{spark.sql.catalog.lake.credential: a}", "expected a reference to a secret"),
@@ -60,12 +59,12 @@ def test_a_setting_is_kept_as_one_line_that_says_the_same(
         ("conf", "{", "spark."),
     ],
 )
-def test_what_a_setting_does_not_take_is_told(key: str, given: str, told: str) -> None:
+def test_invalid_setting_is_reported(key: str, given: str, told: str) -> None:
     with pytest.raises(UserError, match=told.replace("[", r"\[")):
         spark.normal(key, given)
 
 
-def test_settings_of_a_node_count_before_those_of_the_cluster() -> None:
+def test_settings_of_a_node_override_those_of_the_cluster() -> None:
     texts = spark.effective({"master": "yarn", "cores": "8"}, {"cores": "2"})
     assert spark.read(texts) == SparkOptions(master="yarn", cores=2)
     assert spark.read({}).local
@@ -88,14 +87,14 @@ def test_settings_of_a_node_count_before_those_of_the_cluster() -> None:
         (SparkOptions(conf={"spark.sql.catalog.lake": "evil"}), "spark.conf"),
     ],
 )
-def test_a_node_without_a_policy_file_takes_nothing_that_runs_code(
+def test_node_without_a_policy_file_accepts_nothing_that_runs_code(
     options: SparkOptions, told: str
 ) -> None:
     with pytest.raises(UserError, match=told):
         UNRESTRICTED.spark.require(options)
 
 
-def test_a_policy_file_names_what_may_be_used() -> None:
+def test_policy_file_lists_allowed_masters_packages_and_settings() -> None:
     allowed = policy.parse(
         """
 spark:
@@ -124,7 +123,7 @@ spark:
     UNRESTRICTED.spark.require(SparkOptions(conf={"spark.speculation": "true"}))
 
 
-def test_paths_that_begin_like_an_entry_lie_there(tmp_path: Path) -> None:
+def test_path_prefix_in_the_policy_is_compared_with_links_resolved(tmp_path: Path) -> None:
     (tmp_path / "jdbc").mkdir()
     (tmp_path / "evil").mkdir()
     (tmp_path / "jdbc" / "out").symlink_to(tmp_path / "evil")

@@ -1,4 +1,4 @@
-"""A flow is one list of stages: whoever runs it, tries it or draws it sees the same ones."""
+"""A flow is one list of stages: its runner, its trial and its graph see the same ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def no_spark() -> Any:
     raise AssertionError("nothing here needs Spark")
 
 
-def test_stages_are_in_the_order_of_the_text_and_know_whose_events_they_get() -> None:
+def test_stages_are_in_the_order_of_the_text_and_know_their_predecessor() -> None:
     assert [(stage.place, stage.branch, stage.behind) for stage in FLOW.stages] == [
         ("filters[0].parse", "", None),
         ("filters[1].where", "", 0),
@@ -55,7 +55,7 @@ def test_stages_are_in_the_order_of_the_text_and_know_whose_events_they_get() ->
     assert [stage.number for stage in way] == [0, 1, 3, 4, 5, 6]
 
 
-def test_a_dry_run_and_a_graph_have_the_ends_of_the_list() -> None:
+def test_dry_run_and_graph_have_the_ends_of_the_list() -> None:
     ends = FilterTree(FLOW.stages, no_spark, READ_SCHEMA).ends
     assert [(end.branch, end.failed) for end in ends] == [
         ("", "filters[0].parse"),

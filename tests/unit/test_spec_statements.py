@@ -1,12 +1,12 @@
-"""Statements in Spark SQL, told from their text alone."""
+"""Statements in Spark SQL, checked by their text alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from flumeng.config import SpecError, check_flow, statements
+from flumeng.config.column_kinds import EVENT, Kind
 from flumeng.config.expressions import columns_of_ddl
-from flumeng.config.kinds import EVENT, Kind
 from flumeng.filters.options.parse import SYSLOG
 from tests.testkit.expressions import STATEMENT_ATTEMPTS, STATEMENTS, TABLES
 
@@ -19,12 +19,12 @@ def given(text: str) -> dict[str, Kind]:
 
 
 @pytest.mark.parametrize("text", STATEMENTS)
-def test_statements_that_are_accepted(text: str) -> None:
+def test_valid_statements_are_accepted(text: str) -> None:
     given(text)
 
 
 @pytest.mark.parametrize(("text", "said"), STATEMENT_ATTEMPTS)
-def test_what_leaves_the_bounds_of_a_statement_is_refused_and_said(text: str, said: str) -> None:
+def test_statement_that_leaves_its_bounds_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         given(text)
     assert str(caught.value).startswith(said)
@@ -44,7 +44,7 @@ def test_a_statement_gives_its_columns_in_order_with_their_kinds() -> None:
     }
 
 
-def test_the_identity_of_events_is_there_and_not_seen() -> None:
+def test_identity_columns_of_events_are_available_and_hidden() -> None:
     found = given("SELECT e.app, e.__journal, e.__seq, e.__split FROM (SELECT * FROM events) e")
     assert list(found) == ["app"]
     with pytest.raises(ValueError, match=r"no column e\.__seq"):
@@ -65,13 +65,15 @@ def test_the_identity_of_events_is_there_and_not_seen() -> None:
         "SELECT host, __journal FROM events UNION ALL SELECT __journal, host FROM events",
     ],
 )
-def test_nothing_but_the_event_says_which_event_a_row_is(text: str) -> None:
-    with pytest.raises(ValueError, match=r"which event a row is|of one event|in the same places"):
+def test_identity_columns_come_from_the_event_only(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"identity of events|identify an event|in the same places"
+    ):
         given(text)
 
 
-def test_no_table_says_which_event_a_row_is() -> None:
-    with pytest.raises(ValueError, match="which event a row is"):
+def test_table_with_identity_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="identity of events"):
         statements.check("SELECT * FROM events", COLUMNS, {"t": {"__seq": Kind("integer")}})
 
 
@@ -103,7 +105,9 @@ UNSTEADY = (
 
 
 @pytest.mark.parametrize(("text", "found"), UNSTEADY)
-def test_what_may_choose_other_events_in_a_repeat_is_known(text: str, found: str | None) -> None:
+def test_statement_that_may_choose_other_events_in_a_repeat_is_detected(
+    text: str, found: str | None
+) -> None:
     given(text)
     assert statements.unsteady(text) == found
 
@@ -123,7 +127,7 @@ FUNCTION = "python: {function: 'shop.sinks:write', idempotent: %s}"
         ("at-least-once", "noop", True),
     ],
 )
-def test_sinks_that_rely_on_the_same_events_are_not_given_others(
+def test_unsteady_statement_is_refused_before_sinks_that_need_the_same_events(
     delivery: str, sink: str, accepted: bool
 ) -> None:
     flow = FLOW % (delivery, "'SELECT * FROM events LIMIT 10'", sink)
@@ -141,24 +145,24 @@ def doubling(levels: int) -> str:
     return f"WITH {', '.join(parts)} SELECT * FROM a{levels}"
 
 
-def test_what_is_used_twice_at_each_level_is_bounded() -> None:
+def test_exponential_use_of_tables_is_bounded() -> None:
     given(doubling(3))
-    with pytest.raises(ValueError, match="it reads tables more than 64 times"):
+    with pytest.raises(ValueError, match="the statement reads tables more than 64 times"):
         given(doubling(100))
     unions = " UNION ALL ".join(["SELECT seq FROM events"] * 33)
     given(unions)
-    with pytest.raises(ValueError, match="it reads tables more than 64 times"):
+    with pytest.raises(ValueError, match="the statement reads tables more than 64 times"):
         given(f"SELECT seq FROM ({unions}) a WHERE seq IN ({unions})")
 
 
 def test_values_cannot_grow_through_several_selects() -> None:
     text = "SELECT replace(app, 'a', 'xxxxxxxxxxxxxxxxxxx') AS app FROM"
     assert given(f"{text} (SELECT app FROM events) e")
-    with pytest.raises(ValueError, match="times as large as the event"):
+    with pytest.raises(ValueError, match="times the size of the event"):
         given(f"{text} ({text} events) e")
 
 
-def test_a_flow_may_have_a_statement_alone_and_what_comes_behind_sees_its_columns() -> None:
+def test_flow_may_have_a_statement_alone_and_later_stages_see_its_columns() -> None:
     check_flow(FLOW % ("at-least-once", '"SELECT host, ts FROM events"', "noop"))
     sink = "files: {path: '/lake/{app}'}"
     with pytest.raises(SpecError, match="needs the column app"):
@@ -170,17 +174,17 @@ def test_a_flow_may_have_a_statement_alone_and_what_comes_behind_sees_its_column
     [
         ("{events: {csv: /x, schema: 'a INT'}}", "other than events"),
         ("{a b: {csv: /x, schema: 'a INT'}}", "expected a name of letters"),
-        ("{a: {csv: /x, schema: 'a INT'}, A: {csv: /x, schema: 'a INT'}}", "by their case alone"),
-        ("{a: {csv: /x, schema: 'a INT', refresh_seconds: 2 h}}", "stale_seconds of refresh"),
+        ("{a: {csv: /x, schema: 'a INT'}, A: {csv: /x, schema: 'a INT'}}", "only in case"),
+        ("{a: {csv: /x, schema: 'a INT', refresh_seconds: 2 h}}", "stale_seconds of at least refresh_seconds"),
     ],
 )
-def test_what_is_wrong_with_tables_is_said(tables: str, said: str) -> None:
+def test_invalid_tables_are_reported(tables: str, said: str) -> None:
     options = f"{{query: 'SELECT * FROM events', tables: {tables}}}"
     with pytest.raises(SpecError, match=said):
         check_flow(FLOW % ("at-least-once", options, "noop"))
 
 
-def test_requests_are_not_cut_by_what_a_table_says() -> None:
+def test_requests_do_not_depend_on_a_changing_table() -> None:
     sink = "http: {url: 'http://127.0.0.1:1/x', idempotent: true}"
     table = "{csv: /x, schema: 'host STRING, a INT'}"
     options = f"{{query: 'SELECT * FROM events JOIN t USING (host)', tables: {{t: {table}}}}}"

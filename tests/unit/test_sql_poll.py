@@ -1,4 +1,4 @@
-"""Which rows of a database are taken when, without a database. What a real one does is in
+"""The choice of a database's rows at each poll, without a database. A real one is polled in
 tests/live/test_sql_poll.py."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flumeng.config import check_flow
 from flumeng.connectors.polls import sql_poll
 from flumeng.connectors.polls.options import Answers, Schedule
 from flumeng.connectors.polls.sql_options import SqlPollSource, TrackColumn
-from flumeng.connectors.polls.sql_poll import Found, SqlPoll
+from flumeng.connectors.polls.sql_poll import QueryResult, SqlPoll
 from flumeng.connectors.polls.sql_state import (
     MARKS,
     Mark,
@@ -29,7 +29,7 @@ from flumeng.connectors.polls.sql_state import (
     time_bound,
     time_constant,
 )
-from flumeng.connectors.polls.sql_statements import DIALECTS, Place, Statements
+from flumeng.connectors.polls.sql_statements import DIALECTS, Position, Statements
 from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError, UserError
 from flumeng.platform.options.problems import SpecError
@@ -55,7 +55,7 @@ def source(**options: Any) -> SqlPollSource:
     st.integers(1, 7),
     st.none() | st.just(0),
 )
-def test_whatever_order_transactions_commit_in_each_number_is_taken_once(
+def test_each_number_is_taken_once_for_any_order_of_commits(
     drawn: list[tuple[int, int, bool]], every: int, below: int | None
 ) -> None:
     """A number is drawn, and so much later its transaction commits, or rolls back."""
@@ -81,7 +81,7 @@ def test_whatever_order_transactions_commit_in_each_number_is_taken_once(
     assert taken == [number for number, at in rows if at is not None]
 
 
-def test_what_is_missing_is_waited_for_until_it_has_settled() -> None:
+def test_missing_number_is_waited_for_until_it_has_settled() -> None:
     assert complete([1, 2, 3, 5, 6], 0, None) == (3, 3)
     assert complete([5, 6, 8], 3, 4) == (2, 6)
     assert complete([5, 6, 9], 3, 7) == (2, 7)
@@ -91,22 +91,22 @@ def test_what_is_missing_is_waited_for_until_it_has_settled() -> None:
     assert complete([4, 9], None, 9) == (2, 9)
 
 
-def test_a_clock_that_is_set_back_makes_nothing_settle_early() -> None:
+def test_clock_set_back_settles_nothing_early() -> None:
     marks = marked([(100 * SECOND, 5)], 50 * SECOND, 9, SETTLE * SECOND)
     assert settled(marks, 59 * SECOND, SETTLE * SECOND) is None
     assert settled(marks, 60 * SECOND, SETTLE * SECOND) == 5
 
 
-def test_a_state_is_kept_and_that_of_another_column_refused() -> None:
+def test_state_is_restored_and_refused_for_another_column() -> None:
     state = State("id", "12345678901234567890", marks=((1, 2**70),))
     assert State.of(state.text, "id") == state
     assert State.of("", "id") == State("id")
-    with pytest.raises(UserError, match="by id so far"):
+    with pytest.raises(UserError, match="tracked by id,"):
         State.of(state.text, "other")
     keyed = State("at", "2026", key="o", keyed_by="name")
     assert State.of(keyed.text, "at", "name") == keyed
     for key in (None, "id"):
-        with pytest.raises(UserError, match="by at and name so far"):
+        with pytest.raises(UserError, match="tracked by at and name,"):
             State.of(keyed.text, "at", key)
     assert State.of(State("at", "2026").text, "at", "id") == State("at", "2026")
     for damaged in ("{", "[]", '{"marks": 1, "column": "id"}', '{"value": "1"}'):
@@ -114,9 +114,9 @@ def test_a_state_is_kept_and_that_of_another_column_refused() -> None:
             State.of(damaged, "id")
 
 
-def test_where_the_clock_is_set_back_rows_wait_until_it_is_over() -> None:
-    """In Berlin 3:00 becomes 2:00 on 2026-10-25, at 1:00 UTC: what is written from then on is
-    behind whatever was before."""
+def test_rows_of_a_repeated_local_hour_wait_until_it_is_over() -> None:
+    """In Berlin 3:00 becomes 2:00 on 2026-10-25, at 1:00 UTC: rows written from then on are behind
+    the earlier ones."""
     berlin = ZoneInfo("Europe/Berlin")
     moment = datetime(2026, 10, 24, 20, 7, tzinfo=UTC)
     bounds = []
@@ -138,12 +138,12 @@ def test_where_the_clock_is_set_back_rows_wait_until_it_is_over() -> None:
 class Database:
     """Answers the statements for numbered rows; each page goes through ``change``."""
 
-    def __init__(self, numbers: list[int], change: Callable[[pa.Table, int], Found]) -> None:
+    def __init__(self, numbers: list[int], change: Callable[[pa.Table, int], QueryResult]) -> None:
         self._numbers = numbers
         self._change = change
         self.statements: list[str] = []
 
-    def __call__(self, statement: str, most_bytes: int) -> Found:
+    def __call__(self, statement: str, most_bytes: int) -> QueryResult:
         self.statements.append(statement)
         below = int(statement.partition("q.id > ")[2].split(" ")[0] or 0)
         found = [number for number in self._numbers if number > below]
@@ -152,7 +152,7 @@ class Database:
             clock = pa.array([DUE], pa.timestamp("us", "UTC"))
             text = pa.array([None if top is None else str(top)])
             row = {"flumeng_now": clock, "flumeng_top": pa.array([top], pa.int64())}
-            return Found(pa.table(row | {"flumeng_top_text": text}), False)
+            return QueryResult(pa.table(row | {"flumeng_top_text": text}), False)
         found = found[: int(statement.rpartition(" ")[2])]
         rows = {
             "id": pa.array(found, pa.int64()),
@@ -176,35 +176,35 @@ def taken(database: Database) -> list[int]:
 
 
 @pytest.mark.parametrize("page_rows", [1, 2, 7, 100, 101, 1000])
-def test_pages_have_each_row_once(page_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_return_each_row_once(page_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql_poll, "PAGE_ROWS", page_rows)
-    database = Database(list(range(1, 101)), lambda rows, _: Found(rows, False))
+    database = Database(list(range(1, 101)), lambda rows, _: QueryResult(rows, False))
     assert taken(database) == list(range(1, 101))
 
 
-def test_a_database_that_gives_rows_in_any_order_is_asked_for_fewer() -> None:
+def test_database_without_an_order_is_polled_for_fewer_rows() -> None:
     """When they are too many: the first ones are not among those that were read."""
 
-    def backwards(rows: pa.Table, _most: int) -> Found:
+    def backwards(rows: pa.Table, _most: int) -> QueryResult:
         rows = rows.take(list(reversed(range(rows.num_rows))))
-        return Found(rows.slice(0, 10), rows.num_rows > 10)
+        return QueryResult(rows.slice(0, 10), rows.num_rows > 10)
 
     assert taken(Database(list(range(1, 101)), backwards)) == list(range(1, 101))
 
 
-def test_rows_that_are_numbered_in_another_way_are_not_taken() -> None:
-    def odd(rows: pa.Table, _most: int) -> Found:
-        return Found(rows.slice(1), False)
+def test_answer_that_misnumbers_its_rows_is_refused() -> None:
+    def odd(rows: pa.Table, _most: int) -> QueryResult:
+        return QueryResult(rows.slice(1), False)
 
-    with pytest.raises(CorruptError, match="numbers rows in another way"):
+    with pytest.raises(CorruptError, match="does not number rows as requested"):
         taken(Database([1, 2, 3], odd))
 
 
-def test_statements_are_bounded_by_constants_that_cannot_be_more() -> None:
+def test_constants_in_statements_are_quoted() -> None:
     statements = Statements(source(query="SELECT 1 -- all"))
     assert statements.whole() == "SELECT q.* FROM (SELECT 1 -- all\n) q"
     track = TrackColumn(column="at", key="name")
-    page = statements.page(track, Place("2026", "o'\\"), "< '2027'", 5)
+    page = statements.page(track, Position("2026", "o'\\"), "< '2027'", 5)
     assert "q.at >= '2026' AND (q.at > '2026' OR (q.at = '2026' AND q.name > 'o''\\'))" in page
     assert DIALECTS["mysql"].constant("\\' OR 1=1 -- ") == "'\\\\'' OR 1=1 -- '"
     assert DIALECTS["sqlserver"].constant("é") == "N'é'"
@@ -237,7 +237,9 @@ def test_texts_that_are_numbers_are_numbers_in_json() -> None:
         ),
     ],
 )
-def test_what_a_node_may_refuse(options: dict[str, object], needs: list[str]) -> None:
+def test_needed_permissions_are_the_database_and_the_answer_directory(
+    options: dict[str, object], needs: list[str]
+) -> None:
     """But in PostgreSQL a statement may read any database of its server."""
     wanted = [("input", place) for place in needs] + [("output", "/tmp/answers")]
     assert list(source(**options).needs()) == wanted
@@ -262,13 +264,13 @@ COMMON = f"url: '{URL}', schedule: {{every_seconds: 60}}, answers: {{path: /a}}"
         ("table: a, properties: {autoDeserialize: 'true'}", "expected one of"),
     ],
 )
-def test_what_is_refused_before_it_runs(given: str, message: str) -> None:
+def test_invalid_options_are_refused(given: str, message: str) -> None:
     flow = f"flow: a\nsources:\n  - sql_poll: {{{COMMON}, {given}}}\nsinks:\n  - noop: {{}}\n"
     with pytest.raises(SpecError, match=message):
         check_flow(flow)
 
 
-def test_what_it_promises() -> None:
+def test_arrival_guarantee_follows_the_tracking_options() -> None:
     assert source().arrival() == "all rows are taken at each due time"
     assert "open for less than 60 s" in source(track=TrackColumn(column="id")).arrival()
     assert (source().weighed, source().local, source().local_path) == (True, True, "/tmp/answers")

@@ -16,7 +16,7 @@ from flumeng.control.zookeeper import ABSENT, ANY, tree
 from flumeng.platform.errors import UserError
 from flumeng.platform.security.roles import DIRECTORY
 from tests.testkit.certificates import CLUSTER, Certificates
-from tests.testkit.store import FakeStore
+from tests.testkit.cluster import new_cluster
 from zkschema import paths, records
 
 TEXT = "{{flow: {}, sources: [syslog: {{listen: '127.0.0.1:0'}}], sinks: [noop]}}"
@@ -28,11 +28,10 @@ LIVE = records.LiveNode(
 
 
 class Cluster:
-    """Flows ``web`` and ``app``, planned onto the one node."""
+    """Flows ``web`` and ``app``, planned onto the only node."""
 
     def __init__(self) -> None:
-        self.store = FakeStore()
-        tree.init(self.store)
+        self.store = new_cluster()
         self.store.write(paths.node(NODE), records.Node(uuid="u", roles=("ingest",)), ABSENT)
         for flow in ("web", "app"):
             apply_flow(Operator(self.store, "a", "", 0.0), TEXT.format(flow))
@@ -62,7 +61,7 @@ def cluster() -> Cluster:
 
 
 @pytest.mark.parametrize("state", ["running", "failed"])
-def test_what_an_earlier_node_said_says_nothing(cluster: Cluster, state: str) -> None:
+def test_status_of_an_earlier_node_process_is_ignored(cluster: Cluster, state: str) -> None:
     cluster.say(web=state, app=state)
     assert not cluster.progress("web").is_up
     cluster.live(PID - 1, "h:1")
@@ -81,7 +80,7 @@ def test_all_flows_are_waited_for(cluster: Cluster) -> None:
     assert (progress.is_up, progress.waiting, progress.failed) == (True, {}, {})
 
 
-def test_a_flow_that_fails_is_the_end_only_of_a_start_that_was_given_it(cluster: Cluster) -> None:
+def test_failing_flow_ends_only_a_start_with_that_flow(cluster: Cluster) -> None:
     cluster.live(PID, "h:1")
     cluster.say(web="running", app="failed")
     assert cluster.progress("web").failed == {"app": "the port is taken"}
@@ -90,7 +89,7 @@ def test_a_flow_that_fails_is_the_end_only_of_a_start_that_was_given_it(cluster:
     cluster.progress("web").require_given()
 
 
-def test_a_plan_in_buckets_counts(cluster: Cluster) -> None:
+def test_standalone_counts_tasks_of_a_plan_in_buckets(cluster: Cluster) -> None:
     cluster.live(PID, "h:1")
     cluster.say(web="running", app="running")
     cluster.store.write(paths.plan("web"), records.Plan(buckets=1), ANY)
@@ -100,7 +99,7 @@ def test_a_plan_in_buckets_counts(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("path", ["/flows/app", "/flows/app/plan", "/flows/app/revisions/1"])
-def test_a_flow_that_cannot_be_read_ends_no_cluster(cluster: Cluster, path: str) -> None:
+def test_unreadable_flow_ends_no_cluster(cluster: Cluster, path: str) -> None:
     cluster.live(PID, "h:1")
     cluster.say(web="running", app="running")
     cluster.store.tree.znodes[path].data = b"{"
@@ -109,7 +108,7 @@ def test_a_flow_that_cannot_be_read_ends_no_cluster(cluster: Cluster, path: str)
     assert "web" not in {*progress.waiting, *progress.failed}
 
 
-def test_a_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+def test_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
     daemon = Daemon("node", [str(tmp_path / "absent")], tmp_path / "node.log", measured=False)
     daemon.keep_up()
     before = daemon.process
@@ -121,14 +120,13 @@ def test_a_daemon_that_cannot_be_started_now_is_started_later(tmp_path: Path) ->
     assert daemon.process.wait() == 0
 
 
-def test_who_was_admitted_to_some_flows_stays_so_over_a_restart(
+def test_operator_of_some_flows_stays_limited_over_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """His certificate lies beside the administrator's; who is not known is admitted for all."""
+    """His certificate lies beside the administrator's; an unknown member is admitted for all."""
     certificates = Certificates(tmp_path)
     monkeypatch.setenv(DIRECTORY, str(certificates.folder("admin", "operator", name="bob")))
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     standalone = Standalone(tmp_path, 0, node="n1")
     standalone._secure(store)
     assert names(store, tree.require(store)) == ["node:n1", "operator:bob"]

@@ -20,7 +20,7 @@ def client() -> KazooClient:
     return KazooClient("127.0.0.1:1")
 
 
-def test_installed_kazoo_has_every_part(client: KazooClient) -> None:
+def test_installed_kazoo_has_every_hooked_part(client: KazooClient) -> None:
     kazoo_hooks.require(client)
 
 

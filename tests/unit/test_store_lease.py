@@ -1,4 +1,5 @@
-"""The lease clock: what proves that a session lives, and when owned work must have stopped."""
+"""The lease clock: proofs that a session lives, and the time at which owned work must have
+stopped."""
 
 from __future__ import annotations
 
@@ -7,33 +8,22 @@ from math import inf
 import pytest
 
 from flumeng.control.zookeeper.lease import Lease
+from tests.testkit.clock import Clock
 
 PING = -2
 EVENT = -1
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def lease(clock: Clock) -> Lease:
-    """Of a session with a timeout of 9 s, accepted at once."""
+    """The lease of a session with a timeout of 9 s, accepted at once."""
     lease = Lease(clock)
     lease.connecting()
     lease.granted(9.0)
     return lease
 
 
-def test_before_a_server_has_accepted_the_session_there_is_none(clock: Clock) -> None:
+def test_no_lease_exists_before_a_server_has_accepted_the_session(clock: Clock) -> None:
     lease = Lease(clock)
     assert lease.left_seconds <= 0
     lease.connecting()
@@ -41,13 +31,15 @@ def test_before_a_server_has_accepted_the_session_there_is_none(clock: Clock) ->
     assert lease.left_seconds <= 0
 
 
-def test_it_is_over_after_two_thirds_of_the_negotiated_timeout(lease: Lease, clock: Clock) -> None:
+def test_lease_is_over_after_two_thirds_of_the_negotiated_timeout(
+    lease: Lease, clock: Clock
+) -> None:
     assert lease.left_seconds == 6.0
     clock.now += 6.0
     assert lease.left_seconds == 0.0
 
 
-def test_it_counts_from_the_sending_of_what_was_answered(lease: Lease, clock: Clock) -> None:
+def test_lease_counts_from_the_sending_of_the_answered_request(lease: Lease, clock: Clock) -> None:
     """A process that was frozen reads a reply of long ago: its session may be over for long."""
     clock.now += 3
     lease.sent(PING)
@@ -56,7 +48,7 @@ def test_it_counts_from_the_sending_of_what_was_answered(lease: Lease, clock: Cl
     assert lease.left_seconds == 6.0 - 60
 
 
-def test_a_slow_connect_counts_from_its_beginning(clock: Clock) -> None:
+def test_lease_counts_from_the_start_of_a_slow_connect(clock: Clock) -> None:
     lease = Lease(clock)
     lease.connecting()
     clock.now += 4
@@ -64,14 +56,14 @@ def test_a_slow_connect_counts_from_its_beginning(clock: Clock) -> None:
     assert lease.left_seconds == 2.0
 
 
-def test_a_request_that_is_not_answered_proves_nothing(lease: Lease, clock: Clock) -> None:
+def test_request_without_an_answer_proves_nothing(lease: Lease, clock: Clock) -> None:
     clock.now += 5
     lease.sent(1)
     lease.answered(EVENT)
     assert lease.left_seconds == 1.0
 
 
-def test_of_two_pings_the_older_counts(lease: Lease, clock: Clock) -> None:
+def test_answer_counts_for_the_older_of_two_pings(lease: Lease, clock: Clock) -> None:
     clock.now += 1
     lease.sent(PING)
     clock.now += 1
@@ -80,7 +72,7 @@ def test_of_two_pings_the_older_counts(lease: Lease, clock: Clock) -> None:
     assert lease.left_seconds == 5.0
 
 
-def test_a_late_reply_takes_nothing_back(lease: Lease, clock: Clock) -> None:
+def test_late_reply_does_not_shorten_the_lease(lease: Lease, clock: Clock) -> None:
     lease.sent(1)
     clock.now += 1
     lease.sent(2)
@@ -89,15 +81,13 @@ def test_a_late_reply_takes_nothing_back(lease: Lease, clock: Clock) -> None:
     assert lease.left_seconds == 6.0
 
 
-def test_a_session_that_the_server_says_is_over_has_no_lease(lease: Lease) -> None:
+def test_expired_session_has_no_lease(lease: Lease) -> None:
     lease.connecting()
     lease.granted(0.0)
     assert lease.left_seconds <= 0
 
 
-def test_a_reconnect_gives_it_back_and_forgets_what_was_asked_before(
-    lease: Lease, clock: Clock
-) -> None:
+def test_reconnect_restores_the_lease_and_forgets_open_requests(lease: Lease, clock: Clock) -> None:
     lease.sent(1)
     clock.now += 7
     assert lease.patience_seconds() == -1.0
@@ -107,9 +97,7 @@ def test_a_reconnect_gives_it_back_and_forgets_what_was_asked_before(
     assert lease.patience_seconds() == inf
 
 
-def test_a_connection_is_given_up_when_something_is_asked_and_nothing_answered(
-    lease: Lease, clock: Clock
-) -> None:
+def test_connection_is_given_up_when_requests_get_no_answer(lease: Lease, clock: Clock) -> None:
     """However often it is asked: kazoo would wait for ever as long as it sends."""
     clock.now += 60
     assert lease.patience_seconds() == inf, "nothing was asked"
@@ -121,7 +109,7 @@ def test_a_connection_is_given_up_when_something_is_asked_and_nothing_answered(
     assert lease.patience_seconds() == 6.0, "it answers, if late"
 
 
-def test_before_the_timeout_is_known_a_server_is_waited_for_as_kazoo_does(clock: Clock) -> None:
+def test_server_is_waited_for_without_limit_before_the_timeout_is_known(clock: Clock) -> None:
     lease = Lease(clock)
     lease.connecting()
     clock.now += 3

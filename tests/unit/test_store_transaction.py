@@ -1,4 +1,4 @@
-"""Transactions weigh what ZooKeeper counts, and what is too large is never sent."""
+"""Transactions are weighed as ZooKeeper counts them, and too large ones are never sent."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def sent(write: Write, scale: Scale, chroot: str) -> object:
     if write.expect is not ABSENT:
         return SetData(path, data, 3)
     secured = scale.secured
-    entries = access_lists.wanted(str(write.path), secured) if secured else OPEN
+    entries = access_lists.expected(str(write.path), secured) if secured else OPEN
     return Create(path, data, access_lists.to_kazoo(entries), 0)
 
 
 @pytest.mark.parametrize("secured", [None, SECURED])
 @given(st.lists(st.sampled_from(WRITES)), st.sampled_from(["", "/sites/füerth"]))
-def test_scale_counts_the_bytes_that_are_sent(
+def test_transaction_size_equals_the_serialized_request(
     secured: Secured | None, writes: list[Write], chroot: str
 ) -> None:
     scale = Scale(len(chroot.encode()), secured)
@@ -85,7 +85,7 @@ def noise(number: int, size: int = 300_000) -> Put:
     )
 
 
-def test_fake_store_refuses_what_a_server_does_not_take() -> None:
+def test_fake_store_refuses_transactions_that_a_server_refuses() -> None:
     store = FakeStore()
     for path in (paths.flows(), paths.flow("web"), paths.revisions("web")):
         value = records.Flow(revision=1) if path.row.record else None
@@ -99,13 +99,13 @@ def test_fake_store_refuses_what_a_server_does_not_take() -> None:
     assert done is None
 
 
-def test_access_lists_count() -> None:
+def test_access_lists_count_for_the_weight() -> None:
     many = Secured("c", tuple(f"operator:o{n:05}@web" for n in range(5_000)), GROUPS)
     write = Put(paths.flow("web"), records.Flow(revision=1), ABSENT)
     assert Scale(secured=many).weigh(write) > 30 * 5_000
 
 
-def test_groups_are_not_split_and_stay_in_order() -> None:
+def test_groups_of_writes_are_kept_whole_and_in_order() -> None:
     groups = [[noise(n), noise(n + 1)] for n in range(0, 8, 2)]
     scale = Scale()
     parts = [list(chain.from_iterable(part)) for part in portions(scale, groups, list)]
@@ -114,7 +114,7 @@ def test_groups_are_not_split_and_stay_in_order() -> None:
     assert all(map(scale.fits, parts))
 
 
-def test_a_group_that_can_never_fit_is_refused_by_name_after_those_before_it() -> None:
+def test_group_that_can_never_fit_is_refused_by_name_after_those_before_it() -> None:
     groups = [[noise(1)], [noise(n) for n in range(2, 6)], [noise(7)]]
     parts = portions(Scale(), groups, list)
     assert len(next(parts)) == 1
@@ -122,7 +122,7 @@ def test_a_group_that_can_never_fit_is_refused_by_name_after_those_before_it() -
         next(parts)
 
 
-def test_writes_of_every_part_and_room_are_counted() -> None:
+def test_writes_repeated_in_each_part_and_reserved_room_are_counted() -> None:
     scale = Scale(limit_bytes=2_000)
     each = [Check(paths.flow("x" * 200), Version(0))]
     removals = [Remove(paths.flow(f"{n:04}"), ANY) for n in range(200)]
@@ -138,7 +138,7 @@ def test_one_transaction_has_a_bounded_number_of_writes() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 50))
-def test_longest_beginning_that_fits_is_taken(count: int, most: int) -> None:
+def test_longest_prefix_that_fits_is_taken(count: int, most: int) -> None:
     items = list(range(count))
     taken = first_that_fit(items, lambda some: len(some) <= most)
     assert list(taken) == items[: max(1, most)]

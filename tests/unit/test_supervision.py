@@ -1,7 +1,7 @@
-"""What operators of other supervisors complain about, and what must not happen here.
+"""Known complaints about other supervisors, which must not occur here.
 
-Real masters and the collectors' real tasks on a store in memory; nodes are small, and do what their
-assignment says. Pipelines follow a script.
+Real masters and the collectors' real tasks on a store in memory; nodes are small, and do their
+assignments. Pipelines follow a script.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.tasks import move_task, restart_task
 from flumeng.control.master.daemon import Master
-from flumeng.control.planner.endings import MOST
+from flumeng.control.planner.task_outcomes import MOST
 from flumeng.control.snapshot.task_map import read_plan
-from flumeng.control.zookeeper import ABSENT, ANY, Refused, Store, Version, Write, tree
+from flumeng.control.zookeeper import ABSENT, ANY, Store, Version, tree
 from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import add_node
 from tests.testkit.collector import ScriptedEngine, ScriptedPipeline, StillPositions, register
+from tests.testkit.scripted_store import ScriptedStore, fail_from
 from tests.testkit.store import FakeStore
+from tests.testkit.waiting import PATIENCE_SECONDS
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import PlannedTask
@@ -39,7 +42,6 @@ from zkschema.records import PlannedTask
 JOURNAL = "web.h.0.00000000"
 TASK = "web/collect.0"
 SIGN = ("ann", "", 0.0)
-PATIENCE_SECONDS = 60.0
 TEXT = """
 flow: web
 sources: [{syslog: {listen: "127.0.0.1:5514"}}]
@@ -50,7 +52,8 @@ sinks: [noop]
 
 
 class Host:
-    """A node with a collector. ``said``: what its tasks said last; ``states``: all they said."""
+    """A node with a collector. ``said``: its tasks' latest statuses; ``states``: all their
+    states."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -71,10 +74,7 @@ class Host:
             lambda wake: Ends(world, wake),
             self._report,
         )
-        node = records.Node(uuid=name, roles=("collect",))
-        self.store.write(paths.node(name), node, ABSENT)
-        live = records.LiveNode(uuid=name, incarnation="i", pid=1, version="0", since=0.0)
-        self.store.write(paths.live_node(name), live, ABSENT)
+        add_node(self.store, name, ("collect",))
 
     def _build(self, assignment: Assignment) -> ScriptedPipeline:
         spec = parse_flow(assignment.spec)
@@ -88,11 +88,11 @@ class Host:
 
     @property
     def batches(self) -> list[tuple[int, int]]:
-        """What it has written."""
+        """Start and end of the written ranges."""
         return [(p.start, p.end) for made in self.built for batch in made.batches for p in batch]
 
     def obey(self) -> None:
-        """Apply the assignment, and say how it goes."""
+        """Apply the assignment and report the states."""
         found = self.store.read(paths.assignment(self.name))
         if found is None or not self.live:
             return
@@ -141,7 +141,7 @@ class Host:
         self.runners[key].start()
 
     def leave(self) -> None:
-        """Its session ends; what it runs does not know yet."""
+        """Its session ends; its tasks do not know it yet."""
         self.live = False
         self.store.remove(paths.live_node(self.name), ANY)
 
@@ -153,7 +153,7 @@ class Host:
 
 
 class Ends(StillPositions):
-    """How far the journal reaches."""
+    """The end of the journal."""
 
     def __init__(self, world: World, wake: Callable[[], None]) -> None:
         self._world = world
@@ -164,7 +164,7 @@ class Ends(StillPositions):
 
 
 class World:
-    """Two hosts, a master, and one journal that reaches to ``end``."""
+    """Two hosts, a master, and one journal with the end ``end``."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -189,7 +189,7 @@ class World:
             wake()
 
     def until(self, holds: Callable[[], object]) -> None:
-        """The master plans and the hosts obey until it holds."""
+        """The master plans and the hosts obey until the condition holds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             assert time.monotonic() < deadline, "waited in vain"
@@ -203,7 +203,7 @@ class World:
         return said
 
     def at_rest(self) -> bool:
-        """The task runs, the other stands by, all is acked, and nothing is to be done."""
+        """The task runs, the other one stands by, all events are acked, and no work is left."""
         if self.owner_name is None:
             return False
         running = self.owner.said.get(TASK)
@@ -248,7 +248,7 @@ class World:
         return [(e.node, e.how, e.why) for e in plan.value.ended] if plan else []
 
     def versions(self) -> dict[str, Version | None]:
-        """Of all that masters write."""
+        """The versions of all znodes that masters write."""
         those = [paths.plan("web"), *map(paths.assignment, self.hosts)]
         found = [(str(path), self.store.read(path)) for path in those]
         return {path: each.version if each else None for path, each in found}
@@ -263,13 +263,13 @@ def world() -> Iterator[World]:
 
 
 def covers(written: Sequence[tuple[int, int]], end: int) -> bool:
-    """Whether each event up to ``end`` was written, and none twice."""
+    """Whether each event up to ``end`` was written once."""
     begins = [0, *(piece_end for _, piece_end in written)]
     return begins[-1] == end and [start for start, _ in written] == begins[:-1]
 
 
-def test_two_replicas_do_not_make_each_others_publishing_fail(world: World) -> None:
-    """Only one of them reads and publishes; so nothing can differ from what the other published."""
+def test_two_replicas_do_not_make_each_others_commits_fail(world: World) -> None:
+    """Only one of them reads and publishes; so nothing can differ from the published offsets."""
     for _ in range(10):
         world.append(70)
         world.until(lambda: world.acked.offset == world.end)
@@ -280,7 +280,7 @@ def test_two_replicas_do_not_make_each_others_publishing_fail(world: World) -> N
         assert not {"failed", "stopped"}.intersection(host.states)
 
 
-def test_of_two_replicas_the_one_whose_time_is_over_is_superseded_and_has_not_failed(
+def test_replica_whose_time_is_over_is_superseded_and_has_not_failed(
     world: World,
 ) -> None:
     """The owner's node is cut off in the middle of a batch, which it finishes after the standby has
@@ -303,10 +303,10 @@ def test_of_two_replicas_the_one_whose_time_is_over_is_superseded_and_has_not_fa
     world.until(lambda: old.said[TASK].state == "stopped")
     assert "failed" not in old.states
     assert old.said[TASK].epoch_seen == world.acked.epoch
-    assert world.ended() == [(old.name, "failed", f"{old.name} is gone")]
+    assert world.ended() == [(old.name, "failed", f"{old.name} is down")]
 
 
-def test_what_was_read_to_its_end_is_not_told_as_failed(world: World) -> None:
+def test_task_that_read_everything_is_not_reported_failed(world: World) -> None:
     world.append(250)
     world.until(world.at_rest)
     found = world.store.read(paths.journal(JOURNAL))
@@ -319,32 +319,13 @@ def test_what_was_read_to_its_end_is_not_told_as_failed(world: World) -> None:
     assert [how for _, how, _ in world.ended()] == ["stopped"]
 
 
-class DyingStore(FakeStore):
-    """Of a master that is killed after so many transactions; whether it hears of the last is
-    another question."""
-
-    left = 0
-
-    def commit(self, writes: Sequence[Write]) -> list[Version]:
-        if self.left <= 0:
-            raise UnavailableError("killed")
-        self.left -= 1
-        return super().commit(writes)
-
-    def commit_each(self, transactions: Sequence[Sequence[Write]]) -> list[Refused]:
-        for writes in transactions:
-            self.commit(writes)
-        return [None for _ in transactions]
-
-
-def test_a_task_goes_on_when_masters_are_killed_in_every_step_of_a_handover(world: World) -> None:
+def test_task_goes_on_when_masters_are_killed_at_every_step_of_a_handover(world: World) -> None:
     """Nothing stays paused: the next master finds in the plan how far it is."""
     for transactions in range(8):
         other = world.other.name
         move_task(Operator(world.store, *SIGN), TASK, other)
-        dying = DyingStore(world.store.tree)
-        dying.left = transactions
-        world.master = Master(dying, "m")
+        killed = fail_from(transactions + 1, UnavailableError("killed"))
+        world.master = Master(ScriptedStore(world.store.tree, before_commit=killed), "m")
         for _ in range(12):
             world.append(10)
             world.turn()
@@ -356,7 +337,7 @@ def test_a_task_goes_on_when_masters_are_killed_in_every_step_of_a_handover(worl
     assert len(world.ended()) == 8
 
 
-def test_a_batch_that_is_read_while_an_earlier_one_publishes_is_left_alone(world: World) -> None:
+def test_batch_read_while_an_earlier_one_publishes_is_left_alone(world: World) -> None:
     """Its offsets are ahead of the acks, and rightly so."""
     may_end, seen = Event(), []
 
@@ -399,7 +380,7 @@ def test_an_unchanged_spec_restarts_nothing(world: World) -> None:
     assert covers(world.written, 50)
 
 
-def test_a_changed_spec_takes_over_at_the_end_of_a_batch(world: World) -> None:
+def test_changed_spec_takes_over_at_the_end_of_a_batch(world: World) -> None:
     may_end, seen = Event(), []
 
     def hold_the_first(ranges: Sequence[Range]) -> None:
@@ -426,7 +407,7 @@ def test_a_changed_spec_takes_over_at_the_end_of_a_batch(world: World) -> None:
     assert covers(world.written, world.end)
 
 
-def test_masters_that_begin_anew_adopt_what_runs(world: World) -> None:
+def test_restarted_masters_adopt_the_running_tasks(world: World) -> None:
     before = world.versions()
     for _ in range(5):
         world.master = Master(FakeStore(world.store.tree), "m")
@@ -436,7 +417,7 @@ def test_masters_that_begin_anew_adopt_what_runs(world: World) -> None:
     assert [len(host.built) for host in world.hosts.values()] == [1, 1]
 
 
-def test_what_is_kept_does_not_grow_with_every_change_of_owner(world: World) -> None:
+def test_stored_data_does_not_grow_with_every_change_of_owner(world: World) -> None:
     def kept(store: Store) -> set[str]:
         return {path for path in store.dump() if not path.startswith("/audit")}
 

@@ -1,4 +1,4 @@
-"""Sums over the last 1, 5 and 15 minutes, and what a collector tells of its tasks with them."""
+"""Sums over the last 1, 5 and 15 minutes, and a collector's answers about its tasks with them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from flumeng.agent.collector.measures import SLOT_SECONDS, WINDOWS, MovingCounts, TaskCounts
 from flumeng.control.commands.flows import apply_flow
 from flumeng.control.commands.operator import Operator
-from flumeng.control.zookeeper import ABSENT, tree
+from flumeng.control.zookeeper import ABSENT
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.wire import COUNTERS
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import come_live, new_cluster
 from tests.testkit.command_line import NOON, Shell
 from tests.testkit.store import FakeStore
 from zkschema import paths, records
@@ -25,17 +26,9 @@ from zkschema.records import COLLECT, PlannedTask
 FLOW = "flow: web\nsources: [tail: {paths: [/a]}]\nsinks: [noop]\n"
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture
@@ -49,9 +42,7 @@ def of(moving: MovingCounts, name: str) -> list[int]:
     return [counts[name] for counts in moving.sums().values()]
 
 
-def test_what_is_counted_leaves_one_window_after_the_other(
-    moving: MovingCounts, clock: Clock
-) -> None:
+def test_count_leaves_one_window_after_the_other(moving: MovingCounts, clock: Clock) -> None:
     moving.add({"seen": 7, "lost": 0})
     assert (of(moving, "seen"), of(moving, "lost")) == ([7, 7, 7], [0, 0, 0])
     clock.now += 50.0
@@ -62,7 +53,7 @@ def test_what_is_counted_leaves_one_window_after_the_other(
         assert of(moving, "seen") == left
 
 
-def test_a_sum_is_that_of_its_time_but_for_one_slot(clock: Clock) -> None:
+def test_sum_is_exact_but_for_one_slot(clock: Clock) -> None:
     """Against a plain list of everything that was counted."""
     chance = random.Random(3)
     moving = MovingCounts(clock)
@@ -78,7 +69,7 @@ def test_a_sum_is_that_of_its_time_but_for_one_slot(clock: Clock) -> None:
             assert least <= moving.sums()[window]["seen"] <= most
 
 
-def test_very_many_quiet_days_take_no_room(moving: MovingCounts, clock: Clock) -> None:
+def test_counts_of_a_long_idle_time_take_no_memory(moving: MovingCounts, clock: Clock) -> None:
     moving.add({"seen": 1})
     clock.now += 1e7
     moving.add({"seen": 0})
@@ -90,7 +81,7 @@ def row(counts: TaskCounts, key: str = "web/collect.0") -> dict[str, object]:
     return found
 
 
-def test_a_task_under_another_epoch_counts_anew_and_says_since_when(clock: Clock) -> None:
+def test_task_under_another_epoch_counts_from_zero_with_its_start_time(clock: Clock) -> None:
     counts = TaskCounts(clock, lambda: NOON + clock.now)
     counts.begin("web/collect.0", 1)
     counts.add("web/collect.0", {"processed": 5, "dropped": 1, "parse_errors": None})
@@ -116,7 +107,7 @@ def test_a_task_under_another_epoch_counts_anew_and_says_since_when(clock: Clock
     )
 
 
-def test_a_task_that_went_is_forgotten_and_a_batch_of_it_that_ends_late_is_no_fault() -> None:
+def test_removed_task_is_forgotten_and_its_late_batch_is_no_error() -> None:
     counts = TaskCounts()
     for key in ("web/collect.0", "web/collect.1"):
         counts.begin(key, 1)
@@ -125,7 +116,7 @@ def test_a_task_that_went_is_forgotten_and_a_batch_of_it_that_ends_late_is_no_fa
     assert [one["task"] for one in counts.rows()] == ["collect.1"]
 
 
-def test_a_collector_answers_whoever_asks() -> None:
+def test_collector_answers_queries_of_its_counts() -> None:
     counts = TaskCounts(wall=lambda: NOON)
     counts.begin("web/collect.0", 4)
     server = ActionServer("127.0.0.1", {COUNTERS: lambda _: counts.rows()})
@@ -135,8 +126,7 @@ def test_a_collector_answers_whoever_asks() -> None:
 
 @pytest.fixture
 def store() -> FakeStore:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     apply_flow(Operator(store, "ann", "", NOON), FLOW)
     tasks = {
         f"collect.{number}": PlannedTask(
@@ -148,10 +138,7 @@ def store() -> FakeStore:
     plan = records.Plan(revision=1, tasks=tasks)
     store.write(paths.plan("web"), plan, found.version if found else ABSENT)
     for name, collector in (("n1", "n1:3"), ("n2", "n2:3"), ("n3", "")):
-        live = records.LiveNode(
-            uuid=name, incarnation="i", pid=1, version="0", since=NOON, collector=collector
-        )
-        store.write(paths.live_node(name), live, ABSENT)
+        come_live(store, name, since=NOON, collector=collector)
     return store
 
 
@@ -168,12 +155,12 @@ def told(task: str, epoch: int = 2) -> dict[str, object]:
     }
 
 
-def test_a_flow_shows_what_its_owners_say_and_names_those_that_do_not(store: FakeStore) -> None:
-    """Of a task that has gone on to another epoch meanwhile, nothing old is said."""
+def test_flow_shows_the_counts_of_its_owners_and_names_silent_nodes(store: FakeStore) -> None:
+    """Of a task that has gone on to another epoch meanwhile, no old counts are shown."""
     shell = Shell(store.tree)
     shell.counted["n1:3"] = [told("collect.0"), told("collect.1", epoch=1), told("ghost")]
     shown = shell.run("flow", "show", "web")
-    assert shown.stderr == "flumeng: node n2 does not say what became of events\n"
+    assert shown.stderr == "flumeng: node n2 reports no event counts\n"
     assert "\nevents in the last 1, 5 and 15 minutes:\n" in shown.stdout
     assert [line for line in shown.stdout.splitlines() if "300" in line] == [
         "collect.0\t1 / 20 / 300\t1 / 20 / 300\t-\t1 / 20 / 300\t2023-11-14 22:13:20"
@@ -183,7 +170,7 @@ def test_a_flow_shows_what_its_owners_say_and_names_those_that_do_not(store: Fak
     assert found == {"rows": [expected], "silent": ["n2"]}
 
 
-def test_a_task_shows_its_own(store: FakeStore) -> None:
+def test_task_show_has_its_own_counts(store: FakeStore) -> None:
     shell = Shell(store.tree)
     shell.counted["n1:3"] = [told("collect.0"), told("collect.1")]
     assert "collect.1\t1 / 20 / 300" in shell.run("task", "show", "web/collect.1").stdout
@@ -202,7 +189,7 @@ def test_a_task_shows_its_own(store: FakeStore) -> None:
     ],
     ids=str,
 )
-def test_what_another_program_answers_is_as_no_answer(
+def test_malformed_answer_counts_as_no_answer(
     store: FakeStore, answer: list[dict[str, object]]
 ) -> None:
     shell = Shell(store.tree)
@@ -211,7 +198,7 @@ def test_what_another_program_answers_is_as_no_answer(
     assert (shown.exit_code, json.loads(shown.stdout)["counts"]["silent"]) == (0, ["n1", "n2"])
 
 
-def test_what_a_newer_collector_counts_too_is_no_trouble(store: FakeStore) -> None:
+def test_unknown_counts_of_a_newer_collector_are_ignored(store: FakeStore) -> None:
     shell = Shell(store.tree)
     shell.counted["n1:3"] = [{**told("collect.0"), "mood": "well"}]
     assert shell.json("flow", "show", "web")["counts"]["rows"][0]["task"] == "collect.0"

@@ -17,13 +17,15 @@ from flumeng.agent.node import daemon
 from flumeng.agent.node.registration import Identity, Registration
 from flumeng.control.master import measures
 from flumeng.control.master.daemon import Master
-from flumeng.control.zookeeper import Refused, Write, tree
+from flumeng.control.zookeeper import Refused, Write
 from flumeng.platform import watchdog
 from flumeng.platform.metrics.health import Health
 from flumeng.platform.watchdog import CHECK_SECONDS, EXIT_CODE, ServiceManager, Watchdog
+from tests.testkit.clock import Clock
+from tests.testkit.cluster import add_node, new_cluster
 from tests.testkit.light_nodes import ClaimsInMemory
 from tests.testkit.store import FakeStore, FakeTree
-from tests.unit.test_master_troubles import Clock, add_node, apply
+from tests.unit.test_master_troubles import apply
 
 PATIENCE_SECONDS = 60.0
 LOOP = """
@@ -75,7 +77,7 @@ def test_daemon_whose_loop_hangs_ends_with_its_own_exit_code(hang: str) -> None:
         assert "in wait_for_ever" in errors, "the stack says where"
 
 
-def test_daemon_that_was_frozen_goes_on() -> None:
+def test_frozen_daemon_continues() -> None:
     process = started(LOOP.format(turns=10**6, hang="pass"))
     assert process.stdout is not None
     try:
@@ -129,7 +131,7 @@ def test_loop_may_rest_as_long_as_it_says() -> None:
 
 
 class Systemd:
-    """Receives what a daemon reports."""
+    """Receives the notifications of a daemon."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -237,7 +239,7 @@ def test_hung_master_and_node_end_themselves(daemon: str, tmp_path: Path) -> Non
 
 
 class Slow(FakeStore):
-    """Takes 100 s for each group of writes, and notes whether the loop counts as hung."""
+    """Takes 100 s for each group of writes, and records whether the loop counts as hung."""
 
     def __init__(self, tree_: FakeTree, clock: Clock) -> None:
         super().__init__(tree_)
@@ -252,10 +254,9 @@ class Slow(FakeStore):
         return super().commit_each(transactions)
 
 
-def test_long_tick_that_gets_on_is_no_hang() -> None:
+def test_long_tick_with_progress_is_no_hang() -> None:
     clock = Clock()
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     for name in ("n1", "n2"):
         add_node(store, name)
     for number in range(5):
@@ -271,8 +272,7 @@ def test_long_tick_that_gets_on_is_no_hang() -> None:
 
 
 def test_node_that_registers_many_journals_is_no_hang() -> None:
-    store = FakeStore()
-    tree.init(store)
+    store = new_cluster()
     turns: list[None] = []
     me = Identity("n1", "u", ("ingest",), "", {})
     znodes = Registration(store, me, ClaimsInMemory())

@@ -17,18 +17,18 @@ def test_a_path_is_spelled_from_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 201, "a\x00"])
-def test_a_name_that_cannot_be_a_znode_is_refused(name: str) -> None:
+def test_name_that_cannot_be_a_znode_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name"):
         paths.flow(name)
 
 
-def test_every_row_is_found_by_its_own_path_and_by_no_other() -> None:
+def test_row_is_found_by_its_own_path_only() -> None:
     for row in table.ROWS:
         names = ["x1"] * row.pattern.count("{")
         assert table.find(str(row(*names))) is row
 
 
-def test_folders_above_every_row_are_in_the_table() -> None:
+def test_parent_folders_of_every_row_are_in_the_table() -> None:
     patterns = {row.pattern for row in table.ROWS}
     parents = {pattern.rpartition("/")[0] for pattern in patterns} - {""}
     assert parents <= patterns
@@ -45,7 +45,7 @@ def test_a_record_survives_the_round_trip() -> None:
     assert codec.decode(records.Plan, codec.encode(plan)) == plan
 
 
-def test_equal_records_are_equal_bytes() -> None:
+def test_equal_records_encode_to_equal_bytes() -> None:
     one = records.Node(uuid="u", roles=("ingest",), labels={"a": "1", "b": "2"})
     two = records.Node(uuid="u", roles=("ingest",), labels={"b": "2", "a": "1"})
     assert codec.encode(one) == codec.encode(two)
@@ -60,7 +60,7 @@ def test_unknown_fields_are_kept_at_every_depth() -> None:
     assert codec.encode(codec.decode(records.NodeStatus, data)) == data
 
 
-def test_what_is_none_unless_it_is_set_is_written_when_it_is_set() -> None:
+def test_optional_fields_are_written_only_when_set() -> None:
     assert codec.encode(records.Ack(epoch=1, offset=2)) == b'{"epoch":1,"offset":2,"v":1}'
     joined = records.Joined(offset=2, emitted=5, rules="r")
     set_ = records.Ack(epoch=1, offset=2, joined=joined)
@@ -87,14 +87,14 @@ def test_a_newer_version_is_refused_by_name() -> None:
         (b'{"v":1,"epoch":true,"offset":7}', "Ack.epoch: expected int, got bool"),
     ],
 )
-def test_what_is_not_such_a_record_is_an_error_with_its_place(data: bytes, complaint: str) -> None:
+def test_malformed_record_is_an_error_with_its_place(data: bytes, complaint: str) -> None:
     with pytest.raises(codec.DecodeError, match=complaint.replace("[", r"\[")):
         codec.decode(records.Ack, data)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
 @pytest.mark.parametrize("place", ['"capacity":{"slots":%s}', '"unknown":[%s]'])
-def test_numbers_are_finite(number: str, place: str) -> None:
+def test_infinite_numbers_are_refused(number: str, place: str) -> None:
     """Nothing that is computed with them would be, and no other JSON reader knows them."""
     data = ('{"v":1,"uuid":"u","roles":[],' + place % number + "}").encode()
     if number.isdigit() and "unknown" in place:
@@ -104,7 +104,7 @@ def test_numbers_are_finite(number: str, place: str) -> None:
         codec.decode(records.Node, data)
 
 
-def test_what_is_nested_without_end_is_no_record() -> None:
+def test_endlessly_nested_record_is_refused() -> None:
     data = b'{"v":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(codec.DecodeError, match="nested too deeply"):
         codec.decode(records.Node, data)
@@ -174,7 +174,7 @@ def test_a_status_of_many_failing_tasks_can_be_written() -> None:
         records.Flow(revision=1, went_back="é" * 9000),
     ],
 )
-def test_a_long_error_is_cut_wherever_it_is_written(record: records.Record) -> None:
+def test_long_error_is_truncated_in_every_record(record: records.Record) -> None:
     text = codec.text_of(record)
     assert len(text.encode("ascii").decode("unicode_escape")) < records.ERROR_CHARACTERS + 300
     assert codec.text_of(codec.decode(type(record), codec.encode(record))) == text

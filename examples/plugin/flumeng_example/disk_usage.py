@@ -29,7 +29,7 @@ class DiskUsageSource(Source):
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._measured)  # a path that is not there is told at once
+        await asyncio.to_thread(self._measured)  # a missing path fails the start
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -45,7 +45,7 @@ class DiskUsageSource(Source):
 
     async def _run(self) -> None:
         while True:
-            if not self._paused:  # what is measured while the journal is behind would be stale
+            if not self._paused:  # a measurement would be stale when the journal takes it
                 try:
                     lines = await asyncio.to_thread(self._measured)
                 except UserError as error:
@@ -56,7 +56,7 @@ class DiskUsageSource(Source):
             await asyncio.sleep(self._options.every_seconds)
 
     def _measured(self) -> bytes:
-        """A line of JSON for each path. Raises UserError for a path that is not there."""
+        """A line of JSON for each path. Raises UserError for a missing path."""
         lines = []
         for path in self._options.paths:
             try:

@@ -1,5 +1,5 @@
 """The options of all components. This module is light: masters and the command line load it to
-check flows, so it imports neither pyarrow nor what a component needs to run."""
+check flows, so it imports neither pyarrow nor other libraries of the components."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class DiskUsage(SourceOptions):
     implementation: ClassVar[str] = "flumeng_example.disk_usage:DiskUsageSource"
 
     paths: tuple[str, ...] = option(doc="Directories of the file systems.", example="[/, /var]")
-    every_seconds: float = option(doc="How often.", between=(0.05, 86_400), default=10.0)
+    every_seconds: float = option(doc="The interval.", between=(0.05, 86_400), default=10.0)
 
     def arrival(self) -> str:
-        return "a measurement is lost when its node is down at that time"
+        return "no measurements are taken while the node is down"
 
     def needs(self) -> Iterator[Need]:
         for path in self.paths:
@@ -90,7 +90,7 @@ class Sqlite(SinkOptions):
         doc="The database: a file on the one host that collects.", example="/data/events.db"
     )
     table: str = option(
-        doc="The table; it is made when it is missing.", check=check_column, default="events"
+        doc="The table; created if it is missing.", check=check_column, default="events"
     )
 
     @property

@@ -23,13 +23,13 @@ class SqliteRowsInput(RangedInput):
         self._options = options
 
     def list(self) -> Mapping[str, str]:
-        """A file that was replaced by another one is another partition."""
+        """A replaced file is another partition."""
         return {self._options.table: self._incarnation()}
 
     def ends(self, partitions: Collection[str]) -> Mapping[str, Ends]:
         with self._opened() as database:
             query = f"SELECT min(rowid), max(rowid) FROM {self._options.table}"
-            first, last = _asked(database, query)[0]
+            first, last = _query(database, query)[0]
         first, end = (0, 0) if last is None else (first, last + 1)
         return dict.fromkeys(partitions, Ends(first, end, incarnation=self._incarnation()))
 
@@ -40,7 +40,7 @@ class SqliteRowsInput(RangedInput):
             "WHERE rowid >= ? AND rowid < ? ORDER BY rowid LIMIT ?"
         )
         with self._opened() as database:
-            while rows := _asked(database, query, start, end, ROWS_AT_ONCE):
+            while rows := _query(database, query, start, end, ROWS_AT_ONCE):
                 bodies = [str(body).encode() for _, body in rows]
                 yield pa.record_batch(
                     {
@@ -51,8 +51,8 @@ class SqliteRowsInput(RangedInput):
                 start = rows[-1][0] + 1
 
     def _incarnation(self) -> str:
-        """The inode of the file. File systems use the inode of a removed file again: where files
-        are replaced often, add what stays the same in one, such as a checksum of its first row."""
+        """The inode of the file. File systems reuse the inode of a removed file: where files are
+        replaced often, add something constant of each, such as a checksum of its first row."""
         try:
             return str(Path(self._options.path).stat().st_ino)
         except OSError as error:
@@ -66,7 +66,7 @@ class SqliteRowsInput(RangedInput):
             raise UnavailableError(f"sqlite_rows: {self._options.path}: {error}") from error
 
 
-def _asked(database: sqlite3.Connection, query: str, *values: int) -> list[tuple[Any, ...]]:
+def _query(database: sqlite3.Connection, query: str, *values: int) -> list[tuple[Any, ...]]:
     try:
         return database.execute(query, values).fetchall()
     except sqlite3.OperationalError as error:

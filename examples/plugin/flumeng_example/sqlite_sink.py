@@ -34,7 +34,7 @@ WAIT_SECONDS = 30
 class SqliteSink:
     roots = ()
     identified = True
-    """Its stage needs the columns that say which event a row is, and which split."""
+    """Its stage needs the columns with the identity of events."""
     writes_at_once = True
     """Its stage writes under the number of the batch."""
 
@@ -78,7 +78,7 @@ class WriteSplit:
                 )
 
     def _is_new(self, database: sqlite3.Connection, split: int) -> bool:
-        """Notes the number of the batch, unless it is there. Without exactly once there is none."""
+        """Record the number of the batch, unless it is recorded. There is none at least once."""
         if self.batch is None:
             return True
         database.execute(

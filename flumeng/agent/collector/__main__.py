@@ -29,12 +29,12 @@ parser = argparse.ArgumentParser(prog="flumeng.agent.collector", description=__d
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
 parser.add_argument("--node", required=True, help="the node that started this process")
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
-parser.add_argument("--policy", type=Path, help="where flows may write")
-parser.add_argument("--host", default=spark.LOOPBACK, help="where executors reach this process")
-parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
+parser.add_argument("--policy", type=Path, help="the file that limits flows on this node")
+parser.add_argument("--host", default=spark.LOOPBACK, help="the address for executors")
+parser.add_argument("--port", type=int, default=0, help="at that host; 0 for a free one")
 parser.add_argument("--spark", type=json.loads, default={}, help="Spark's settings, as JSON")
 parser.add_argument("--session-seconds", type=float, default=10.0)
-parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
+parser.add_argument("--metrics-channel", type=int, help="the descriptor of metrics requests")
 
 
 def main() -> int:
@@ -91,9 +91,9 @@ def _options(given: argparse.Namespace) -> SparkOptions:
     from flumeng.config import policy  # noqa: PLC0415  # only then it costs time
     from flumeng.config import spark as settings  # noqa: PLC0415
 
-    options = settings.read(settings.known(given.spark))
+    options = settings.read(settings.supported(given.spark))
     for key in given.spark.keys() - settings.KEYS.keys():
-        logging.warning("spark.%s is a setting of a newer flumeng: it is not heeded", key)
+        logging.warning("spark.%s is a setting of a newer flumeng and is ignored", key)
     allowed = policy.load(given.policy)
     allowed.spark.require(options)
     secrets.use(allowed.secrets)

@@ -81,11 +81,11 @@ class Acks:
 
     def _claim(self, names: Sequence[str]) -> None:
         self._paths |= {name: partition_registry.ack_path(self._flow, name) for name in names}
-        found = self._store.read_many([self._paths[name] for name in names])
-        fresh = [name for name, ack in zip(names, found, strict=True) if ack is None]
+        acks = self._store.read_many([self._paths[name] for name in names])
+        fresh = [name for name, ack in zip(names, acks, strict=True) if ack is None]
         registered = self._registered(fresh) if fresh else {}
         claims: dict[str, list[Write]] = {}
-        for name, ack in zip(names, found, strict=True):
+        for name, ack in zip(names, acks, strict=True):
             if ack is not None:
                 if ack.value.epoch > self.epoch:
                     raise SupersededError(
@@ -96,7 +96,7 @@ class Acks:
                 progress = self._progress(ack.value)
                 self.leader_epochs[name] = ack.value.leader_epoch
             elif name not in registered:
-                log.info("%s is not registered any more: it has no ack, and gets none", name)
+                log.info("%s is no longer registered: it has no ack and gets none", name)
                 continue
             else:
                 progress = Progress(registered[name].start, registered[name].start)
@@ -107,17 +107,17 @@ class Acks:
             self._know(name, progress)
         for part in portions(self._store.scale, claims, claims.__getitem__):
             writes = [write for name in part for write in claims[name]]
-            checks = dict.fromkeys(one for one in writes if isinstance(one, Check))
-            puts = [one for one in writes if not isinstance(one, Check)]
+            checks = dict.fromkeys(write for write in writes if isinstance(write, Check))
+            puts = [write for write in writes if not isinstance(write, Check)]
             self._versions.update(zip(part, self._store.commit([*checks, *puts]), strict=True))
 
     def _registered(self, names: Sequence[str]) -> dict[str, Registered]:
-        found = partition_registry.registered(self._store, self._flow, names)
-        unseen = [name for name in names if name not in found]
+        registered = partition_registry.registered(self._store, self._flow, names)
+        unseen = [name for name in names if name not in registered]
         if unseen:
             self._see_newest(unseen[0])
-            found = partition_registry.registered(self._store, self._flow, names)
-        return found
+            registered = partition_registry.registered(self._store, self._flow, names)
+        return registered
 
     def _see_newest(self, name: str) -> None:
         """Catches up with the plan: a transaction, even if refused, waits for earlier ones."""
@@ -170,10 +170,10 @@ class Acks:
         """Raises ConflictError when another owner has written one of them; UnavailableError."""
         names = sorted(partitions)
         with self._moving:
-            found = self._store.read_many([self._paths[name] for name in names])
-            for name, ack in zip(names, found, strict=True):
+            acks = self._store.read_many([self._paths[name] for name in names])
+            for name, ack in zip(names, acks, strict=True):
                 if ack is None or ack.version != self._versions[name]:
-                    raise ConflictError(f"the ack of {name} was written by somebody else")
+                    raise ConflictError(f"the ack of {name} was written by another owner")
 
     def _know(self, partition: str, at: Progress) -> None:
         self.offsets[partition], self.emitted[partition] = at.offset, at.emitted
@@ -181,8 +181,8 @@ class Acks:
 
     def _progress(self, ack: Ack) -> Progress:
         if ack.joined is not None and ack.joined.rules == self._rules:
-            known = ack.joined.offset == ack.offset
-            return Progress(ack.offset, ack.emitted, ack.joined.sure if known else 0)
+            same_offset = ack.joined.offset == ack.offset
+            return Progress(ack.offset, ack.emitted, ack.joined.sure if same_offset else 0)
         return Progress(ack.emitted, ack.emitted)
 
     def _put(self, partition: str, at: Progress, leader_epoch: int | None, expect: Expected) -> Put:

@@ -50,7 +50,7 @@ class Batch:
     @property
     def gone(self) -> int:
         """Number of skipped offsets of unreadable events."""
-        return self.scale.total(gap.told for gap in self.gaps)
+        return self.scale.total(gap.reported for gap in self.gaps)
 
     @property
     def refused(self) -> int:

@@ -77,8 +77,8 @@ class Backlog:
 
 
 class ClaimedTask:
-    """``planned``: where the next batch of each partition starts; never below the ack. ``look`` and
-    ``start`` are never called at the same time, nor is ``commit`` by two threads."""
+    """``planned``: where the next batch of each partition starts; never below the ack. ``backlog``
+    and ``start`` are never called at the same time, nor is ``commit`` by two threads."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ClaimedTask:
         self._delivery = Delivery(pipeline, self._acks, self._commits, intents, assignment.revision)
         if (repeat := self._delivery.repeat) is not None:
             if repeat.revision != assignment.revision:
-                raise ConflictError("a batch of another revision was decided meanwhile")
+                raise ConflictError("a batch of another revision was decided in the meantime")
             readable.leave_out(repeat.left_out)
         inherited = bool(self._acks.inherited)  # the backlog has waited for an owner
         self._waiting_since: float | None = -math.inf if inherited else None
@@ -139,7 +139,7 @@ class ClaimedTask:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the last look reached all partitions and found every readable event acked."""
+        """Whether the last check reached all partitions and found every readable event acked."""
         return self._caught_up and not self._running
 
     @property
@@ -149,7 +149,7 @@ class ClaimedTask:
 
     @property
     def places(self) -> dict[str, Place]:
-        """The ack of each partition, and its end at the last look."""
+        """The ack of each partition, and its end at the last check."""
         acked = self._acks.emitted.items()
         return {name: Place(ack, self._ends.get(name)) for name, ack in acked}
 
@@ -179,7 +179,7 @@ class ClaimedTask:
         """Whether all readable events that ``hand_off`` requested are acked."""
         return self._handoff.done and not self._running
 
-    def look(self, *, eager: bool) -> Backlog:
+    def backlog(self, *, eager: bool) -> Backlog:
         """The readable backlog. ``eager``, full and closed partitions make it due at once."""
         reached = self._reached()
         safe = self._safe(reached)
@@ -189,7 +189,7 @@ class ClaimedTask:
             ready = can_be_read(again, reached)
             return Backlog(_scale(reached).total(again), 0.0 if ready else None)
         delivered = self.planned if self._joins is None else self._acks.emitted
-        eager |= self._handoff.look(safe, delivered)
+        eager |= self._handoff.is_due(safe, delivered)
         waiting = backlog(self.planned, safe, _scale(reached))
         self._caught_up = waiting == 0 and len(safe) == len(self.planned)
         quiet = self._quiet_seconds(reached)
@@ -209,7 +209,7 @@ class ClaimedTask:
         return Backlog(min(waiting, self._size.events), 0.0 if full else max(0.0, left))
 
     def refresh(self) -> None:
-        """Makes the next look see everything that is safe now."""
+        """Makes the next check see everything that is safe now."""
         self._readable.refresh(self.planned)
 
     def hand_off(self) -> None:
@@ -389,7 +389,7 @@ class ClaimedTask:
 
 
 def _scale(reached: Mapping[str, Reach]) -> Scale:
-    contents = {name: one.contents for name, one in reached.items() if one.contents is not None}
+    contents = {n: reach.contents for n, reach in reached.items() if reach.contents is not None}
     return Scale(contents) if contents else COUNTED
 
 

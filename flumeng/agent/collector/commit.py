@@ -49,7 +49,7 @@ class Commits:
         """Staging directories of ``partitions``; call this before claiming them. Skips unreachable
         roots of ``spare``, for a later owner."""
         mine = frozenset(partitions)
-        found = []
+        staged = []
         for root in sorted(set(roots)):
             store, path = self._open_store(below(root, STAGING))
             try:
@@ -57,10 +57,10 @@ class Commits:
             except UNREACHED as error:
                 if root not in spare:
                     raise
-                log.warning("%s/%s goes on without %s: %s", self._flow, self._task, root, error)
+                log.warning("%s/%s continues without %s: %s", self._flow, self._task, root, error)
                 continue
-            found += [below(root, STAGING, name) for name in names if _partition(name) in mine]
-        return found
+            staged += [below(root, STAGING, name) for name in names if _partition(name) in mine]
+        return staged
 
     def recover(self, leftovers: Sequence[str]) -> None:
         """Finishes every decided batch of the flow, also of other tasks, then removes
@@ -81,7 +81,7 @@ class Commits:
             except (CorruptError, UnavailableError, UserError, OSError) as error:
                 if own:
                     raise
-                log.error("%s/%s goes on without %s: %s", self._flow, self._task, name, error)
+                log.error("%s/%s continues without %s: %s", self._flow, self._task, name, error)
                 removable -= set(staged)
         self._remove(*sorted(removable))
 
@@ -133,26 +133,26 @@ class Commits:
 
     def discard(self, staging: Iterable[str]) -> None:
         """Removes unneeded staging directories; unreachable ones are left to a later owner."""
-        for place in staging:
+        for directory in staging:
             try:
-                self._remove(place)
+                self._remove(directory)
             except UNREACHED as error:
-                log.warning("%s/%s leaves %s behind: %s", self._flow, self._task, place, error)
+                log.warning("%s/%s leaves %s behind: %s", self._flow, self._task, directory, error)
 
     def _finish(self, path: Path, record: Commit) -> None:
         missing = self._rename(record.files)
         if missing and self._store.exists(path) and not self._all_there(record.staging):
             raise CorruptError(
                 f"{missing[0][0]} and {len(missing) - 1} more files of the decided commit {path} "
-                f"are neither staged nor at their place: restore them, or give them up with "
+                f"are neither staged nor published: restore them, or give them up with "
                 f"`flumeng ack drop {self._flow} {path.name}`"
             )
         if missing:
-            log.warning("%s: %d files were shown and taken away already", path, len(missing))
+            log.warning("%s: %d files were published and removed already", path, len(missing))
         try:
             self._store.remove(path, ANY)
         except ConflictError:
-            log.info("%s was finished by someone else too", path)
+            log.info("%s was also finished by another owner", path)
         self._remove(*record.staging)
 
     def _rename(self, files: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -25,9 +25,9 @@ from flumeng.agent.collector.measures import Measures
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.task_metrics import StatusStore, TaskMetrics
 from flumeng.agent.collector.worker import Worker
-from flumeng.agent.node.in_progress import InProgress
-from flumeng.agent.node.own_directory import require_outside
 from flumeng.agent.node.protocol import Parent
+from flumeng.agent.node.running_jobs import RunningJobs
+from flumeng.agent.node.sink_paths import require_outside
 from flumeng.config import Component, FlowSpec, check_flow, policy
 from flumeng.config import spark as spark_settings
 from flumeng.config.component import Declared
@@ -39,7 +39,7 @@ from flumeng.connectors.dead_letters.options import INPUT as DEAD_LETTERS
 from flumeng.connectors.journals import executor_tokens
 from flumeng.connectors.journals.input import Journals
 from flumeng.connectors.kafka.input import KafkaInput
-from flumeng.connectors.kafka.names import INPUT as KAFKA
+from flumeng.connectors.kafka.partition_names import INPUT as KAFKA
 from flumeng.connectors.objects.input import ObjectsInput
 from flumeng.connectors.polls.input import PollsInput
 from flumeng.connectors.ranged.routing import Inputs
@@ -49,7 +49,7 @@ from flumeng.control.snapshot.partitions import FLOW, JOURNAL, OBJECTS, POLLS
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import ActionServer
 from flumeng.journal.serving.wire import COUNTERS
-from flumeng.platform import file_store, secrets, vital
+from flumeng.platform import fail_fast, file_store, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.file_store import FileStore
 from flumeng.platform.security import process
@@ -66,7 +66,7 @@ def run(
 ) -> int:
     """Runs until the node stops it or dies; returns the exit code. ``starting`` gives Spark's
     session, or raises UserError."""
-    in_progress = InProgress(given.data)
+    running_jobs = RunningJobs(given.data)
     process.serve_as("collector")
     measures = Measures()
     instruments = _serve(measures, given.metrics_channel)
@@ -88,10 +88,10 @@ def run(
         spark.wait_for_end(session)
         give_up("Spark's JVM has ended")
 
-    vital.start("jvm", follow)
-    options = spark_settings.read(spark_settings.known(given.spark))
-    application = Application(session, options, lambda: measures.jobs()[0], in_progress)
-    vital.start("application", lambda: give_up(application.follow()))
+    fail_fast.start("jvm", follow)
+    options = spark_settings.read(spark_settings.supported(given.spark))
+    application = Application(session, options, lambda: measures.jobs()[0], running_jobs)
+    fail_fast.start("application", lambda: give_up(application.follow()))
     class_archive.make_later(cache)
     measures.spark_runs = True
     if instruments is not None:
@@ -114,7 +114,7 @@ def run(
     threading.Thread(target=report, name="liveness", daemon=True).start()
 
     limits = DeadLetterLimits(store, measures)
-    vital.every(dead_letter_limits.LOOK_SECONDS, limits.turn, "letter-limits")
+    fail_fast.every(dead_letter_limits.LOOK_SECONDS, limits.turn, "letter-limits")
 
     def build(assignment: Assignment) -> SparkPipeline:
         spec = check_flow(assignment.spec)
@@ -126,7 +126,7 @@ def run(
 
     asked = _tell(measures, given.host, given.port)
     used = TaskMetrics(StatusStore(session), measures.used)
-    vital.every(task_metrics.LOOK_SECONDS, used.look, "task-metrics")
+    fail_fast.every(task_metrics.LOOK_SECONDS, used.poll, "task-metrics")
     slots = max(LEAST_SLOTS, options.cores or session.sparkContext.defaultParallelism)
     worker = Worker(
         parent,
@@ -137,7 +137,7 @@ def run(
         positions=inputs.positions,
         on_stuck=give_up,
         open_store=bounded(allowed),
-        in_progress=in_progress,
+        running_jobs=running_jobs,
         measures=measures,
         spark_ui=spark.ui_address(session),
         address=asked.address if asked else "",
@@ -156,8 +156,8 @@ def require_allowed(spec: FlowSpec, allowed: Policy, options: SparkOptions, data
         require_outside(data, part)
         if not options.local and part.options.local:
             raise UserError(
-                f"{part.name}: executors of {options.master} are other hosts: say shared: true "
-                "when each of them sees that directory, or name a store that they all reach"
+                f"{part.name}: executors of {options.master} run on other hosts: set shared: true "
+                "if all of them see that directory, or use a store that they all reach"
             )
         require_catalog(options, part)
 
@@ -188,7 +188,7 @@ def _tell(measures: Measures, host: str, port: int) -> ActionServer | None:
         answers = {COUNTERS: lambda _: measures.tasks.rows()}
         return ActionServer(host, answers, port, keystore=process.keystore())
     except UserError as problem:
-        logging.warning("nobody can ask what became of events: %s", problem)
+        logging.warning("the counts of tasks cannot be served: %s", problem)
         return None
 
 

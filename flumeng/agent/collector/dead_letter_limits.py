@@ -58,11 +58,11 @@ class DeadLetterLimits:
                 try:
                     self.apply(spec)
                 except UserError as error:
-                    log.info("the dead letters of flow %s are left alone: %s", flow, error)
+                    log.info("the dead letters of flow %s are not limited: %s", flow, error)
                 except FlumengError as error:
-                    log.warning("the dead letters of flow %s stay for now: %s", flow, error)
+                    log.warning("the dead letters of flow %s are not limited: %s", flow, error)
                 except Exception:  # a fault here harms no events
-                    log.exception("the dead letters of flow %s stay", flow)
+                    log.exception("the dead letters of flow %s are not limited", flow)
 
     def apply(self, spec: FlowSpec) -> int:
         """Deletes files over the limits and returns their number. Raises CorruptError, UserError,
@@ -75,21 +75,21 @@ class DeadLetterLimits:
         assert files is not None
         directory = DeadLetterDirectory(files.location)
         replays = set(current.values())
-        known = replay_lists.replays(directory, flow, replays)
-        reading = replays & known.lists.keys() - known.done
-        needed = {name for listed in reading for name in known.lists[listed][1]}
-        found = purging.outdated(directory.files(), part.keep, self._clock(), needed)
-        for file in found:
+        replayed = replay_lists.replays(directory, flow, replays)
+        reading = replays & replayed.lists.keys() - replayed.done
+        needed = {name for listed in reading for name in replayed.lists[listed][1]}
+        outdated = purging.outdated(directory.files(), part.keep, self._clock(), needed)
+        for file in outdated:
             purging.remove(directory, file)
-        if found:
-            size = sum(file.bytes for file in found)
-            said = f"{len(found)} files of dead letters with {size} bytes are deleted"
-            log.info("flow %s: %s: it keeps %s", flow, said, _said(part.keep))
-            self._measures.dead_letter_files_deleted(flow, len(found))
-        return len(found)
+        if outdated:
+            size = sum(file.bytes for file in outdated)
+            summary = f"deleted {len(outdated)} files of dead letters with {size} bytes"
+            log.info("flow %s: %s; it keeps %s", flow, summary, _limits_text(part.keep))
+            self._measures.dead_letter_files_deleted(flow, len(outdated))
+        return len(outdated)
 
 
-def _said(keep: Keep) -> str:
+def _limits_text(keep: Keep) -> str:
     days = "" if keep.days is None else f"{keep.days} days"
     size = "" if keep.bytes is None else f"{keep.bytes} bytes"
     return " and ".join(filter(None, (days, size)))

@@ -44,8 +44,8 @@ class Delivery:
         """Delivers a written batch. ``joined``: its new acks; None: the ends of its ranges."""
         outcome = batch.written
         files = [move for part in outcome for move in part.files]
-        spare = self._pipeline.spare_roots - {root for one in outcome for root in one.staged}
-        staging = [place for root, place in batch.staging.items() if root not in spare]
+        spare = self._pipeline.spare_roots - {root for part in outcome for root in part.staged}
+        staging = [directory for root, directory in batch.staging.items() if root not in spare]
         also = batch.also
         if self._pipeline.spec.delivery == "exactly-once":
             self._commit_once(batch, staging, files, joined)
@@ -57,7 +57,7 @@ class Delivery:
                 self._end_intent()
             elif self._pipeline.spec.delivery == "at-least-once":
                 self._acks.advance(batch.ranges, also, joined)
-        left = {root for one in outcome for root in one.abandoned} & spare
+        left = {root for part in outcome for root in part.abandoned} & spare
         self._commits.discard(batch.staging[root] for root in sorted(left))
 
     def _commit_once(
@@ -82,9 +82,9 @@ class Delivery:
             self._end_intent()
 
     def _show(self, outcome: Sequence[Written], identity: BatchId | None) -> None:
-        for place, part in zip(places_of(self._pipeline.spec), outcome, strict=False):
+        for path, part in zip(places_of(self._pipeline.spec), outcome, strict=False):
             if part.commit is not None:
-                with written_to(place):
+                with written_to(path):
                     part.commit(identity)
 
     def _end_intent(self) -> None:

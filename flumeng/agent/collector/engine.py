@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from flumeng.agent.collector import units
+from flumeng.agent.collector import executor_units
 from flumeng.agent.collector.batch import Pipeline, Work
-from flumeng.agent.collector.forks import Run
+from flumeng.agent.collector.executor_units import Imports, Result, Unit, Units
 from flumeng.agent.collector.outcome import (
     BrokenTogetherError,
     HungError,
@@ -25,9 +25,9 @@ from flumeng.agent.collector.outcome import (
     one_line,
     places_of,
 )
+from flumeng.agent.collector.output_plans import Run
 from flumeng.agent.collector.pipeline import SparkPipeline
 from flumeng.agent.collector.ranges import spread
-from flumeng.agent.collector.units import Imports, Result, Unit, Units
 from flumeng.connectors.api.ranged import Range
 from flumeng.connectors.api.sink import Row, Written
 from flumeng.events.lazy_batch import LargeRowsError
@@ -150,9 +150,9 @@ def _collected(run: Run, places: Sequence[str]) -> list[Row]:
     try:
         return [row.asDict() for row in run.batch.collect()]
     except Exception as error:
-        found = of_sink(one_line(error), places)
-        if isinstance(found, SinkUnavailableError):
-            raise found from error
+        cause = of_sink(one_line(error), places)
+        if isinstance(cause, SinkUnavailableError):
+            raise cause from error
         raise
 
 
@@ -182,8 +182,8 @@ class _Part:
 
     def take(self, run: int, result: Result) -> None:
         _, kind, content = result
-        if kind == units.ROWS:
-            for sink, rows in self._runs[run].rows(units.read_rows(content)):
+        if kind == executor_units.ROWS:
+            for sink, rows in self._runs[run].rows(executor_units.read_rows(content)):
                 self._rows[sink] += rows
         elif self._error is None:
             places = places_of(self._pipeline.spec)
@@ -202,7 +202,7 @@ class _Part:
 def describe(works: Sequence[Work]) -> str:
     tasks = [f"{work.pipeline.spec.flow}/{_pipeline(work).task.task}" for work in works]
     if len(works) == 1:
-        return f"{tasks[0]}: {_said(works[0].ranges)}"
+        return f"{tasks[0]}: {_ranges_text(works[0].ranges)}"
     events = sum(work.events for work in works)
     flows = len({work.pipeline.spec.flow for work in works})
     more = [f"{len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
@@ -210,7 +210,7 @@ def describe(works: Sequence[Work]) -> str:
     return f"{len(works)} batches of {flows} flows, {events} events: {named}"
 
 
-def _said(ranges: Sequence[Range]) -> str:
+def _ranges_text(ranges: Sequence[Range]) -> str:
     if not ranges:
         return "0 events"
     first = f"{ranges[0].partition} {ranges[0].start}-{ranges[0].end}"
@@ -219,9 +219,9 @@ def _said(ranges: Sequence[Range]) -> str:
 
 
 def _error(kind: str, content: bytes, sinks: Mapping[int, str]) -> Exception:
-    if kind == units.HUNG:
-        return HungError.after(units.LIMIT_SECONDS, list(sinks.values()), content.decode())
-    if kind == units.LEFT:
+    if kind == executor_units.HUNG:
+        return HungError.after(executor_units.LIMIT_SECONDS, list(sinks.values()), content.decode())
+    if kind == executor_units.LEFT:
         return BrokenTogetherError("too many batches of one job have hung")
     name, text, number = content.decode().split("\n")
     return of_sink(of_kind(name, text), [sinks[int(number)]] if number else [*sinks.values()])

@@ -31,7 +31,7 @@ class Gap:
     cut: Range | None = None
 
     @property
-    def told(self) -> Range:
+    def reported(self) -> Range:
         return self.cut or self.piece
 
     @property
@@ -42,20 +42,20 @@ class Gap:
 
     @property
     def reason(self) -> str:
-        piece = self.told
+        piece = self.reported
         where = f"{piece.partition} from {piece.start} to {piece.end - 1}"
         return f"gap: the events of {where}: {self.why}"
 
 
 def gaps(planned: Mapping[str, int], reached: Mapping[str, Reach], most: int) -> tuple[Gap, ...]:
     """At most ``most`` gaps, of partitions whose reading continues at ``planned``."""
-    found = (
+    candidates = (
         _gap(Range(name, start, max(start, reached[name].gone_below)), reached[name])
         for name, start in sorted(planned.items())
         if name in reached
         and (reached[name].cut or reached[name].gone_from <= start < reached[name].gone_below)
     )
-    return tuple(gap for gap, _ in zip(found, range(most), strict=False))
+    return tuple(gap for gap, _ in zip(candidates, range(most), strict=False))
 
 
 def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
@@ -69,10 +69,10 @@ def gone(ranges: tuple[Range, ...], reached: Mapping[str, Reach]) -> tuple[Gap, 
 def left_out(ranges: Iterable[Range], reached: Mapping[str, Reach]) -> tuple[Gap, ...]:
     """Unreadable parts of a batch; each belongs to the range in which it starts."""
     return tuple(
-        Gap(replace(piece, start=one.start, end=min(one.end, piece.end)), one.why, one.also)
+        Gap(replace(piece, start=part.start, end=min(part.end, piece.end)), part.why, part.also)
         for piece in ranges
-        for one in reached[piece.partition].left_out
-        if piece.start <= one.start < piece.end
+        for part in reached[piece.partition].left_out
+        if piece.start <= part.start < piece.end
     )
 
 
@@ -87,8 +87,8 @@ def _gap(piece: Range, reach: Reach) -> Gap:
     if reach.cut is not None and not piece.events:
         cut = replace(piece, start=reach.cut.start, end=reach.cut.end)
         return Gap(piece, reach.cut.why, cut=cut)
-    told = (one.also for one in reach.left_out if piece.start <= one.start < piece.end)
-    return Gap(piece, reach.gone_why, tuple(chain.from_iterable(told)))
+    records = (part.also for part in reach.left_out if piece.start <= part.start < piece.end)
+    return Gap(piece, reach.gone_why, tuple(chain.from_iterable(records)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RefuseGaps:
 
     @classmethod
     def of(cls, gaps: Iterable[Gap], schema: pa.Schema) -> RefuseGaps:
-        return cls(tuple((gap.told, gap.source, gap.reason) for gap in gaps), schema)
+        return cls(tuple((gap.reported, gap.source, gap.reason) for gap in gaps), schema)
 
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
@@ -123,10 +123,10 @@ class RefuseGaps:
         }
 
     def _fit(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        known = set(events.schema.names)
+        names = set(events.schema.names)
         columns = [
             _as(events[field.name], field.type)
-            if field.name in known
+            if field.name in names
             else pa.nulls(events.num_rows, field.type)
             for field in self.schema
         ]

@@ -22,8 +22,8 @@ from zkschema.records import NOTHING, Intent
 
 
 def read(store: Store, flow: str, task: str) -> Intent | None:
-    found = store.read(paths.intent(flow, task))
-    return None if found is None else found.value
+    intent = store.read(paths.intent(flow, task))
+    return None if intent is None else intent.value
 
 
 class Intents:
@@ -53,11 +53,11 @@ class Intents:
             splits=1,
             ranges={},
         )
-        found = store.read(self._path)
-        if found is not None:
-            self._require_current(found.value)
-            series = found.value.series or self._intent.series
-            self._intent, self._expect = replace(found.value, series=series), found.version
+        record = store.read(self._path)
+        if record is not None:
+            self._require_current(record.value)
+            series = record.value.series or self._intent.series
+            self._intent, self._expect = replace(record.value, series=series), record.version
             self._require_sound()
 
     @property
@@ -118,10 +118,10 @@ class Intents:
         (version,) = self._store.commit([check, Put(self._path, intent, self._expect)])
         self._intent, self._expect = intent, version
 
-    def _require_current(self, found: Intent) -> None:
-        if found.epoch > self._acks.epoch:
+    def _require_current(self, intent: Intent) -> None:
+        if intent.epoch > self._acks.epoch:
             raise SupersededError(
-                f"{self._path} has epoch {found.epoch}, ours is {self._acks.epoch}", found.epoch
+                f"{self._path} has epoch {intent.epoch}, ours is {self._acks.epoch}", intent.epoch
             )
 
     def _require_sound(self) -> None:
@@ -131,14 +131,14 @@ class Intents:
                 self._acks.require_ours(self._acks.offsets)
                 where = "has not claimed" if ack is None else f"has acked up to {ack}"
                 raise CorruptError(
-                    f"{self._path}: the batch {self._intent.number} is decided and reads "
-                    f"{partition} from {start} on, which this task {where}: look at "
+                    f"{self._path}: the batch {self._intent.number} was decided and reads "
+                    f"{partition} from {start} on, which this task {where}: see "
                     "`flumeng ack intents`"
                 )
 
 
 def by_partition(pieces: Sequence[Range]) -> dict[str, tuple[tuple[int, int], ...]]:
-    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for piece in pieces:
-        found[piece.partition].append((piece.start, piece.end))
-    return {partition: tuple(sorted(parts)) for partition, parts in found.items()}
+        ranges[piece.partition].append((piece.start, piece.end))
+    return {partition: tuple(sorted(parts)) for partition, parts in ranges.items()}

@@ -22,7 +22,7 @@ from flumeng.agent.collector.batch import Pipeline, Work
 from flumeng.agent.collector.outcome import BrokenTogetherError, HungError, Outcome
 from flumeng.agent.collector.slot import Request, Slots, bounds
 from flumeng.agent.collector.threads import Threads
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Job:
 
 class Jobs:
     """Thread-safe. ``slots`` jobs run at once, and ``APART_SLOTS`` for tasks apart.
-    ``in_progress``: a context around each job, by its flows."""
+    ``running_jobs``: a context around each job, by its flows."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Jobs:
         slots: int,
         *,
         on_stuck: Callable[[str], None],
-        in_progress: Callable[[Collection[str]], AbstractContextManager[None]] | None = None,
+        running_jobs: Callable[[Collection[str]], AbstractContextManager[None]] | None = None,
         shared_limit_seconds: float = SHARED_LIMIT_SECONDS,
         cancel_seconds: float = CANCEL_SECONDS,
         start_seconds: float = START_SECONDS,
@@ -73,7 +73,7 @@ class Jobs:
     ) -> None:
         self._engine = engine
         self._on_stuck = on_stuck
-        self._in_progress = in_progress or (lambda _flows: nullcontext())
+        self._running_jobs = running_jobs or (lambda _flows: nullcontext())
         self._suspects: frozenset[str] = frozenset()
         self.shared_limit_seconds = shared_limit_seconds
         self._cancel_seconds = cancel_seconds
@@ -126,9 +126,9 @@ class Jobs:
         for name in names:
             self._cancel(name)
 
-    def look(self) -> None:
+    def check_limits(self) -> None:
         """Cancels jobs over their limit. Called every second."""
-        self._starts.look()
+        self._starts.check_limits()
         now = self._clock()
         with self._news:
             late = [
@@ -149,10 +149,10 @@ class Jobs:
                 work.done(HungError.after(job.limit_seconds, sinks))
             self._cancel(job.name)
         for job in stuck:
-            self._on_stuck(f"{job.name} was cancelled {self._cancel_seconds:.0f} s ago and goes on")
+            self._on_stuck(f"{job.name} still runs {self._cancel_seconds:.0f} s after its cancel")
 
     def _open(self, slot: str, *, apart: bool = False, spare: bool = False) -> None:
-        vital.start(slot, partial(self._work, slot, apart, spare))
+        fail_fast.start(slot, partial(self._work, slot, apart, spare))
 
     def _work(self, slot: str, apart: bool, spare: bool) -> None:
         """A ``spare`` slot pauses while there are suspects."""
@@ -188,11 +188,11 @@ class Jobs:
         with self._news:
             self._jobs[job.name] = job
         try:
-            with self._in_progress({work.pipeline.spec.flow for work in works}):
+            with self._running_jobs({work.pipeline.spec.flow for work in works}):
                 outcomes = self._engine.write(works, job.name, slot)
         except Exception as error:
             if len(works) > 1:
-                log.warning("a job for %d batches broke down: %s", len(works), error)
+                log.warning("a job for %d batches failed: %s", len(works), error)
                 error = BrokenTogetherError(str(error))
             outcomes = [error] * len(works)
         with self._news:
@@ -248,8 +248,8 @@ class Starts:
             works = [start.work for start in starts if start.work is not None]
             return works, [start.request for start in starts if start.taken_at is None]
 
-    def look(self) -> None:
-        self._threads.look()
+    def check_limits(self) -> None:
+        self._threads.check_limits()
 
     def _wait_seconds(self, starts: Sequence[_Start], take_by: float) -> float:
         now = self._clock()

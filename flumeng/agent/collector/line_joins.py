@@ -67,21 +67,21 @@ class LineJoins:
             seconds = max(seconds, PIECE_SECONDS)
         return self._still[name][1] + seconds - self._clock()
 
-    def progress_of(self, batch: Batch, told: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
+    def progress_of(self, batch: Batch, ends: Mapping[str, JoinedRange]) -> Mapping[str, Progress]:
         """The new acks of ``batch``; counts its closed events. Raises BatchFailedError without a
         report for each range."""
-        _require_told(batch, told)
+        _require_all(batch, ends)
         if self._finished is not None:
-            self._finished -= told.keys()
-            self._finished |= {name for name, one in told.items() if not one.unfinished}
-        return {name: one.progress for name, one in told.items()}
+            self._finished -= ends.keys()
+            self._finished |= {name for name, report in ends.items() if not report.unfinished}
+        return {name: report.progress for name, report in ends.items()}
 
 
-def _require_told(batch: Batch, told: Mapping[str, JoinedRange]) -> None:
+def _require_all(batch: Batch, ends: Mapping[str, JoinedRange]) -> None:
     for piece in batch.ranges:
-        if piece.partition not in told:
+        if piece.partition not in ends:
             raise BatchFailedError(
-                f"nobody has told how far the lines of {piece.partition} are joined: a statement "
-                "that leaves events unread (LIMIT, WHERE false) does not go with multiline"
+                f"the lines of {piece.partition} were not read to the end: a statement that leaves "
+                "events unread (LIMIT, WHERE false) cannot be used with multiline"
             )
-        batch.lines_closed.update(told[piece.partition].closed)
+        batch.lines_closed.update(ends[piece.partition].closed)

@@ -14,8 +14,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from flumeng.agent.collector import spark
-from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import ALIVE_SECONDS, Message
+from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.config.spark import SparkOptions
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def report(
             for probe in probes:
                 probe()
         except Exception as error:
-            log.error("the collector cannot say that it is alive: %s", error)
+            log.error("the collector cannot report that it is alive: %s", error)
         else:
             send({"type": "alive", "held": held()})
         time.sleep(seconds)
@@ -50,19 +50,19 @@ class Application:
         session: SparkSession,
         options: SparkOptions,
         running: Callable[[], int],
-        in_progress: InProgress,
+        running_jobs: RunningJobs,
     ) -> None:
         self._session = session
         self._options = options
         self._running = running
-        self._in_progress = in_progress
+        self._running_jobs = running_jobs
         self._alone_since: float | None = None
 
     def follow(self) -> str:
         """Blocks until the application is useless; returns the reason."""
         while not (why := self._trouble()):
             time.sleep(LOOK_SECONDS)
-        self._in_progress.take()
+        self._running_jobs.take()
         return why
 
     def held(self) -> str:
@@ -70,7 +70,7 @@ class Application:
         since = self._alone_since
         if since is None or time.monotonic() - since < TOLD_AFTER_SECONDS:
             return ""
-        return f"no executor of {self._options.master} has come: is a worker with free cores there?"
+        return f"{self._options.master} has given no executor: is there a worker with free cores?"
 
     def _trouble(self) -> str:
         try:

@@ -40,13 +40,13 @@ class MovingCounts:
         self._slots: deque[tuple[int, Counter[str]]] = deque()
 
     def add(self, counts: Mapping[str, int]) -> None:
-        found = Counter({name: count for name, count in counts.items() if count})
+        counted = Counter({name: count for name, count in counts.items() if count})
         now = self._forget()
-        if not found:
+        if not counted:
             return
         if not self._slots or self._slots[-1][0] != now:
             self._slots.append((now, Counter()))
-        self._slots[-1][1].update(found)
+        self._slots[-1][1].update(counted)
 
     def sums(self) -> dict[str, Counter[str]]:
         """Window -> name -> count."""
@@ -130,8 +130,8 @@ class TaskCounts:
     def begin(self, key: str, epoch: int) -> None:
         """The task ``flow/task`` is claimed; under the same epoch its counts continue."""
         with self._lock:
-            known = self._tasks.get(key)
-            if known is None or known.epoch != epoch:
+            task = self._tasks.get(key)
+            if task is None or task.epoch != epoch:
                 since = round(self._wall(), 3)
                 self._tasks[key] = _Task(epoch, since, MovingCounts(self._clock))
 
@@ -155,7 +155,7 @@ class TaskCounts:
 
 def _row(key: str, task: _Task) -> dict[str, Any]:
     sums = task.counts.sums()
-    known = {
+    windows = {
         name: {window: counts[name] for window, counts in sums.items()}
         for name in COUNTED
         if name not in task.unknown
@@ -166,7 +166,7 @@ def _row(key: str, task: _Task) -> dict[str, Any]:
         "task": name,
         "epoch": task.epoch,
         "since": task.since,
-        "counts": {name: known.get(name) for name in COUNTED},
+        "counts": {name: windows.get(name) for name in COUNTED},
     }
 
 
@@ -213,14 +213,14 @@ class Lags:
         now = self._clock()
         with self._lock:
             old = self._tasks.get(task, {})
-            found: dict[str, _Behind] = {}
+            behind: dict[str, _Behind] = {}
             for name, (ack, end) in places.items():
                 events = 0 if end is None else distance(name, ack, end)
                 if end is None or events > 0:
-                    found[name] = old.get(name) or _Behind(now)
+                    behind[name] = old.get(name) or _Behind(now)
                     if end is not None:
-                        found[name].see(ack, end, events, now)
-            self._tasks[task] = found
+                        behind[name].see(ack, end, events, now)
+            self._tasks[task] = behind
             self._names[task] = frozenset(places)
 
     def lose(self, task: str) -> None:
@@ -242,15 +242,15 @@ class Lags:
 
     def by_flow(self) -> dict[str, Lag]:
         now = self._clock()
-        found: dict[str, Lag] = {}
+        lags: dict[str, Lag] = {}
         with self._lock:
             for task, behind in self._tasks.items():
                 flow = task.partition("/")[0]
-                events, seconds = found.get(flow, Lag(0, 0.0))
-                events += sum(one.events for one in behind.values())
-                seconds = max([seconds, *(now - one.since for one in behind.values())])
-                found[flow] = Lag(events, seconds)
-        return found
+                events, seconds = lags.get(flow, Lag(0, 0.0))
+                events += sum(lag.events for lag in behind.values())
+                seconds = max([seconds, *(now - lag.since for lag in behind.values())])
+                lags[flow] = Lag(events, seconds)
+        return lags
 
 
 class Measures:

@@ -26,18 +26,18 @@ class BatchFailedError(FlumengError):
 
 
 class SinkUnavailableError(UnavailableError):
-    def __init__(self, place: str, text: str) -> None:
+    def __init__(self, sink: str, text: str) -> None:
         super().__init__(text)
-        self.place = place
+        self.place = sink
 
 
 @contextmanager
-def written_to(place: str) -> Iterator[None]:
-    """Attributes UnavailableErrors inside to the sink at ``place``."""
+def written_to(sink: str) -> Iterator[None]:
+    """Attributes UnavailableErrors inside to ``sink``."""
     try:
         yield
     except UnavailableError as error:
-        raise SinkUnavailableError(place, str(error)) from error
+        raise SinkUnavailableError(sink, str(error)) from error
 
 
 def places_of(spec: FlowSpec) -> list[str]:
@@ -66,12 +66,12 @@ def one_line(error: Exception) -> FlumengError:
     raised = [match for match in _RAISED.finditer(text) if match[2]]
     if not raised:
         first = text.strip().splitlines() or [type(error).__name__]
-        found: FlumengError = BatchFailedError(first[0])
+        cause: FlumengError = BatchFailedError(first[0])
     else:
-        found = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
-    if isinstance(found, BatchFailedError) and (notes := getattr(error, "__notes__", [])):
-        return BatchFailedError(f"{notes[0]}: {found}")
-    return found
+        cause = of_kind(raised[-1][1].rpartition(".")[2], raised[-1][2])
+    if isinstance(cause, BatchFailedError) and (notes := getattr(error, "__notes__", [])):
+        return BatchFailedError(f"{notes[0]}: {cause}")
+    return cause
 
 
 def of_kind(kind: str, message: str) -> FlumengError:
@@ -79,9 +79,9 @@ def of_kind(kind: str, message: str) -> FlumengError:
         return UnavailableError(message)
     if kind == UnreadableError.__name__:
         return UnreadableError.parse(message)
-    for known in (BatchTooWideError, LargeRowsError, RefusedError, UserError):
-        if kind == known.__name__:
-            return known(message)
+    for error_type in (BatchTooWideError, LargeRowsError, RefusedError, UserError):
+        if kind == error_type.__name__:
+            return error_type(message)
     return BatchFailedError(f"{kind}: {message}")
 
 

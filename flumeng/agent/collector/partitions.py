@@ -76,9 +76,9 @@ class Partitions:
         """The stopped partitions: where, why, and the operator's remedy. None without any."""
         if not self._troubles:
             return None
-        said = [text for _, text in sorted(self._troubles.items())]
-        more = [f"{len(said) - NAMED} more partitions stand still"] if len(said) > NAMED else []
-        return "; ".join(said[:NAMED] + more)
+        texts = [text for _, text in sorted(self._troubles.items())]
+        more = [f"{len(texts) - NAMED} more partitions are stopped"] if len(texts) > NAMED else []
+        return "; ".join(texts[:NAMED] + more)
 
     def open(self, spec: FlowSpec) -> None:
         """Begins a claim. A skipped place may not be acked: its partition is stopped there and
@@ -93,16 +93,16 @@ class Partitions:
     def of(self, starts: Mapping[str, int]) -> dict[str, Reach]:
         """How far each partition can be read from ``starts`` on. Lacks partitions that are
         unreachable, have an implausible end, or whose new leader is still compared."""
-        found = self._positions.of(starts.keys())
+        reaches = self._positions.of(starts.keys())
         self._forget(starts)
-        self._look_again(found)
+        self._probe_stops(reaches)
         bounded: dict[str, Reach] = {}
         troubles: dict[str, str] = {}
         for name, start in starts.items():
-            reach = found.get(name)
+            reach = reaches.get(name)
             cut: Standstill | None = None
             if reach is not None:
-                reach, cut = self._cuts.look(name, start, self._leader_epochs.get(name), reach)
+                reach, cut = self._cuts.check(name, start, self._leader_epochs.get(name), reach)
             if reach is not None:
                 reach, text = self._bound(name, start, reach, cut)
                 if reach is not None:
@@ -149,17 +149,18 @@ class Partitions:
                         stop.why,
                     )
 
-    def _look_again(self, found: Mapping[str, Reach]) -> None:
+    def _probe_stops(self, reaches: Mapping[str, Reach]) -> None:
         now = self._clock()
         for name, stop in list(self._stops.items()):
-            if name in found and found[name].gone_from <= stop.offset < found[name].gone_below:
+            reach = reaches.get(name)
+            if reach is not None and reach.gone_from <= stop.offset < reach.gone_below:
                 del self._stops[name], self._waits[name]
                 self._given_up[name] = replace(stop, given_up=True, probe=None)
                 continue
-            due = now >= stop.look_at and name in found and found[name].safe > stop.offset
+            due = now >= stop.look_at and reach is not None and reach.safe > stop.offset
             probe = stop.probe
             if probe is None and due:
-                reach = found[name]
+                reach = reaches[name]
                 probe = self._positions.probe(name, reach.address, stop.offset, reach.safe)
                 self._stops[name] = replace(stop, probe=probe)
             if probe is not None and probe.done():
@@ -230,7 +231,7 @@ class Partitions:
             if self._troubles.get(name) != text:
                 log.error("%s", text)
         for name in (self._troubles.keys() & starts.keys()) - troubles.keys():
-            log.info("partition %s is read on from %d", name, starts[name])
+            log.info("reading of partition %s continues at %d", name, starts[name])
         self._troubles = troubles
 
 
@@ -250,9 +251,9 @@ class Cuts:
         self._searches: dict[str, _Search] = {}
 
     def forget(self, kept: Container[str]) -> None:
-        self._searches = {name: one for name, one in self._searches.items() if name in kept}
+        self._searches = {name: search for name, search in self._searches.items() if name in kept}
 
-    def look(
+    def check(
         self, name: str, start: int, epoch: int | None, reach: Reach
     ) -> tuple[Reach | None, Standstill | None]:
         """The reach, with its cut if the flow skips one, and why the partition is stopped. No
@@ -275,8 +276,8 @@ class Cuts:
     def _search(self, name: str, start: int, old: int, new: int) -> _Search:
         """The running or finished search; a new one for other arguments, or after a failure."""
         search = self._searches.get(name)
-        known = search is not None and (search.start, search.old, search.new) == (start, old, new)
-        if search is None or not known or self._is_due_again(search):
+        current = search is not None and (search.start, search.old, search.new) == (start, old, new)
+        if search is None or not current or self._is_due_again(search):
             assert isinstance(self._positions, FindingCuts), f"{name} has leaders"
             result = self._positions.find_cut(name, start, old)
             search = _Search(start, old, new, result, self._clock() + LOOK_SECONDS)

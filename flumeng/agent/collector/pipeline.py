@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from flumeng.agent.collector import accumulators, spark
 from flumeng.agent.collector.batch import Filtered, Intent, Work
 from flumeng.agent.collector.batch_times import BatchTimes
-from flumeng.agent.collector.forks import Leaf, Plan, Run
 from flumeng.agent.collector.gaps import NO_COLUMNS, PLACE, RefuseGaps
 from flumeng.agent.collector.lines import JoinedRange
 from flumeng.agent.collector.lines.reader import JoinLines
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.agent.collector.outcome import one_line, places_of, written_to
-from flumeng.agent.collector.prepared import PreparedBatches
+from flumeng.agent.collector.output_plans import Leaf, Plan, Run
+from flumeng.agent.collector.plan_cache import PlanCache
 from flumeng.agent.collector.ranges import Scale, share_out, split
 from flumeng.agent.collector.stages import Outputs, Stages
 from flumeng.config import FlowSpec, registry
@@ -37,12 +37,12 @@ from flumeng.connectors.ranged.sizes import EventSizes
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Parameter, Stage
 from flumeng.filters import on_error
-from flumeng.filters.stages import segments_of
+from flumeng.filters.segments import segments_of
 from flumeng.platform.errors import FlumengError, UserError
 
 SPLITS_PER_CORE = 1
 LEAST_EVENTS_IN_SPLIT = 20_000
-_prepared = PreparedBatches()
+_plans = PlanCache()
 
 
 class SparkPipeline:
@@ -125,11 +125,11 @@ class SparkPipeline:
 
     def joined(self, ranges: Sequence[Range]) -> dict[str, JoinedRange]:
         value = self._joined.value
-        told = {piece: value.get((self._name, piece.partition)) for piece in ranges}
+        reports = {piece: value.get((self._name, piece.partition)) for piece in ranges}
         return {
-            piece.partition: one
-            for piece, one in told.items()
-            if one is not None and one.piece == piece
+            piece.partition: report
+            for piece, report in reports.items()
+            if report is not None and report.piece == piece
         }
 
     def plan(self, work: Work) -> Plan:
@@ -163,7 +163,7 @@ class SparkPipeline:
 
     def failed(self) -> None:
         """Makes Spark plan the next batch again."""
-        _prepared.forget(self._key)
+        _plans.forget(self._key)
 
     def written(self, rows: Sequence[Sequence[Row]]) -> list[Written]:
         """Each sink's result, from the rows of its last stage. The sink for dead letters is last:
@@ -172,8 +172,8 @@ class SparkPipeline:
         if self._dead_letters is not None:
             own[-1] += [letter for of in rows for letter in dead_letters.rows(of)]
         written = []
-        for place, sink, of in zip(self._places, self._sinks, own, strict=True):
-            with written_to(place):
+        for path, sink, of in zip(self._places, self._sinks, own, strict=True):
+            with written_to(path):
                 written.append(sink.written(of))
         if self._dead_letters is not None:
             written[-1] = replace(written[-1], dead_letters=written[-1].events)
@@ -211,10 +211,10 @@ class SparkPipeline:
         if self._admitting is not None:
             credentials = self._admitting.credentials()
             if credentials != self._prepared_with:
-                _prepared.forget(self._key)
+                _plans.forget(self._key)
             self._prepared_with = credentials
         versions = [table.version for table in self._stages.tables]
-        prepared = _prepared.take(
+        prepared = _plans.take(
             self._key,
             splits,
             versions,
@@ -241,13 +241,13 @@ class SparkPipeline:
         attempt = self._attempt(number, work, self._letters(batch, number, work))
         return self._times.timed(given, sink.stage(given, attempt), self._places[number])
 
-    def _to_dead_letters(self, work: Work, batch: LazyBatch, place: str) -> Leaf:
+    def _to_dead_letters(self, work: Work, batch: LazyBatch, path: str) -> Leaf:
         number = len(self._leaves)
         self._require_identity(batch, number)
         sink = self._sinks[number]
-        stage = ToDeadLetters(place, self.task.revision, sink.identified, on_error.reasons)
+        stage = ToDeadLetters(path, self.task.revision, sink.identified, on_error.reasons)
         schema = dead_letters.schema_of_dead_letters(batch.schema, identified=sink.identified)
-        attempt = self._attempt(number, work, DeadLetters(f"dead_letters of {place}"))
+        attempt = self._attempt(number, work, DeadLetters(f"dead_letters of {path}"))
         return Leaf(number, sink.stage(batch.arrow(stage, schema), attempt))
 
     def _require_identity(self, batch: LazyBatch, number: int) -> None:
@@ -256,64 +256,60 @@ class SparkPipeline:
         name = self.spec.all_sinks[number].name
         if sink.identified and identity.present(batch.schema) != identity.COLUMNS:
             raise UserError(
-                f"{self._rows_of(number)}: the sink {name} has to know of which event each row is, "
-                "which is left out here: select *, or e.*, or __journal, __seq and __split too"
+                f"{self._rows_of(number)}: the sink {name} needs the event of each row: "
+                "select *, or e.*, or also __journal, __seq and __split"
             )
         if sink.identified and sink.writes_at_once and self._by_number[number] and batch.shuffled:
             raise UserError(
-                f"{self._rows_of(number)}: the sink {name} writes each split of a batch under a "
-                "number of its own, and rows are taken out of their splits here: use delivery "
-                "at-least-once, or join only tables of the filter, without groups, windows, UNION, "
-                "LIMIT and `when`"
+                f"{self._rows_of(number)}: the sink {name} writes each split of a batch under its "
+                "own number, but rows leave their splits here: use delivery at-least-once, or join "
+                "only tables of the filter, without groups, windows, UNION, LIMIT and `when`"
             )
 
     def _rows_of(self, number: int) -> str:
         """The SQL statements before a sink: only they create rows."""
         root = self.spec.stages[: len(self.spec.filters)]
-        before = (
-            leading_to(self.spec.stages, self._leaves[number])
-            if number < len(self._leaves)
-            else root
-        )
+        leaf = self._leaves[number] if number < len(self._leaves) else None
+        before = root if leaf is None else leading_to(self.spec.stages, leaf)
         places = [
-            one.place for one in before if isinstance(one, FilterStage) and one.part.name == "sql"
+            sql.place for sql in before if isinstance(sql, FilterStage) and sql.part.name == "sql"
         ]
         return " or ".join(places) or "filters"
 
     def _attempt(self, number: int, work: Work, letters: DeadLetters) -> Attempt:
         sink = self._sinks[number]
-        known = sink.writes_at_once and self._by_number[number]
-        identity = work.identity if known else None
+        identified = sink.writes_at_once and self._by_number[number]
+        identity = work.identity if identified else None
         staging = {root: work.staging[root] for root in sink.roots if root in work.staging}
         once = self.spec.delivery == "exactly-once"
         return Attempt(staging, identity, letters, exactly_once=once)
 
     def _letters(self, batch: LazyBatch, number: int, work: Work) -> DeadLetters:
-        place = self._leaves[number].place
+        path = self._leaves[number].place
         sink = self._dead_letters
         identified = sink is not None and sink.identified
         if sink is None or (identified and not self._sinks[number].identified):
-            return DeadLetters(place, self.task.revision)
+            return DeadLetters(path, self.task.revision)
         schema = dead_letters.schema_of_dead_letters(batch.schema, identified=identified)
         letters = batch.beginning(schema)
-        attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {place}"))
+        attempt = self._attempt(-1, work, DeadLetters(f"dead_letters of {path}"))
         tail = sink.stage(letters, attempt).all_arrow
         if tail is None:
             raise UserError("dead_letters: a sink that takes DataFrames cannot take dead letters")
-        return DeadLetters(place, self.task.revision, tail, identified)
+        return DeadLetters(path, self.task.revision, tail, identified)
 
 
 class _Modules(pickle.Pickler):
     def __init__(self) -> None:
         super().__init__(io.BytesIO())
-        self.found: set[str] = set()
+        self.modules: set[str] = set()
 
     def reducer_override(self, part: object) -> Any:
-        self.found.add(getattr(part, "__module__", None) or type(part).__module__)
+        self.modules.add(getattr(part, "__module__", None) or type(part).__module__)
         return NotImplemented
 
 
 def modules_of(stage: object) -> frozenset[str]:
     pickler = _Modules()
     pickler.dump(stage)
-    return frozenset(pickler.found)
+    return frozenset(pickler.modules)

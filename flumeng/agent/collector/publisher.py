@@ -62,11 +62,13 @@ class Publisher:
         store: Store,
         *,
         gap_seconds: float = GAP_SECONDS,
+        settle_seconds: float = SETTLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store: Final = store
         self._gap_seconds: Final = gap_seconds
+        self._settle_seconds: Final = settle_seconds
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._lock: Final = threading.Lock()
@@ -101,7 +103,7 @@ class Publisher:
             self._lead()
         if call.error is not None:
             raise call.error
-        assert call.versions is not None, "who leads is first in the transaction"
+        assert call.versions is not None, "the leader check comes first in the transaction"
         return call.versions
 
     def _lead(self) -> None:
@@ -144,7 +146,7 @@ class Publisher:
         try:
             versions = self._store.commit([write for call in calls for write in call.writes])
         except UnavailableError as error:
-            deadline = self._clock() + SETTLE_SECONDS
+            deadline = self._clock() + self._settle_seconds
             for call in calls:
                 self._find_out(call, deadline, error)
         except Exception as error:
@@ -163,10 +165,10 @@ class Publisher:
         """Reads and compares acks of unknown outcome, and repeats a lost write."""
         while self._clock() < deadline:
             try:
-                found = self._store.read_many([ack.path for ack in call.acks])
-                if all(map(_is_written, call.acks, found)):
+                acks = self._store.read_many([ack.path for ack in call.acks])
+                if all(map(_is_written, call.acks, acks)):
                     call.versions = [_next(ack) for ack in call.acks]
-                elif all(map(_is_untouched, call.acks, found)):
+                elif all(map(_is_untouched, call.acks, acks)):
                     call.versions = self._store.commit(call.writes)[: len(call.acks)]
                 else:
                     call.error = ConflictError("an ack was claimed by another owner")
@@ -187,9 +189,9 @@ def _next(ack: Put) -> Version:
     return Version(ack.expect.number + 1)
 
 
-def _is_written(ack: Put, found: Versioned[Record] | None) -> bool:
-    return found is not None and (found.value, found.version) == (ack.value, _next(ack))
+def _is_written(ack: Put, written: Versioned[Record] | None) -> bool:
+    return written is not None and (written.value, written.version) == (ack.value, _next(ack))
 
 
-def _is_untouched(ack: Put, found: Versioned[Record] | None) -> bool:
-    return found is not None and found.version == ack.expect
+def _is_untouched(ack: Put, current: Versioned[Record] | None) -> bool:
+    return current is not None and current.version == ack.expect

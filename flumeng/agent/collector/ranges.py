@@ -194,11 +194,11 @@ class Handoff:
     def begin(self, partitions: Collection[str]) -> None:
         self._ends = dict.fromkeys(partitions)
 
-    def look(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
+    def is_due(self, safe: Mapping[str, int], delivered: Mapping[str, int]) -> bool:
         """Whether some requested events can be read and are in no batch yet."""
         for name in self._ends.keys() & safe.keys():
-            known = self._ends[name]
-            end = safe[name] if known is None else min(known, safe[name])
+            requested = self._ends[name]
+            end = safe[name] if requested is None else min(requested, safe[name])
             if end > delivered[name]:
                 self._ends[name] = end
             else:

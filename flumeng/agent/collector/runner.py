@@ -29,7 +29,7 @@ from flumeng.agent.collector.takeover import Surroundings, Takeover
 from flumeng.connectors.api.ranged import UnreadableError
 from flumeng.connectors.api.sink import BatchTooWideError
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError
-from flumeng.platform.streak import Streak
+from flumeng.platform.health_threshold import HealthThreshold
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ FOLLOW_SECONDS = 10.0
 """Interval of a standby, which reads the acks of its partitions."""
 LEAVE_SECONDS = 60.0
 HANG_MOST_SECONDS = 600.0
-PAUSE = "ZooKeeper has not answered for two thirds of the session's timeout, or is not there"
+PAUSE = "ZooKeeper has not answered for two thirds of the session timeout, or is unreachable"
 
 
 class Runner:
@@ -52,7 +52,7 @@ class Runner:
     ) -> None:
         self._around = around
         self._clock = clock
-        self._wanted = assignment
+        self._assignment = assignment
         self._handoff = assignment.handoff
         self._handed_off = 0
         self._draining = False
@@ -71,7 +71,7 @@ class Runner:
         """Whether events gather until a timer rings; changes of partitions wake nothing then."""
         self._proven = True
         """Whether the status may be RUNNING: a failed claim has to make progress first."""
-        self._streak = Streak()
+        self._streak = HealthThreshold()
         self._retries = Retries(clock)
         self._apart = False
         self._hangs = 0
@@ -84,8 +84,8 @@ class Runner:
 
     def assign(self, assignment: Assignment) -> None:
         """An equal assignment changes nothing, but may request a handoff."""
-        if (assignment, assignment.handoff) != (self._wanted, self._handoff):
-            self._wanted, self._handoff = assignment, assignment.handoff
+        if (assignment, assignment.handoff) != (self._assignment, self._handoff):
+            self._assignment, self._handoff = assignment, assignment.handoff
             self._wake()
 
     def drain(self) -> None:
@@ -113,20 +113,20 @@ class Runner:
     def turn(self) -> float | None:
         if self._ended.is_set():
             return None
-        wanted = self._wanted
+        assignment = self._assignment
         try:
             if self._left is not None:
                 return self._leave(self._left)
             if self._claim is not None:
                 return self._go_on(self._claim)
-            return self._take(wanted)
+            return self._take(assignment)
         except Exception as error:
-            return self._on_error(wanted, error)
+            return self._on_error(assignment, error)
 
     def on_hang(self, seconds: float) -> None:
         text = f"ZooKeeper or a lake has not answered for {seconds:.0f} s in one step of the task"
-        self._status.log_trouble(logging.ERROR, f"{self._wanted.key}: {text}")
-        self._say(self._wanted, FAILED, text)
+        self._status.log_trouble(logging.ERROR, f"{self._assignment.key}: {text}")
+        self._say(self._assignment, FAILED, text)
 
     def _on_change(self) -> None:
         claim = self._claim
@@ -156,8 +156,8 @@ class Runner:
         claim = self._takeover.claim(assignment)
         claim.handoff = self._handed_off
         self._claim, self._settled = claim, None
-        said = self._status.said
-        self._proven = said is None or said.state not in (FAILED, RETRYING)
+        reported = self._status.reported
+        self._proven = reported is None or reported.state not in (FAILED, RETRYING)
         return 0.0
 
     def _stand_by(self, assignment: Assignment) -> float:
@@ -170,7 +170,7 @@ class Runner:
     def _go_on(self, claim: SlotClient) -> float | None:
         task = claim.task
         over = claim.outdated and not task.repeating
-        if self._wanted != claim.assignment or self._stopping or self._drained or over:
+        if self._assignment != claim.assignment or self._stopping or self._drained or over:
             claim.withdraw()
         letting_go = claim.withdrawn
         if letting_go and claim.quiet and not task.running:
@@ -192,7 +192,7 @@ class Runner:
             return 0.0
         if letting_go or claim.asking or not task.may_start:
             return None
-        return self._look(claim)
+        return self._poll(claim)
 
     def _commit(self, claim: SlotClient) -> None:
         began = time.perf_counter()
@@ -202,7 +202,7 @@ class Runner:
         made = claim.pipeline.filtered()
         self._around.measures.committed(claim.assignment.key, batch, made, seconds)
 
-    def _look(self, claim: SlotClient) -> float | None:
+    def _poll(self, claim: SlotClient) -> float | None:
         task = claim.task
         draining = self._draining
         if draining and not self._refreshed:
@@ -212,7 +212,7 @@ class Runner:
         if claim.handoff != self._handoff:
             claim.handoff = self._handoff
             task.hand_off()
-        backlog = task.look(eager=draining)
+        backlog = task.backlog(eager=draining)
         self._around.measures.lags.see(claim.assignment.key, task.places)
         if task.handed_off:
             self._handed_off = claim.handoff
@@ -313,7 +313,7 @@ class Runner:
 
     def _end(self) -> None:
         self._partitions.close()
-        self._around.measures.lags.forget(self._wanted.key)
+        self._around.measures.lags.forget(self._assignment.key)
         self._around.scheduler.remove(self)
         self._ended.set()
 

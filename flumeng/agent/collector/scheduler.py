@@ -1,7 +1,7 @@
 """Runs the turns of a collector's tasks on a bounded number of threads.
 
 An event of the task, or the timer of its last turn, starts a turn. A wake-up carries no data: the
-turn looks at everything. A task is in one turn at a time.
+turn checks everything. A task is in one turn at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flumeng.agent.collector.threads import Threads
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 
 TURNS_AT_ONCE = 48
 TURN_SECONDS = 30.0
@@ -23,7 +23,7 @@ TURN_SECONDS = 30.0
 
 class Actor(Protocol):
     def turn(self) -> float | None:
-        """Does the next step; returns the seconds until the next look, None: when woken."""
+        """Does the next step; returns the seconds until the next step, None: when woken."""
 
     def on_hang(self, seconds: float) -> None:
         """The current turn has taken this long; called once, from another thread."""
@@ -57,7 +57,7 @@ class Scheduler:
         self._entries: dict[Actor, _Entry] = {}
         self._timers: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
-        vital.start("timers", self._ring)
+        fail_fast.start("timers", self._ring)
 
     def add(self, actor: Actor) -> None:
         with self._news:
@@ -79,8 +79,8 @@ class Scheduler:
             for entry in self._entries.values():
                 self._wake(entry)
 
-    def look(self) -> None:
-        self._threads.look()
+    def check_limits(self) -> None:
+        self._threads.check_limits()
 
     def _wake(self, entry: _Entry) -> None:
         if entry.running:

@@ -142,7 +142,7 @@ def start(
         "spark.ui.showConsoleProgress": "false",
         **WORKER_ENVIRONMENT,
         **_ui_settings(options),
-        **_wanted(options),
+        **_given_settings(options),
         **(_sockets(scratch) if options.local else {}),
     }
     try:
@@ -162,8 +162,8 @@ def start(
     except Py4JError as error:
         if (half := SparkContext._active_spark_context) is not None:
             half.stop()  # later attempts would get this one
-        told = scrub(str(error)).strip().splitlines()
-        raise UnavailableError(f"Spark does not start on {options.master}: {told[-1]}") from error
+        lines = scrub(str(error)).strip().splitlines()
+        raise UnavailableError(f"Spark does not start on {options.master}: {lines[-1]}") from error
     return session
 
 
@@ -179,9 +179,9 @@ def for_large_rows(session: SparkSession) -> SparkSession:
 def local_cores(options: SparkOptions, settings: Mapping[str, str]) -> int:
     """The number of tasks of Spark's ``local[*]``: the JVM counts cores reliably, also in a
     container. Starts the JVM with all of ``settings``."""
-    _, _, said = options.master.removesuffix("]").partition("[")
-    if said != "*":
-        return int(said or 1)
+    _, _, cores = options.master.removesuffix("]").partition("[")
+    if cores != "*":
+        return int(cores or 1)
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
     assert SparkContext._jvm is not None
     return int(SparkContext._jvm.java.lang.Runtime.getRuntime().availableProcessors())
@@ -193,7 +193,7 @@ def garbage_collector(environment: Mapping[str, str]) -> str:
     return "" if CHOSEN.search(given) else GARBAGE_COLLECTOR
 
 
-def _wanted(options: SparkOptions) -> dict[str, str]:
+def _given_settings(options: SparkOptions) -> dict[str, str]:
     given = {
         "spark.cores.max": options.cores,
         "spark.default.parallelism": None if options.local else options.cores,
@@ -219,9 +219,9 @@ def _hide(directory: Path, options: SparkOptions) -> None:
     }
     for name in hidden:
         if not re.search(REDACTED, name):
-            raise UserError(f"{name} in spark.conf is no secret, and Spark would show it")
+            raise UserError(f"{name} in spark.conf cannot hold a secret: Spark would show it")
     if any("\n" in secret for secret in hidden.values()):
-        raise UserError("a secret in spark.conf has several lines, which Spark cannot read")
+        raise UserError("a secret in spark.conf has several lines: Spark reads only one")
     if hidden:
         directory.mkdir(mode=0o700)
         file = directory / "spark-defaults.conf"
@@ -251,8 +251,8 @@ def _reach(master: str) -> None:
 def _addresses(master: str) -> Iterator[tuple[str, int]]:
     scheme, _, places = master.partition("://")
     if scheme == "spark":
-        for place in places.split(","):
-            host, _, port = place.rpartition(":")
+        for address in places.split(","):
+            host, _, port = address.rpartition(":")
             yield host.strip("[]"), int(port)
 
 
@@ -260,16 +260,16 @@ def _sockets(directory: Path) -> dict[str, str]:
     """Settings for Unix sockets between the JVM and Python workers, protected by ``directory``
     alone: over TCP each job waits for 40 ms. Paths have at most 104 bytes: a longer directory is
     named by a descriptor of this process, where Linux allows that; else TCP is used."""
-    place = str(directory.absolute())
-    if len(os.fsencode(place)) > SOCKET_DIRECTORY_BYTES:
+    path = str(directory.absolute())
+    if len(os.fsencode(path)) > SOCKET_DIRECTORY_BYTES:
         followed = Path(f"/proc/{os.getpid()}/fd")
         if not followed.is_dir() or followed.stat().st_uid != os.geteuid():
             return {}
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)  # for as long as we live
-        place = str(followed / str(opened))
+        path = str(followed / str(opened))
     return {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": place,
+        "spark.python.unix.domain.socket.dir": path,
     }
 
 
@@ -339,11 +339,11 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata(name: str) -> Iterator[tuple[str, bytes]]:
-    found = distribution(name)
-    folder = f"{name.replace('-', '_')}-{found.version}.dist-info"
-    metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    package = distribution(name)
+    folder = f"{name.replace('-', '_')}-{package.version}.dist-info"
+    metadata = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
     yield f"{folder}/METADATA", metadata.encode()
-    if name != registry.OWN and (points := found.read_text("entry_points.txt")):
+    if name != registry.OWN and (points := package.read_text("entry_points.txt")):
         yield f"{folder}/entry_points.txt", points.encode()
 
 
@@ -369,7 +369,7 @@ def _ui_settings(options: SparkOptions) -> dict[str, str]:
     loopback only, for a proxy of the user."""
     if not options.ui:
         return {**RETAINED, "spark.ui.enabled": "false"}
-    found = {
+    settings = {
         **RETAINED,
         "spark.ui.enabled": "true",
         "spark.ui.killEnabled": "false",
@@ -377,9 +377,9 @@ def _ui_settings(options: SparkOptions) -> dict[str, str]:
     }
     if options.ui_url is not None:
         url = urlsplit(options.ui_url)
-        found["spark.ui.proxyRedirectUri"] = f"{url.scheme}://{url.netloc}"
-        found["spark.ui.proxyBase"] = url.path.rstrip("/")
-    return found
+        settings["spark.ui.proxyRedirectUri"] = f"{url.scheme}://{url.netloc}"
+        settings["spark.ui.proxyBase"] = url.path.rstrip("/")
+    return settings
 
 
 def ui_address(spark: SparkSession) -> str:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flumeng.agent.collector.batch import Filtered
-from flumeng.agent.collector.forks import Fork, Leaf
+from flumeng.agent.collector.output_plans import Fork, Leaf
 from flumeng.connectors.ranged.accumulator import Accumulator, AccumulatorHandle
 from flumeng.events.attributes import has_reasons, parse_errors
 from flumeng.events.lazy_batch import LazyBatch, Stage
 from flumeng.filters import on_error
 from flumeng.filters.marks import Unmarked
 from flumeng.filters.refreshed_table import RefreshedTable
-from flumeng.filters.stages import Segment, Way
+from flumeng.filters.segments import Segment, Way
 
 COUNTED = READ, PASSED, ERRORS, UNTAKEN = "read", "passed", "errors", "untaken"
 FAILED = "failed at "
@@ -83,7 +83,7 @@ class FilterCounts:
             counts[READ],
             passed_by + counts[UNTAKEN] if self._counts_end else None,
             counts[ERRORS],
-            {place: counts[FAILED + place] for place in self._failing},
+            {path: counts[FAILED + path] for path in self._failing},
         )
 
     def _count(self, what: str, of: Callable[[pa.RecordBatch], int] | None = None) -> Stage:
@@ -91,7 +91,7 @@ class FilterCounts:
 
     def _values(self) -> Mapping[str, int]:
         value = self._counts.value
-        kinds = (*COUNTED, *(FAILED + place for place in self._failing))
+        kinds = (*COUNTED, *(FAILED + path for path in self._failing))
         return {what: value.get((self._key, what), 0) for what in kinds}
 
 
@@ -113,8 +113,8 @@ class Outputs:
 class Stages:
     def __init__(self, root: Segment, counts: Accumulator[int], task: str) -> None:
         self._root = root
-        self._counts = {one: FilterCounts(counts, task, one) for one in root.walk()}
-        self.steps = [step for one in root.walk() for step in one.steps]
+        self._counts = {segment: FilterCounts(counts, task, segment) for segment in root.walk()}
+        self.steps = [step for segment in root.walk() for step in segment.steps]
 
     @property
     def tables(self) -> list[RefreshedTable]:
@@ -132,13 +132,13 @@ class Stages:
         return self._fork(self._root, outputs, batch)
 
     def filtered(self) -> Filtered:
-        found = [(one.branch, counts.take()) for one, counts in self._counts.items()]
-        dropped = [counts.dropped for _, counts in found]
+        counted = [(segment.branch, counts.take()) for segment, counts in self._counts.items()]
+        dropped = [counts.dropped for _, counts in counted]
         return Filtered(
             None if None in dropped else sum(filter(None, dropped)),
-            sum(counts.errors for _, counts in found),
-            {branch: counts.read for branch, counts in found if branch},
-            {place: count for _, counts in found for place, count in counts.failed.items()},
+            sum(counts.errors for _, counts in counted),
+            {branch: counts.read for branch, counts in counted if branch},
+            {path: count for _, counts in counted for path, count in counts.failed.items()},
         )
 
     def _fork(self, segment: Segment, outputs: Outputs, batch: LazyBatch) -> Fork:

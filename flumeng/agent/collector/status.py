@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from flumeng.agent.collector.assignment import Assignment
 from flumeng.agent.node.protocol import Message
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.scrubbing import scrub
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ Report = Callable[[str, Status], None]
 
 class StatusReport:
     def __init__(self, report: Report) -> None:
-        self.said: Status | None = None
+        self.reported: Status | None = None
         self._report = report
         self._saying = threading.Lock()
         self._stopped = False
@@ -67,8 +67,8 @@ class StatusReport:
         epoch, revision = assignment.epoch, assignment.revision
         status = Status(epoch, revision, state, _cut(error), partitions, epoch_seen, health)
         with self._saying:
-            if status != self.said and not self._stopped:
-                self.said = status
+            if status != self.reported and not self._stopped:
+                self.reported = status
                 self._report(assignment.key, status)
 
     def log_trouble(self, level: int, sentence: str, trace: Exception | None = None) -> None:
@@ -97,7 +97,7 @@ class Reports:
         self._changed = False
         self._answers: int | None = None
         self._statuses: dict[str, Status] = {}
-        vital.start("reports", self._run)
+        fail_fast.start("reports", self._run)
 
     def tell(self, key: str, status: Status) -> None:
         with self._news:
@@ -108,7 +108,7 @@ class Reports:
         """Records that configuration ``number``, with the tasks ``keys``, is running."""
         with self._news:
             self._answers = number
-            kept = {key: told for key, told in self._statuses.items() if key in keys}
+            kept = {key: status for key, status in self._statuses.items() if key in keys}
             self._statuses = {**kept, **starting}
             self._change()
 

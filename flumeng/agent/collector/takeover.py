@@ -72,8 +72,8 @@ class Takeover:
         self._around.jobs.warm_up(pipeline)
         names = sorted(assignment.partitions)
         acks = self._around.store.read_many([ack_path(assignment.flow, name) for name in names])
-        found = zip(names, acks, strict=True)
-        self._partitions.of({name: ack.value.offset for name, ack in found if ack is not None})
+        claimed = zip(names, acks, strict=True)
+        self._partitions.of({name: ack.value.offset for name, ack in claimed if ack is not None})
         return self._partitions.trouble or pipeline.trouble or None
 
     def claim(self, assignment: Assignment) -> SlotClient:
@@ -88,9 +88,9 @@ class Takeover:
         if decided is not None and decided.ranges and decided.revision != assignment.revision:
             built = self._of_revision(assignment, decided.revision)
         pipeline = self._pipeline(built)
-        wanted = pipeline.spec.batch
-        if (self.size.cap, self.size.most_bytes) != (wanted.events, wanted.bytes):
-            self.size = BatchSize(wanted.events, most_bytes=wanted.bytes)
+        limits = pipeline.spec.batch
+        if (self.size.cap, self.size.most_bytes) != (limits.events, limits.bytes):
+            self.size = BatchSize(limits.events, most_bytes=limits.bytes)
         self._partitions.open(pipeline.spec)
         task = ClaimedTask(
             built,
@@ -118,10 +118,10 @@ class Takeover:
         return self._around.build(assignment)
 
     def _of_revision(self, assignment: Assignment, revision: int) -> Assignment:
-        found = self._around.store.read(paths.revision(assignment.flow, str(revision)))
-        if found is None:
+        record = self._around.store.read(paths.revision(assignment.flow, str(revision)))
+        if record is None:
             raise UserError(
-                f"a batch of revision {revision} is to be repeated, and that revision is gone: "
+                f"a batch of revision {revision} must be repeated, but the revision is gone: "
                 f"give the batch up with `flumeng ack drop {assignment.flow} {assignment.task}`"
             )
-        return replace(assignment, revision=revision, spec=found.value.effective)
+        return replace(assignment, revision=revision, spec=record.value.effective)

@@ -111,7 +111,7 @@ class _Group:
 
 
 class TaskMetrics:
-    """``look``'s thread calls ``tell`` with the use of a flow. ``running`` is thread-safe."""
+    """``poll``'s thread calls ``tell`` with the use of a flow. ``running`` is thread-safe."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class TaskMetrics:
         finally:
             group.ended_at = self._clock()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if not self._groups:
             return
         began = self._clock()
@@ -149,7 +149,7 @@ class TaskMetrics:
             self._count_ended()
         except Exception as error:
             if not self._failing:
-                log.warning("what Spark counts of its tasks is not known: %s", error)
+                log.warning("cannot read Spark's metrics of tasks: %s", error)
             self._failing = True
         else:
             self._failing = False
@@ -190,8 +190,8 @@ def _stages(job: Row) -> set[int]:
 
 
 def _by_stage(rows: Iterable[Row]) -> dict[int, Used]:
-    found: dict[int, Used] = {}
+    used: dict[int, Used] = {}
     for row in rows:
         stage = row["info"]
-        found[stage["stageId"]] = found.get(stage["stageId"], Used()).plus(Used.of_stage(stage))
-    return found
+        used[stage["stageId"]] = used.get(stage["stageId"], Used()).plus(Used.of_stage(stage))
+    return used

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class _Call:
     run: Callable[[], None]
     on_hang: Callable[[float], None]
     began: float = 0.0
-    told: bool = False
+    reported: bool = False
     replaced: bool = False
 
 
@@ -58,7 +58,7 @@ class Threads:
                 self._start()
             self._news.notify()
 
-    def look(self) -> None:
+    def check_limits(self) -> None:
         """Replaces the threads of calls over the limit, and reports those calls."""
         now = self._clock()
         with self._news:
@@ -68,19 +68,19 @@ class Threads:
                 if may_be and self._start():
                     call.replaced = True
                     self._replaced += 1
-            news = [call for call in late if not call.told]
+            news = [call for call in late if not call.reported]
             for call in news:
-                call.told = True
+                call.reported = True
         for call in news:
             call.on_hang(now - call.began)
 
     def _start(self) -> bool:
         try:
-            vital.start(f"{self._name}-{self._made + 1}", self._work)
+            fail_fast.start(f"{self._name}-{self._made + 1}", self._work)
         except RuntimeError as error:
             if not self._there:
                 raise
-            log.error("%d threads have to do without another one: %s", self._there, error)
+            log.error("cannot start more than %d threads: %s", self._there, error)
             return False
         self._there += 1
         self._made += 1

@@ -17,18 +17,18 @@ from flumeng.agent.collector.runner import Runner
 from flumeng.agent.collector.scheduler import Scheduler
 from flumeng.agent.collector.status import STARTING, Reports, Status
 from flumeng.agent.collector.takeover import Surroundings
-from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.protocol import Message, Parent
+from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.connectors.api.ranged import OpenPositions
 from flumeng.control.zookeeper import Store
-from flumeng.platform import file_store, vital
+from flumeng.platform import fail_fast, file_store
 
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 HUNG_SECONDS = 60.0
-"""A thread hangs when a configuration, or a look at the runners, takes so long."""
+"""A thread hangs when a configuration, or a check of the runners, takes so long."""
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         positions: OpenPositions,
         on_stuck: Callable[[str], None],
         open_store: OpenStore = file_store.open_store,
-        in_progress: InProgress | None = None,
+        running_jobs: RunningJobs | None = None,
         measures: Measures | None = None,
         spark_ui: str = "",
         address: str = "",
@@ -61,7 +61,7 @@ class Worker:
             engine,
             slots,
             on_stuck=on_stuck,
-            in_progress=None if in_progress is None else in_progress.job,
+            running_jobs=None if running_jobs is None else running_jobs.job,
         )
         publisher = Publisher(store)
         self._measures = measures or Measures()
@@ -86,16 +86,16 @@ class Worker:
 
     def run(self) -> None:
         """Runs until the parent stops it or dies."""
-        known = {"spark_ui": self._spark_ui, "address": self._address}
-        shown = {name: text for name, text in known.items() if text}
+        details = {"spark_ui": self._spark_ui, "address": self._address}
+        shown = {name: text for name, text in details.items() if text}
         self._parent.send({"type": "ready", **shown})
-        vital.start("watch", self._watch)
+        fail_fast.start("watch", self._watch)
         for message in self._parent.messages():
             if message["type"] == "configure":
                 self._configuring_since = time.monotonic()
                 self._jobs.suspects = frozenset(message.get("suspects", ()))
-                wanted = {task.key: task for task in map(_assignment, message["tasks"])}
-                self._configure(message["number"], wanted)
+                assignments = {task.key: task for task in map(_assignment, message["tasks"])}
+                self._configure(message["number"], assignments)
                 self._configuring_since = None
             elif message["type"] == "stop":
                 self._drain(message["drain_seconds"])
@@ -109,20 +109,21 @@ class Worker:
             if since is not None and time.monotonic() - since > HUNG_SECONDS:
                 raise TimeoutError(f"the loop {loop!r} has hung for {HUNG_SECONDS:g} s")
 
-    def _configure(self, number: int, wanted: Mapping[str, Assignment]) -> None:
-        for key in self._runners.keys() - wanted.keys():
+    def _configure(self, number: int, assignments: Mapping[str, Assignment]) -> None:
+        for key in self._runners.keys() - assignments.keys():
             runner = self._runners.pop(key)
             runner.stop()
             self._ending.append(runner)
         self._ending = [runner for runner in self._ending if not runner.join(0)]
-        self._measures.keep(wanted.keys())
-        fresh = wanted.keys() - self._runners.keys()
-        for key, assignment in wanted.items():
+        self._measures.keep(assignments.keys())
+        fresh = assignments.keys() - self._runners.keys()
+        for key, assignment in assignments.items():
             if key in fresh:
                 self._runners[key] = Runner(assignment, self._around)
             else:
                 self._runners[key].assign(assignment)
-        starting = {key: Status(wanted[key].epoch, wanted[key].revision, STARTING) for key in fresh}
+        new = {key: assignments[key] for key in fresh}
+        starting = {key: Status(task.epoch, task.revision, STARTING) for key, task in new.items()}
         self._reports.answer(number, self._runners.keys(), starting)
         for key in fresh:
             self._runners[key].start()
@@ -145,8 +146,8 @@ class Worker:
             self._looking_since = None
             time.sleep(LOOK_SECONDS)
             self._looking_since = time.monotonic()
-            self._scheduler.look()
-            self._jobs.look()
+            self._scheduler.check_limits()
+            self._jobs.check_limits()
 
 
 def _assignment(task: Message) -> Assignment:

@@ -23,7 +23,7 @@ from flumeng.control.zookeeper import Store
 from flumeng.control.zookeeper.kazoo_store import ZooKeeperStore
 from flumeng.journal.serving.action_server import PartitionServer
 from flumeng.journal.serving.wire import CHECK_TARGETS
-from flumeng.platform import logs, processes, secrets, vital
+from flumeng.platform import fail_fast, logs, processes, secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.security import process
 
@@ -31,11 +31,11 @@ parser = argparse.ArgumentParser(prog="flumeng.agent.discovery", description=__d
 parser.add_argument("--zk", required=True, help="host:port[,host:port]/chroot")
 parser.add_argument("--node", required=True, help="the node that started this process")
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
-parser.add_argument("--policy", type=Path, help="what flows may do here")
-parser.add_argument("--host", default="127.0.0.1", help="where others reach this process")
-parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
+parser.add_argument("--policy", type=Path, help="the file that limits flows on this node")
+parser.add_argument("--host", default="127.0.0.1", help="the address of this process for others")
+parser.add_argument("--port", type=int, default=0, help="at that host; 0 for a free one")
 parser.add_argument("--session-seconds", type=float, default=10.0)
-parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
+parser.add_argument("--metrics-channel", type=int, help="the descriptor of metrics requests")
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
         endpoint.serve("discover", worker.health, store.readings, descriptor=given.metrics_channel)
     accounts = PartitionAccounts(lambda: worker.tasks)
     accounts.start()
-    vital.start("scaling", lambda: scale(lambda: worker.scalers, accounts))
+    fail_fast.start("scaling", lambda: scale(lambda: worker.scalers, accounts))
     try:
         checks = TargetChecks(given.data, given.policy, allowed)
         server = PartitionServer(

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from flumeng.agent.discovery.task import DiscoveryTask
 from flumeng.journal.log.contract import Position
-from flumeng.journal.log.past import Past
+from flumeng.journal.log.progress_history import ProgressHistory
 from flumeng.journal.serving.account import Account
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ class _Flow:
     every_seconds: float = SAMPLE_SECONDS
     busy: bool = False
     failing: bool = False
-    past: Past = field(default_factory=Past)
-    bytes_past: Past = field(default_factory=Past)
+    past: ProgressHistory = field(default_factory=ProgressHistory)
+    bytes_past: ProgressHistory = field(default_factory=ProgressHistory)
 
 
 class PartitionAccounts:
@@ -63,7 +63,7 @@ class PartitionAccounts:
         self._failing_threads = ThreadPoolExecutor(FAILING_THREADS, "accounts-failing")
 
     def start(self) -> None:
-        vital.start("samples", self._sample)
+        fail_fast.start("samples", self._sample)
 
     def positions(self) -> dict[str, Position]:
         return {
@@ -76,18 +76,18 @@ class PartitionAccounts:
             flows = self._follow()
             self._refresh(flows.values())
             return {
-                f"{name}/{one}": account
+                f"{name}/{partition}": account
                 for name, flow in flows.items()
                 if self._clock() - flow.at <= STALE_SECONDS
-                for one, account in flow.accounts.items()
+                for partition, account in flow.accounts.items()
             }
 
     def of_flows(self, flows: Collection[str]) -> dict[str, Mapping[str, Account]]:
         """Fresh accounts of these flows by partition; lacks flows that do not answer in time."""
         now = self._clock()
         with self._news:
-            known = self._follow()
-            asked = {name: known[name] for name in flows if name in known}
+            running = self._follow()
+            asked = {name: running[name] for name in flows if name in running}
             self._refresh(asked.values())
             return {
                 name: flow.accounts
@@ -99,13 +99,13 @@ class PartitionAccounts:
         now = self._clock()
         for flow in flows:
             if now - flow.at > FRESH_SECONDS:
-                self._look(flow)
+                self._submit(flow)
         self._news.wait_for(lambda: not any(flow.busy for flow in flows), WAIT_SECONDS)
 
     def offsets(self, flow: str, partitions: list[str], to: str) -> dict[str, int]:
         task = self._tasks().get(flow)
         if task is None:
-            raise UnavailableError(f"the partitions of flow {flow} are not looked after here")
+            raise UnavailableError(f"the partitions of flow {flow} are not managed here")
         return task.offsets(partitions, to)
 
     def _sample(self) -> None:
@@ -114,55 +114,55 @@ class PartitionAccounts:
             with self._news:
                 for flow in self._follow().values():
                     if flow.due <= self._clock():
-                        self._look(flow)
+                        self._submit(flow)
 
     def _follow(self) -> Mapping[str, _Flow]:
         """The running flows; a restarted task begins without accounts."""
-        known, tasks = self._flows, self._tasks()
+        flows, tasks = self._flows, self._tasks()
         self._flows = {
-            name: known[name] if name in known and known[name].task is task else _Flow(task)
+            name: flows[name] if name in flows and flows[name].task is task else _Flow(task)
             for name, task in tasks.items()
         }
         return self._flows
 
-    def _look(self, flow: _Flow) -> None:
+    def _submit(self, flow: _Flow) -> None:
         if not flow.busy:
             flow.busy = True
             threads = self._failing_threads if flow.failing else self._threads
-            threads.submit(self._look_at, flow)
+            threads.submit(self._read, flow)
 
-    def _look_at(self, flow: _Flow) -> None:
-        found: Mapping[str, Account] | None = None
+    def _read(self, flow: _Flow) -> None:
+        accounts: Mapping[str, Account] | None = None
         try:
-            found = flow.task.accounts()
+            accounts = flow.task.accounts()
         except FlumengError as error:
             log.debug("%s", error)
         finally:
             with self._news:
-                self._take(flow, found)
+                self._take(flow, accounts)
                 self._news.notify_all()
 
-    def _take(self, flow: _Flow, found: Mapping[str, Account] | None) -> None:
+    def _take(self, flow: _Flow, accounts: Mapping[str, Account] | None) -> None:
         now = self._clock()
-        flow.busy, flow.failing = False, found is None
-        if found is not None:
-            before = {name: (one.acked, one.safe) for name, one in flow.accounts.items()}
-            moved = any(before.get(name) != (one.acked, one.safe) for name, one in found.items())
+        flow.busy, flow.failing = False, accounts is None
+        if accounts is not None:
+            before = {name: (old.acked, old.safe) for name, old in flow.accounts.items()}
+            moved = any(before.get(n) != (new.acked, new.safe) for n, new in accounts.items())
             more = min(SAMPLE_MOST_SECONDS, flow.every_seconds * 2)
-            least = max(SAMPLE_SECONDS, len(found) / SAMPLES_A_SECOND)
+            least = max(SAMPLE_SECONDS, len(accounts) / SAMPLES_A_SECOND)
             flow.every_seconds = least if moved else max(least, more)
-            flow.accounts = {name: self._noted(flow, name, one) for name, one in found.items()}
-            flow.past.keep(found.keys())
-            flow.bytes_past.keep(found.keys())
+            flow.accounts = {n: self._noted(flow, n, new) for n, new in accounts.items()}
+            flow.past.keep_only(accounts.keys())
+            flow.bytes_past.keep_only(accounts.keys())
             flow.at = now
         flow.due = now + flow.every_seconds
 
     def _noted(self, flow: _Flow, name: str, account: Account) -> Account:
         now = self._clock()
-        flow.past.see(name, account.acked, account.safe, now)
+        flow.past.add(name, account.acked, account.safe, now)
         ago = flow.past.minute_ago(name, now)
         if account.unacked_bytes is not None:
-            flow.bytes_past.see(name, 0, account.unacked_bytes, now)
+            flow.bytes_past.add(name, 0, account.unacked_bytes, now)
             before = flow.bytes_past.minute_ago(name, now)
             account = replace(account, unacked_bytes_minute_ago=before.safe if before else None)
         if ago is None:

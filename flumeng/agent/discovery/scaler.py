@@ -51,7 +51,7 @@ class Scaler:
         store: Store,
         flow: str,
         epoch: int,
-        wanted: TaskRange,
+        bounds: TaskRange,
         batch_seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -60,7 +60,7 @@ class Scaler:
         self._store = store
         self._flow = flow
         self._epoch = epoch
-        self._wanted = wanted
+        self._bounds = bounds
         self._batch_seconds = batch_seconds
         self._clock = clock
         self._wall = wall
@@ -90,10 +90,10 @@ class Scaler:
             return None
         unsettled = self._unsettled(record.value, tasks, accounts)
         self._samples.append(_sample(before, now, self._wall(), len(tasks), unsettled))
-        still_read = sum(not one.closed or one.unacked > 0 for one in accounts.values())
-        wanted = self._wanted
+        still_read = sum(not account.closed or account.unacked > 0 for account in accounts.values())
+        bounds = self._bounds
         limits = Limits(
-            wanted.min, wanted.max, wanted.lag_seconds, self._batch_seconds, max(1, still_read)
+            bounds.min, bounds.max, bounds.lag_seconds, self._batch_seconds, max(1, still_read)
         )
         decision = decide(self._samples, limits, self._standing)
         self._write(record, decision)
@@ -130,26 +130,26 @@ class Scaler:
         """Why the sample allows no conclusion; empty when all tasks run."""
         assert self._standing is not None
         silent = [
-            n for n, one in record.partitions.items() if one.end is None and n not in accounts
+            n for n, part in record.partitions.items() if part.end is None and n not in accounts
         ]
         if silent:
-            return f"it is unknown how far {silent[0]} reaches ({len(silent)} partitions in all)"
-        wanted = self._wanted.clamp(self._standing.tasks)
-        if len(tasks) != wanted:
-            return f"{len(tasks)} of {wanted} tasks are planned"
+            return f"the end of {silent[0]} is unknown ({len(silent)} partitions in all)"
+        expected = self._bounds.clamp(self._standing.tasks)
+        if len(tasks) != expected:
+            return f"{len(tasks)} of {expected} tasks are planned"
         nodes = sorted({task.node for task in tasks.values() if task.node})
         live = self._store.read_each([paths.live_node(node) for node in nodes])
-        said = self._store.read_each([paths.status(node) for node in nodes])
+        reported = self._store.read_each([paths.status(node) for node in nodes])
         statuses = {
             node: status.value.tasks
-            for node, there, status in zip(nodes, live, said, strict=True)
+            for node, there, status in zip(nodes, live, reported, strict=True)
             if there is not None and isinstance(status, Versioned)
         }
         for name, task in sorted(tasks.items()):
-            told = statuses.get(task.node or "", {}).get(f"{self._flow}/{name}")
+            status = statuses.get(task.node or "", {}).get(f"{self._flow}/{name}")
             if task.state != "assigned" or task.node is None:
                 return f"task {name} is {task.state}"
-            if told is None or told.epoch != task.epoch or told.state != "running":
+            if status is None or status.epoch != task.epoch or status.state != "running":
                 return f"task {name} does not run on node {task.node}"
         return ""
 
@@ -162,31 +162,31 @@ class _Waits:
         self._marks: dict[str, tuple[float, int]] = {}
 
     def see(self, accounts: Mapping[str, Account], now: float) -> dict[str, float]:
-        kept = ((n, self._marks.get(n, (now, one.safe)), one) for n, one in accounts.items())
+        kept = ((n, self._marks.get(n, (now, new.safe)), new) for n, new in accounts.items())
         self._marks = {
-            name: mark if one.acked < mark[1] else (now, one.safe) for name, mark, one in kept
+            name: mark if new.acked < mark[1] else (now, new.safe) for name, mark, new in kept
         }
-        waiting = (name for name, one in accounts.items() if one.unacked > 0)
+        waiting = (name for name, account in accounts.items() if account.unacked > 0)
         return {name: now - self._marks[name][0] for name in waiting}
 
 
 def _sample(before: Seen, now: Seen, wall: float, tasks: int, unsettled: str) -> Sample:
     seconds = now.time - before.time
     both = [
-        (before.accounts[name], one)
-        for name, one in now.accounts.items()
+        (before.accounts[name], account)
+        for name, account in now.accounts.items()
         if name in before.accounts
     ]
-    waiting = [one for one in now.accounts.values() if one.unacked > 0]
-    ages = [age for age in (_age(one, wall) for one in waiting) if age is not None]
+    waiting = [account for account in now.accounts.values() if account.unacked > 0]
+    ages = [age for age in (_age(account, wall) for account in waiting) if age is not None]
     if waiting and not ages:
-        unsettled = unsettled or "it is unknown since when events wait"
+        unsettled = unsettled or "the age of waiting events is unknown"
     return Sample(
         time=now.time,
-        behind=sum(one.unacked for one in waiting),
+        behind=sum(account.unacked for account in waiting),
         seconds=max((*ages, *now.waited.values()), default=0.0),
-        arriving=sum(max(0, after.distance(one.safe, after.safe)) for one, after in both) / seconds,
-        acked=sum(max(0, after.distance(one.acked, after.acked)) for one, after in both) / seconds,
+        arriving=sum(max(0, after.distance(old.safe, after.safe)) for old, after in both) / seconds,
+        acked=sum(max(0, after.distance(old.acked, after.acked)) for old, after in both) / seconds,
         tasks=tasks,
         unsettled=unsettled,
     )
@@ -213,4 +213,4 @@ def scale(scalers: Callable[[], Mapping[str, Scaler]], accounts: PartitionAccoun
             try:
                 scaler.step(reported.get(flow, {}))
             except FlumengError as error:
-                log.debug("flow %s: the number of its tasks: %s", flow, error)
+                log.debug("flow %s: cannot decide its number of tasks: %s", flow, error)

@@ -1,4 +1,4 @@
-"""One flow's discovery: looks at its sources and updates the record of partitions. The first look
+"""One flow's discovery: reads its sources and updates the record of partitions. The first run
 fences writes of a former owner; a higher epoch ends this task."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zkschema.records import Partition, Partitions
 log = logging.getLogger(__name__)
 
 TRIES = 5
-"""Attempts of a look whose write was superseded."""
+"""Attempts of a run whose write was superseded."""
 SOON_SECONDS = 2.0
 """The pause between looks while a change is due soon."""
 GONE_LOOKS = 3
@@ -48,7 +48,7 @@ NAMED = 3
 
 class SupersededError(ConflictError):
     def __init__(self, seen: int) -> None:
-        super().__init__(f"another discovery task, of epoch {seen}, has taken the partitions over")
+        super().__init__(f"another discovery task, of epoch {seen}, has taken over the partitions")
         self.seen = seen
 
 
@@ -83,10 +83,10 @@ class DiscoveryTask:
         self._forget_seconds = forget_seconds
         self._looks: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
-        self._told: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
         self.partitions: Mapping[str, Partition] = {}
 
-    def look(self) -> Outcome:
+    def discover(self) -> Outcome:
         """Raises SupersededError, CorruptError, UserError, UnavailableError."""
         record = self._read()
         findings = self._find(record.value if record else Partitions())
@@ -100,41 +100,41 @@ class DiscoveryTask:
                 raise
             except ConflictError:
                 record = self._read()
-        raise UnavailableError(f"{paths.partitions(self._flow)} is written by others all the time")
+        raise UnavailableError(f"others keep changing {paths.partitions(self._flow)}")
 
     def accounts(self) -> dict[str, Account]:
         """Lacks unknown partitions. Raises CorruptError, UserError, UnavailableError."""
-        known = self.partitions
+        partitions = self.partitions
         bounds: dict[str, Bounds] = {}
         for finder in self._finders:
-            bounds |= finder.bounds(known)
+            bounds |= finder.bounds(partitions)
         acks = self._acks(list(bounds))
-        found = {name: _account(name, known[name], bounds[name], acks.get(name)) for name in bounds}
-        behind = {name: one for name, one in found.items() if one.unacked > 0}
-        oldest = self._times({name: max(one.acked, one.floor) for name, one in behind.items()})
+        accounts = {n: _account(n, partitions[n], bounds[n], acks.get(n)) for n in bounds}
+        behind = {name: account for name, account in accounts.items() if account.unacked > 0}
+        oldest = self._times({name: max(lag.acked, lag.floor) for name, lag in behind.items()})
         newest = self._times(
             {
-                name: one.safe - one.step
-                for name, one in behind.items()
+                name: account.safe - account.step
+                for name, account in behind.items()
                 if input_of(name) not in OWN_CLOCKS
             }
         )
         return {
-            name: replace(one, oldest_unacked_us=oldest.get(name), newest_us=newest.get(name))
-            for name, one in found.items()
+            name: replace(account, oldest_unacked_us=oldest.get(name), newest_us=newest.get(name))
+            for name, account in accounts.items()
         }
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
-        found: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         for finder in self._finders:
-            found |= finder.offsets(partitions, to)
-        return found
+            offsets |= finder.offsets(partitions, to)
+        return offsets
 
     def _times(self, at: Mapping[str, int]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for finder in self._finders if at else ():
-            found |= finder.times(at)
-        return found
+            times |= finder.times(at)
+        return times
 
     def close(self) -> None:
         for finder in self._finders:
@@ -150,38 +150,38 @@ class DiscoveryTask:
     def _find(self, record: Partitions) -> Findings:
         """The findings of all finders; a partition gone for one may be offered by another."""
         before = Before(record.partitions.keys(), record.scope, record.accepted)
-        found: list[Findings] = []
+        parts: list[Findings] = []
         troubles: list[str] = []
         for finder in self._finders:
             try:
-                found.append(finder.find(before))
+                parts.append(finder.find(before))
             except UnavailableError as error:
                 if len(self._finders) == 1:
                     raise
                 troubles.append(str(error))
-        offers = {name: offer for one in found for name, offer in one.offers.items()}
+        offers = {name: offer for part in parts for name, offer in part.offers.items()}
         return Findings(
             offers,
-            tuple(text for one in found for text in one.scope),
-            frozenset(name for one in found for name in one.gone).difference(offers),
-            frozenset(name for one in found for name in one.kept),
-            {key: why for one in found for key, why in one.held.items()},
-            tuple(note for one in found for note in one.notes),
-            bool(found) and all(one.bounded for one in found),
-            any(one.more for one in found),
-            any(one.soon for one in found),
-            min((one.due_seconds for one in found if one.due_seconds is not None), default=None),
-            (*(text for one in found for text in one.troubles), *troubles),
-            tuple(text for one in found for text in one.lacks),
+            tuple(text for part in parts for text in part.scope),
+            frozenset(name for part in parts for name in part.gone).difference(offers),
+            frozenset(name for part in parts for name in part.kept),
+            {key: why for part in parts for key, why in part.held.items()},
+            tuple(note for part in parts for note in part.notes),
+            bool(parts) and all(part.bounded for part in parts),
+            any(part.more for part in parts),
+            any(part.soon for part in parts),
+            min((part.due_seconds for part in parts if part.due_seconds is not None), default=None),
+            (*(text for part in parts for text in part.troubles), *troubles),
+            tuple(text for part in parts for text in part.lacks),
         )
 
     def _follow(self, record: Versioned[Partitions] | None, findings: Findings) -> Outcome:
         before = record.value if record else Partitions()
         leaving = _leaving(before, findings)
         ending = [name for name in leaving if before.partitions[name].end is not None]
-        wanted = [*leaving, *(before.partitions if findings.bounded else ())]
+        names = [*leaving, *(before.partitions if findings.bounded else ())]
         now = self._clock()
-        acks = self._acks(wanted)
+        acks = self._acks(names)
         after, unneeded = _merged(
             before,
             findings,
@@ -204,15 +204,15 @@ class DiscoveryTask:
             self._stop(record.version)
         self.partitions = after.partitions
         self._tell(findings.notes)
-        said = [*findings.held.values(), *findings.troubles, *findings.lacks]
+        texts = [*findings.held.values(), *findings.troubles, *findings.lacks]
         waits = leaving or findings.held or findings.troubles or findings.bounded
         soon = bool(waits) or findings.soon
-        trouble = "; ".join(said)
+        trouble = "; ".join(texts)
         return Outcome(trouble, soon, findings.more, findings.due_seconds)
 
     def _acks(self, names: Sequence[str]) -> dict[str, int]:
-        found = self._store.read_each([ack_path(self._flow, name) for name in names])
-        acks = zip(names, map(readable, found), strict=True)
+        records = self._store.read_each([ack_path(self._flow, name) for name in names])
+        acks = zip(names, map(readable, records), strict=True)
         return {name: ack.value.offset for name, ack in acks if ack is not None}
 
     def _planned(self) -> frozenset[str]:
@@ -232,15 +232,15 @@ class DiscoveryTask:
             self._store.commit([still, *part])
 
     def _stop(self, version: Version) -> None:
-        found = self._store.read(paths.flow(self._flow))
-        if found is None or found.value.state != "running":
+        record = self._store.read(paths.flow(self._flow))
+        if record is None or record.value.state != "running":
             return
         for finder in self._finders:
             finder.finished()
         why = "it has read all of its partitions up to their end offsets"
-        stopped = replace(found.value, state="stopped")
+        stopped = replace(record.value, state="stopped")
         still = Check(paths.partitions(self._flow), version)
-        change = Put(paths.flow(self._flow), stopped, found.version)
+        change = Put(paths.flow(self._flow), stopped, record.version)
         operator = Operator(self._store, author=AUTHOR, reason=why, now=time.time())
         operator.commit([still, change], f"flow stop {self._flow}")
         log.info("flow %s: %s; it is stopped", self._flow, why)
@@ -258,30 +258,29 @@ class DiscoveryTask:
             )
         ended = [
             name
-            for name, one in before.partitions.items()
-            if one.end is None
+            for name, partition in before.partitions.items()
+            if partition.end is None
             and name in after.partitions
             and after.partitions[name].end is not None
         ]
         if ended:
             log.warning(
-                "flow %s: %d partitions are gone or not wanted any more, and end where they are "
-                "acked: %s",
+                "flow %s: %d partitions are gone or no longer wanted, and end at their acks: %s",
                 self._flow,
                 len(ended),
                 ", ".join(ended[:NAMED]),
             )
 
     def _tell(self, notes: tuple[str, ...]) -> None:
-        if notes != self._told:
+        if notes != self._logged:
             for note in notes:
                 log.warning("flow %s: %s", self._flow, note)
-        self._told = notes
+        self._logged = notes
 
 
-def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> Account:
-    safe = bounds.safe if known.end is None else min(bounds.safe, known.end)
-    offset = known.start if acked is None else acked
+def _account(name: str, partition: Partition, bounds: Bounds, acked: int | None) -> Account:
+    safe = bounds.safe if partition.end is None else min(bounds.safe, partition.end)
+    offset = partition.start if acked is None else acked
     return Account(
         term=0,
         durability="",
@@ -292,7 +291,7 @@ def _account(name: str, known: Partition, bounds: Bounds, acked: int | None) -> 
         max_bytes=0,
         lost=0,
         waits_at=None,
-        closed=known.end is not None,
+        closed=partition.end is not None,
         oldest_unacked_us=None,
         step=step_of(name),
         unacked_bytes=bounds.bytes_from(min(offset, safe)) if bounds.bytes_from else None,
@@ -366,6 +365,6 @@ def _merged(
 
 def _is_read(partitions: Mapping[str, Partition], acks: Mapping[str, int]) -> bool:
     return all(
-        one.end is not None and acks.get(name, one.start) >= one.end
-        for name, one in partitions.items()
+        partition.end is not None and acks.get(name, partition.start) >= partition.end
+        for name, partition in partitions.items()
     )

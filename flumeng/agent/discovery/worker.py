@@ -1,5 +1,5 @@
-"""The loop of a discovery process: runs the assigned flows, one look at a time for each. Flows
-whose last look failed have their own threads, so that unresponsive servers delay no other."""
+"""The loop of a discovery process: runs the assigned flows, one discovery at a time for each. Flows
+whose last discovery failed have their own threads, so that unresponsive servers delay no other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flumeng.config import SpecError, TaskRange, check_flow
 from flumeng.config.flow import FlowSpec
 from flumeng.connectors.api.finding import Finder, FindingTask
 from flumeng.control.zookeeper import Store
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import ConflictError, FlumengError, UnavailableError, UserError
+from flumeng.platform.health_threshold import HealthThreshold
 from flumeng.platform.metrics.health import Health
-from flumeng.platform.streak import Streak
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class Status:
 
 @dataclass
 class _Run:
-    """``due``: the time of the next look; ``began``: of the current one."""
+    """``due``: the time of the next discovery; ``began``: of the current one."""
 
-    wanted: Assignment
+    assignment: Assignment
     status: Status
     due: float = 0.0
     began: float | None = None
@@ -72,7 +72,7 @@ class _Run:
     every_seconds: float = 30.0
     task: DiscoveryTask | None = None
     scaler: Scaler | None = None
-    streak: Streak = field(default_factory=Streak)
+    streak: HealthThreshold = field(default_factory=HealthThreshold)
     ended: bool = False
 
 
@@ -94,26 +94,26 @@ class Worker:
         self._news = threading.Condition()
         self._runs: dict[str, _Run] = {}
         self._answers: int | None = None
-        self._said: Message | None = None
+        self._reported: Message | None = None
         store.on_session(lambda connected: self._wake() if connected else None)
 
     @property
     def tasks(self) -> Mapping[str, DiscoveryTask]:
         with self._news:
-            return {run.wanted.flow: run.task for run in self._runs.values() if run.task}
+            return {run.assignment.flow: run.task for run in self._runs.values() if run.task}
 
     @property
     def scalers(self) -> Mapping[str, Scaler]:
         with self._news:
-            return {run.wanted.flow: run.scaler for run in self._runs.values() if run.scaler}
+            return {run.assignment.flow: run.scaler for run in self._runs.values() if run.scaler}
 
     def run(self, address: str = "") -> None:
         """Runs until the parent stops it or dies. ``address``: where the process serves."""
         shown = {"address": address} if address else {}
         self._parent.send({"type": "ready", **shown})
         for failing in (*[False] * THREADS, *[True] * FAILING_THREADS):
-            vital.start("look", lambda failing=failing: self._work(failing=failing))  # type: ignore[misc]
-        vital.start("alive", self._stay_alive)
+            fail_fast.start("look", lambda failing=failing: self._work(failing=failing))  # type: ignore[misc]
+        fail_fast.start("alive", self._stay_alive)
         for message in self._parent.messages():
             if message["type"] == "configure":
                 self.configure(message)
@@ -124,13 +124,13 @@ class Worker:
     def configure(self, message: Message) -> None:
         tasks = (task for task in message["tasks"] if task["state"] != "draining")
         named = (Assignment(**{name: task[name] for name in ASSIGNED}) for task in tasks)
-        wanted = {one.key: one for one in named}
+        assignments = {assignment.key: assignment for assignment in named}
         with self._news:
-            for key in self._runs.keys() - wanted.keys():
+            for key in self._runs.keys() - assignments.keys():
                 self._let_go(self._runs.pop(key))
-            for key, assignment in wanted.items():
+            for key, assignment in assignments.items():
                 run = self._runs.get(key)
-                if run is not None and run.wanted == assignment:
+                if run is not None and run.assignment == assignment:
                     continue
                 if run is not None:
                     self._let_go(run)
@@ -176,7 +176,7 @@ class Worker:
     def turn(self, run: _Run) -> None:
         state, error, seen, rest = "running", None, 0, run.every_seconds
         try:
-            outcome = self._task(run).look()
+            outcome = self._task(run).discover()
             error = outcome.trouble or None
             rest = _rest_after(outcome, run.every_seconds)
             backoff = 0.0
@@ -194,11 +194,11 @@ class Worker:
                 run.streak.fail(unreachable=isinstance(problem, UnavailableError))
                 if isinstance(problem, UserError) and run.task is not None:
                     run.task.close()
-                    run.task = None  # a user may mend a secret, which is resolved by the next look
+                    run.task = None  # the next discovery resolves its secrets again
         except Exception as fault:  # other flows must go on
-            log.exception("%s: a fault", run.wanted.key)
+            log.exception("%s: internal error", run.assignment.key)
             run.streak.fail()
-            state, error = "failed", f"a fault of this flumeng: {fault!r}"
+            state, error = "failed", f"internal error: {fault!r}"
             rest = backoff = BACKOFF_MOST_SECONDS
         with self._news:
             run.began = None
@@ -209,41 +209,41 @@ class Worker:
                     run.task.close()
                 return
             before = run.status
-            own = (run.wanted.epoch, run.wanted.revision)
+            own = (run.assignment.epoch, run.assignment.revision)
             run.status = Status(*own, state, error, seen, run.streak.health)
             if run.status != before:
                 if error and error != before.error:
-                    log.warning("%s: %s", run.wanted.key, error)
+                    log.warning("%s: %s", run.assignment.key, error)
                 self._report()
             self._news.notify_all()
 
     def _task(self, run: _Run) -> DiscoveryTask:
-        """Created at the first look, and retried while that fails."""
+        """Created at the first discovery, and retried while that fails."""
         if run.task is None:
-            spec = check_flow(run.wanted.spec)
+            spec = check_flow(run.assignment.spec)
             listed = (part.options for part in spec.partitioned if part not in spec.pollers)
             every = [options.discovery_seconds for options in listed]
             run.every_seconds = min(every, default=run.every_seconds)
-            finders = self._finders(spec, FindingTask(run.wanted.flow, run.wanted.epoch))
+            own = (run.assignment.flow, run.assignment.epoch)
+            finders = self._finders(spec, FindingTask(*own))
             tasks = spec.place.collect.tasks
             if isinstance(tasks, TaskRange):
-                own = (run.wanted.flow, run.wanted.epoch)
                 run.scaler = Scaler(self._store, *own, tasks, spec.batch_seconds)
-            run.task = DiscoveryTask(self._store, run.wanted.flow, run.wanted.epoch, finders)
+            run.task = DiscoveryTask(self._store, *own, finders)
         return run.task
 
     def _report(self) -> None:
         tasks = {key: asdict(run.status) for key, run in self._runs.items()}
         message = {"type": "status", "answers": self._answers, "tasks": tasks}
-        if message != self._said:
-            self._said = message
+        if message != self._reported:
+            self._reported = message
             self._parent.send(message)
 
     def _stay_alive(self) -> None:
         while True:
             with self._news:
                 began = [run.began for run in self._runs.values() if run.began is not None]
-            if all(self._clock() - one < STUCK_SECONDS for one in began):
+            if all(self._clock() - start < STUCK_SECONDS for start in began):
                 self.health.turned()
                 self._parent.send({"type": "alive", "held": ""})
             time.sleep(ALIVE_SECONDS)

@@ -24,10 +24,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def micros(text: str) -> int:
     """Microseconds since 1970 of a time in RFC 3339. Raises ValueError."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"expected a time, like {EXAMPLE}") from None
-    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
     return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
 
 
@@ -60,7 +60,7 @@ class GivenEvent:
     )
     host: str | None = option(doc="Its host.", example="web1", default=None)
     ts: str | None = option(
-        doc="When it was received.", check=_check_time, example=RECEIVED, default=None
+        doc="Its receive time.", check=_check_time, example=RECEIVED, default=None
     )
     attrs: Mapping[str, str] = option(
         doc="Its attributes, beside `source`.", example='{peer: "192.0.2.1:514"}', factory=dict
@@ -81,35 +81,35 @@ class GivenEvent:
 class Case:
     """Events that are one batch of the flow, and the events expected behind its filters."""
 
-    name: str = option(doc="What the case shows.", example="warnings pass")
+    name: str = option(doc="The name of the case, as reports show it.", example="warnings pass")
     input: tuple[str | GivenEvent, ...] = option(
-        doc="What comes in: lines, or events.", example='["<34>1 - web1 su - - - failed"]'
+        doc="The input: lines, or events.", example='["<34>1 - web1 su - - - failed"]'
     )
     expect: tuple[yaml.Node, ...] | None = option(
-        doc="What comes out, in any order: of each event the columns that matter.",
+        doc="The expected events, in any order, each with the columns to compare.",
         example="[{app: su, severity: 2}]",
         default=None,
     )
     branch: str | None = option(
-        doc="Where they come out, in a flow with branches: `errors`, or `errors/late` when the "
-        "branch is in another one. When not given, what the flow's own sinks have.",
+        doc="The branch whose output is compared: `errors`, or `errors/late` for a branch within "
+        "another one. When not given, the events for the flow's own sinks.",
         example="errors",
         default=None,
     )
-    count: int | None = option(doc="How many events come out.", minimum=0, default=None)
+    count: int | None = option(doc="The expected number of events.", minimum=0, default=None)
     parse_errors: int | None = option(
-        doc="How many of those that come out have the attribute `parse_error`.",
+        doc="The expected number of events with the attribute `parse_error`.",
         minimum=0,
         default=None,
     )
     dead_letters: int | None = option(
-        doc="How many events become dead letters of a filter, whatever the branch.",
+        doc="The expected number of dead letters of filters, over all branches.",
         minimum=0,
         default=None,
     )
-    host: str | None = option(doc="The host of events that name none.", default=None)
+    host: str | None = option(doc="The host of events without one.", default=None)
     ts: str | None = option(
-        doc="When events that do not say so were received.",
+        doc="The receive time of events without one.",
         check=_check_time,
         example=RECEIVED,
         default=None,
@@ -117,28 +117,28 @@ class Case:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         expected = (self.expect, self.count, self.parse_errors, self.dead_letters)
-        if all(found is None for found in expected):
-            yield "", "nothing is expected: say expect, count, parse_errors or dead_letters"
+        if all(value is None for value in expected):
+            yield "", "nothing is expected: set expect, count, parse_errors or dead_letters"
 
 
 @dataclass(frozen=True)
 class CaseFile:
     """A file of cases for one flow."""
 
-    flow: str = option(doc="The flow's file, as seen from this one.", example="web-logs.yaml")
+    flow: str = option(doc="The flow's file, relative to this one.", example="web-logs.yaml")
     cases: tuple[Case, ...] = option(
         doc="The cases.",
         minimum=1,
         example='[{name: one, input: ["a line"], count: 1}]',
     )
     source: int = option(
-        doc="Lines are taken as this source of the flow takes them, counted from 0.",
+        doc="The source of the flow that reads the lines, counted from 0.",
         minimum=0,
         default=0,
     )
-    host: str | None = option(doc="The host of all events that name none.", default=None)
+    host: str | None = option(doc="The host of all events without one.", default=None)
     ts: str = option(
-        doc="When all events that do not say so were received.",
+        doc="The receive time of all events without one.",
         check=_check_time,
         example=RECEIVED,
         default=RECEIVED,
@@ -154,24 +154,24 @@ class Cases:
     spec: FlowSpec
     lines: Mapping[str, int] = field(default_factory=dict)
 
-    def place(self, number: int) -> str:
+    def position(self, number: int) -> str:
         return f"{self.path}:{self.lines[f'cases[{number}]']}"
 
 
 def read_cases(paths: Sequence[Path]) -> list[Cases]:
     """Raises FlowFilesError with every problem of all files."""
     problems: list[tuple[Path, Problem]] = []
-    found = []
+    case_files = []
     for path in paths:
         try:
-            found.append(_read(path))
+            case_files.append(_read(path))
         except SpecError as error:
             problems += [(path, problem) for problem in error.problems]
         except FlowFilesError as error:
             problems += error.problems
     if problems:
         raise FlowFilesError(problems)
-    return found
+    return case_files
 
 
 def _read(path: Path) -> Cases:
@@ -183,8 +183,8 @@ def _read(path: Path) -> Cases:
     assert isinstance(file, CaseFile)
     (flow,) = read_flows([path.parent / file.flow])
     if file.source >= len(flow.spec.sources):
-        said = f"flow {flow.spec.flow} has {len(flow.spec.sources)} sources, numbered from 0"
-        raise SpecError([Problem(decoder.lines["source"], "source", said)])
+        text = f"flow {flow.spec.flow} has {len(flow.spec.sources)} sources, numbered from 0"
+        raise SpecError([Problem(decoder.lines["source"], "source", text)])
     ends = [leaf.branch for leaf in flow.spec.leaves]
     unknown = [
         Problem(decoder.lines[f"cases[{number}]"], f"cases[{number}]", _no_end(case.branch, ends))
@@ -198,7 +198,7 @@ def _read(path: Path) -> Cases:
 
 def _no_end(branch: str | None, ends: Sequence[str]) -> str:
     if branch is None:
-        return f"say which branch: the flow has no sinks of its own, but {', '.join(ends)}"
+        return f"name a branch: the flow has no sinks of its own, only {', '.join(ends)}"
     return f"no branch {branch} with sinks; {nearest(branch, filter(None, ends))}"
 
 
@@ -206,9 +206,9 @@ def _text(path: Path) -> str:
     try:
         return content_of(path, MAX_BYTES).decode()
     except OSError as error:
-        said = f"cannot be read: {error.strerror}"
+        text = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError:
-        said = "is not UTF-8"
+        text = "is not UTF-8"
     except Unfit as error:
-        said = str(error)
-    raise SpecError([Problem(0, "", said)])
+        text = str(error)
+    raise SpecError([Problem(0, "", text)])

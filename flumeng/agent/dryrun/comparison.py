@@ -32,7 +32,7 @@ def compare(
     expected: Sequence[yaml.Node], events: Sequence[pa.RecordBatch], schema: pa.Schema
 ) -> list[Difference]:
     """Empty when each expected event is there, and no other."""
-    wrong = [found for node in expected for found in _unfit(node, schema)]
+    wrong = [difference for node in expected for difference in _unfit(node, schema)]
     if wrong:
         return wrong
     shown = identity.without(schema)
@@ -41,13 +41,13 @@ def compare(
     pairs = _matched([[_fits(node, row, shown) for row in rows] for node in expected])
     missing = [node for number, node in enumerate(expected) if number not in pairs]
     others = [number for number in range(len(rows)) if number not in pairs.values()]
-    return list(_told(missing, others, rows, texts, shown))
+    return list(_differences(missing, others, rows, texts, shown))
 
 
 def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
     if not isinstance(node, yaml.MappingNode):
-        said = f"expected columns with values, found {document.describe(node)}"
-        yield Difference(document.line(node), said)
+        text = f"expected columns with values, found {document.describe(node)}"
+        yield Difference(document.line(node), text)
     for name, value in document.items(node).items():
         if name not in schema.names:
             hint = nearest(name, identity.without(schema).names)
@@ -55,24 +55,24 @@ def _unfit(node: yaml.Node, schema: pa.Schema) -> Iterator[Difference]:
 
 
 def _matched(fits: Sequence[Sequence[bool]]) -> dict[int, int]:
-    """A maximum matching of expected and found events (augmenting paths, as Kuhn)."""
-    of_found: dict[int, int] = {}
+    """A maximum matching of expected and actual events (augmenting paths, as Kuhn)."""
+    expected_of: dict[int, int] = {}
 
-    def place(expected: int, tried: set[int]) -> bool:
-        for found, fit in enumerate(fits[expected]):
-            if fit and found not in tried:
-                tried.add(found)
-                if found not in of_found or place(of_found[found], tried):
-                    of_found[found] = expected
+    def match(expected: int, tried: set[int]) -> bool:
+        for row, fit in enumerate(fits[expected]):
+            if fit and row not in tried:
+                tried.add(row)
+                if row not in expected_of or match(expected_of[row], tried):
+                    expected_of[row] = expected
                     return True
         return False
 
     for expected in range(len(fits)):
-        place(expected, set())
-    return {expected: found for found, expected in of_found.items()}
+        match(expected, set())
+    return {expected: row for row, expected in expected_of.items()}
 
 
-def _told(
+def _differences(
     missing: Sequence[yaml.Node],
     others: Sequence[int],
     rows: Sequence[Row],
@@ -81,16 +81,16 @@ def _told(
 ) -> Iterator[Difference]:
     for node, number in zip(missing, others, strict=False):
         for name, value in document.items(node).items():
-            kind, found = schema.field(name).type, rows[number][name]
-            if not matches(value, found, kind):
-                shown = json.dumps(_plain(found), ensure_ascii=False)
-                said = f"{name}: expected {_shown_node(value)}, found {shown}"
-                yield Difference(document.line(value), f"event {number}: {said}")
+            kind, actual = schema.field(name).type, rows[number][name]
+            if not matches(value, actual, kind):
+                shown = json.dumps(_plain(actual), ensure_ascii=False)
+                message = f"{name}: expected {_shown_node(value)}, found {shown}"
+                yield Difference(document.line(value), f"event {number}: {message}")
     for node in missing[len(others) :]:
-        yield Difference(document.line(node), f"expected, and not there: {_shown_node(node)}")
+        yield Difference(document.line(node), f"missing event: {_shown_node(node)}")
     for number in others[len(missing) :]:
         text = texts[number].decode("utf-8", "replace")
-        yield Difference(None, f"event {number} is there, and not expected: {text}")
+        yield Difference(None, f"unexpected event {number}: {text}")
 
 
 def _fits(node: yaml.Node, row: Row, schema: pa.Schema) -> bool:

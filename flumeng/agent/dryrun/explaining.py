@@ -15,13 +15,13 @@ from flumeng.agent.dryrun.filter_tree import batch_of, errors_in_one_line, event
 from flumeng.config import FlowSpec, sql_text
 from flumeng.config.branch import Branch
 from flumeng.config.component import KEEP, Component, FilterOptions
+from flumeng.config.component_summary import summary
 from flumeng.config.stages import BranchStage, SinkStage
-from flumeng.config.summary import summary
 from flumeng.events import identity, json_text
 from flumeng.events.attributes import PARSE_ERROR
 from flumeng.events.lazy_batch import LazyBatch, Session
 from flumeng.filters import on_error
-from flumeng.filters.stages import Segment, Step, Way, segments_of
+from flumeng.filters.segments import Segment, Step, Way, segments_of
 
 Row = Mapping[str, Any]
 
@@ -64,23 +64,23 @@ def explain(
     spec: FlowSpec, session: Session, events: Sequence[pa.RecordBatch]
 ) -> Iterator[Explained]:
     """Explains each of ``events``, which are one batch. Raises as ``FilterTree``."""
-    known = [identity.identify(batch, 0) for batch in events]
-    if not known:
+    identified = [identity.identify(batch, 0) for batch in events]
+    if not identified:
         return
     with errors_in_one_line():
-        stages = _explained(spec, session, known)
-    for seq, (event,) in (_rows(known) or {}).items():
+        stages = _explained(spec, session, identified)
+    for seq, (event,) in (_rows(identified) or {}).items():
         yield Explained(event, tuple(_steps(event, seq, stages)))
 
 
 def _explained(
-    spec: FlowSpec, session: Session, known: Sequence[pa.RecordBatch]
+    spec: FlowSpec, session: Session, identified: Sequence[pa.RecordBatch]
 ) -> Mapping[int, _Stage]:
     segments = list(segments_of(spec.stages).walk())
-    steps = {step.place: step for one in segments for step in one.steps}
-    ways = {way.segment.entry: (one, way) for one in segments for way in one.ways if way.segment}
-    behind: dict[int | None, Sequence[pa.RecordBatch] | None] = {None: known}
-    found: dict[int, _Stage] = {}
+    steps = {step.place: step for segment in segments for step in segment.steps}
+    ways = {way.segment.entry: (own, way) for own in segments for way in own.ways if way.segment}
+    behind: dict[int | None, Sequence[pa.RecordBatch] | None] = {None: identified}
+    explained: dict[int, _Stage] = {}
     for stage in spec.stages:
         before = behind.get(stage.behind)
         if before is None or isinstance(stage, SinkStage):
@@ -102,7 +102,7 @@ def _explained(
         reasons = {
             seq: rows[-1]["attrs"][PARSE_ERROR] for seq, rows in (_rows(failed) or {}).items()
         }
-        found[stage.number] = _Stage(
+        explained[stage.number] = _Stage(
             name,
             conditions,
             stage.behind,
@@ -111,7 +111,7 @@ def _explained(
             branch=isinstance(stage, BranchStage),
             failed=reasons,
         )
-    return found
+    return explained
 
 
 def _entering(segment: Segment, way: Way, batch: LazyBatch) -> LazyBatch:
@@ -130,8 +130,8 @@ def _through(
         return None
     for table in step.tables if step is not None else ():
         table.refresh()
-    found = events_of(apply(batch_of(session, events, events[0].schema)))
-    return found or [pa.RecordBatch.from_pylist([], schema)]
+    batches = events_of(apply(batch_of(session, events, events[0].schema)))
+    return batches or [pa.RecordBatch.from_pylist([], schema)]
 
 
 def _steps(event: Row, seq: int, stages: Mapping[int, _Stage]) -> Iterator[ExplainedStep]:
@@ -168,7 +168,7 @@ def _shown_branch(branch: Branch) -> str:
 
 
 def _named(conditions: Sequence[str | None], row: Row) -> Row:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in filter(None, conditions):
         try:
             tree = sql_text.parse(text)
@@ -176,20 +176,20 @@ def _named(conditions: Sequence[str | None], row: Row) -> Row:
             continue
         for column in tree.find_all(exp.Column):
             name = column.table or column.name
-            found[name] = row.get(name)
-    return found
+            values[name] = row.get(name)
+    return values
 
 
 def _rows(batches: Sequence[pa.RecordBatch] | None) -> dict[int, list[Row]] | None:
     if batches is None:
         return None
-    found: dict[int, list[Row]] = {}
+    rows: dict[int, list[Row]] = {}
     for batch in batches:
         numbers = batch[identity.SEQ].to_pylist()
         texts = json_text.rows(identity.strip(batch)).to_pylist()
         for number, text in zip(numbers, texts, strict=True):
             row = json.loads(text)
-            found.setdefault(number, []).append(
+            rows.setdefault(number, []).append(
                 {name: value for name, value in row.items() if name not in ("journal", "replayed")}
             )
-    return found
+    return rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flumeng.config.stages import FlowStage
 from flumeng.events import identity
 from flumeng.events.lazy_batch import LazyBatch, Session
-from flumeng.filters.stages import Segment, segments_of
+from flumeng.filters.segments import Segment, segments_of
 from flumeng.platform.errors import FlumengError
 
 
@@ -48,7 +48,7 @@ class FilterTree:
     def __init__(self, stages: tuple[FlowStage, ...], session: Session, schema: pa.Schema) -> None:
         """Raises UserError when filters do not fit the events or each other."""
         self._root = segments_of(stages)
-        self._steps = [step for one in self._root.walk() for step in one.steps]
+        self._steps = [step for segment in self._root.walk() for step in segment.steps]
         self._identified = any(step.identified for step in self._steps)
         self._session = session
         self._schema = identity.with_identity(schema) if self._identified else schema
@@ -79,8 +79,8 @@ class FilterTree:
             if way.segment is not None:
                 yield from self._follow(way.segment, branch, taken, tries=tries)
             else:
-                found = [] if tries else events_of(taken)
-                yield Output(branch, found, taken.schema, way.letters)
+                batches = [] if tries else events_of(taken)
+                yield Output(branch, batches, taken.schema, way.letters)
 
 
 def batch_of(session: Session, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> LazyBatch:
@@ -92,9 +92,9 @@ def events_of(batch: LazyBatch) -> list[pa.RecordBatch]:
     """The events of a batch, computed here, or by Spark where necessary."""
     stage = batch.all_arrow
     if stage is not None:
-        return [found for found in stage(iter(())) if found.num_rows]
-    found = batch.rows().toArrow().cast(batch.schema)
-    return [part for part in found.to_batches() if part.num_rows]
+        return [part for part in stage(iter(())) if part.num_rows]
+    table = batch.rows().toArrow().cast(batch.schema)
+    return [part for part in table.to_batches() if part.num_rows]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Spark in this process, started on demand or kept from an earlier command (``kept_java``)."""
+"""Spark in this process, started on demand or kept from an earlier command (``spark_keeper``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flumeng.agent.dryrun import kept_java
-from flumeng.agent.dryrun.kept_java import OPTIONS, KeptJava
+from flumeng.agent.dryrun import spark_keeper
+from flumeng.agent.dryrun.spark_keeper import OPTIONS, KeptJvm
 from flumeng.platform.errors import FlumengError, UnavailableError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class LocalSpark:
         self._users_code = users_code
         self._session: SparkSession | None = None
         self._directory: str | None = None
-        self._java: KeptJava | None = None
+        self._java: KeptJvm | None = None
         self._announced = False
         self._lock = threading.Lock()
 
@@ -45,7 +45,7 @@ class LocalSpark:
 
         # With a gateway this process has started a JVM of its own.
         if not self._users_code and SparkContext._gateway is None:
-            self._java = kept_java.take(self._say_that_it_takes_long)
+            self._java = spark_keeper.take(self._say_that_it_takes_long)
         if self._java is not None:
             try:
                 return spark.for_large_rows(_attached(self._java))
@@ -61,7 +61,7 @@ class LocalSpark:
     def _say_that_it_takes_long(self) -> None:
         if not self._announced:
             self._announce(
-                "flumeng: starting Spark for what Arrow does not compute; it takes seconds"
+                "flumeng: starting Spark for filters that Arrow cannot run; it takes seconds"
             )
         self._announced = True
 
@@ -89,7 +89,7 @@ class LocalSpark:
         self._java = None
 
 
-def _attached(java: KeptJava) -> SparkSession:
+def _attached(java: KeptJvm) -> SparkSession:
     from py4j.protocol import Py4JError  # noqa: PLC0415  only when it is needed
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only when it is needed
     from pyspark.sql import SparkSession  # noqa: PLC0415  only when it is needed
@@ -104,7 +104,7 @@ def _attached(java: KeptJava) -> SparkSession:
         conf = SparkConf(_jvm=jvm, _jconf=context.getConf())
         return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=conf))
     except Py4JError as error:
-        raise UnavailableError("the kept Spark does not answer") from error
+        raise UnavailableError("the running Spark does not answer") from error
     finally:
         for name in variables:
             del os.environ[name]

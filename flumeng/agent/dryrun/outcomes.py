@@ -13,7 +13,7 @@ import pyarrow as pa
 from flumeng.agent.dryrun.cases import Case, Cases, GivenEvent, micros
 from flumeng.agent.dryrun.comparison import Difference, compare
 from flumeng.agent.dryrun.filter_tree import FilterTree
-from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.received_lines import ReceivedLines
 from flumeng.agent.dryrun.running import count, joined
 from flumeng.connectors.api.framing import Messages
 from flumeng.events.attributes import parse_errors
@@ -58,20 +58,20 @@ def run_cases(cases: Cases, session: Session, chosen: Callable[[str], bool]) -> 
         except FlumengError as failed:
             error = str(failed)
         seconds = time.monotonic() - begun
-        place = cases.place(number)
-        yield Outcome(str(cases.path), case.name, place, seconds, tuple(differences), error)
+        position = cases.position(number)
+        yield Outcome(str(cases.path), case.name, position, seconds, tuple(differences), error)
 
 
 def _given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for given in case.input:
         if isinstance(given, GivenEvent):
             origin = received.origin(given.host, given.attrs)
             ts = None if given.ts is None else micros(given.ts)
-            found += received.event(given.content, origin, ts)
+            batches += received.event(given.content, origin, ts)
         else:
-            found += received.events(Messages(given.encode().removesuffix(b"\n") + b"\n"))
-    events = [batch for piece in joined([found], received.multiline) for batch in piece]
+            batches += received.events(Messages(given.encode().removesuffix(b"\n") + b"\n"))
+    events = [batch for piece in joined([batches], received.multiline) for batch in piece]
     whole = pa.Table.from_batches(events, received.schema).combine_chunks()
     return list(whole.to_batches())
 
@@ -79,33 +79,33 @@ def _given(case: Case, received: ReceivedLines) -> list[pa.RecordBatch]:
 def _run(case: Case, given: Sequence[pa.RecordBatch], tree: FilterTree) -> Iterator[Difference]:
     branch = case.branch or ""
     letters = 0
-    for found in tree.run(given):
-        if found.failed:
-            letters += count(found.batches)
-        elif found.branch == branch:
-            yield from _differences(case, found.batches, found.schema)
+    for output in tree.run(given):
+        if output.failed:
+            letters += count(output.batches)
+        elif output.branch == branch:
+            yield from _differences(case, output.batches, output.schema)
     if case.dead_letters not in (None, letters):
         yield Difference(None, f"dead_letters: expected {case.dead_letters}, found {letters}")
 
 
 def _differences(
-    case: Case, found: Sequence[pa.RecordBatch], schema: pa.Schema
+    case: Case, batches: Sequence[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[Difference]:
     if case.expect is not None:
-        yield from compare(case.expect, found, schema)
+        yield from compare(case.expect, batches, schema)
     for what, expected, there in (
-        ("count", case.count, count(found)),
-        ("parse_errors", case.parse_errors, sum(map(parse_errors, found))),
+        ("count", case.count, count(batches)),
+        ("parse_errors", case.parse_errors, sum(map(parse_errors, batches))),
     ):
         if expected is not None and expected != there:
             yield Difference(None, f"{what}: expected {expected}, found {there}")
 
 
-def junit(outcomes: Sequence[Outcome], told: dict[str, str]) -> str:
-    """One suite a file; ``told``: messages of failed cases, by place."""
+def junit(outcomes: Sequence[Outcome], messages: dict[str, str]) -> str:
+    """One suite a file; ``messages``: of failed cases, by place."""
     root = ET.Element("testsuites", _numbers(outcomes))
-    for file, found in groupby(outcomes, key=lambda outcome: outcome.file):
-        of_file = list(found)
+    for file, group in groupby(outcomes, key=lambda outcome: outcome.file):
+        of_file = list(group)
         suite = ET.SubElement(root, "testsuite", {"name": file, **_numbers(of_file)})
         for outcome in of_file:
             seconds = f"{outcome.seconds:.3f}"
@@ -113,7 +113,7 @@ def junit(outcomes: Sequence[Outcome], told: dict[str, str]) -> str:
                 suite, "testcase", {"classname": file, "name": outcome.name, "time": seconds}
             )
             if not outcome.passed:
-                text = told[outcome.place]
+                text = messages[outcome.place]
                 kind = "error" if outcome.error else "failure"
                 message = text.splitlines()[0]
                 ET.SubElement(case, kind, {"message": message}).text = text
@@ -124,7 +124,7 @@ def junit(outcomes: Sequence[Outcome], told: dict[str, str]) -> str:
 def _numbers(outcomes: Sequence[Outcome]) -> dict[str, str]:
     return {
         "tests": str(len(outcomes)),
-        "failures": str(sum(bool(one.differences) for one in outcomes)),
-        "errors": str(sum(bool(one.error) for one in outcomes)),
-        "time": f"{sum(one.seconds for one in outcomes):.3f}",
+        "failures": str(sum(bool(outcome.differences) for outcome in outcomes)),
+        "errors": str(sum(bool(outcome.error) for outcome in outcomes)),
+        "time": f"{sum(outcome.seconds for outcome in outcomes):.3f}",
     }

@@ -13,7 +13,7 @@ from flumeng.agent.collector.lines.reader import Joining
 from flumeng.agent.collector.lines.rules import Rules
 from flumeng.agent.dryrun.filter_tree import FilterTree, Output
 from flumeng.agent.dryrun.reading import in_order, lines
-from flumeng.agent.dryrun.received import ReceivedLines
+from flumeng.agent.dryrun.received_lines import ReceivedLines
 from flumeng.config.multiline import Multiline
 from flumeng.connectors.api.ranged import Progress
 from flumeng.events.attributes import parse_errors
@@ -53,16 +53,16 @@ def first(
     received: ReceivedLines, inputs: Sequence[Path], events: int
 ) -> Iterator[list[pa.RecordBatch]]:
     """The first ``events`` events; reads no more than needed."""
-    wanted = events
+    left = events
     for piece in _events(received, inputs):
         taken = []
         for batch in piece:
-            taken.append(batch.slice(0, wanted))
-            wanted -= taken[-1].num_rows
-            if not wanted:
+            taken.append(batch.slice(0, left))
+            left -= taken[-1].num_rows
+            if not left:
                 break
         yield taken
-        if not wanted:
+        if not left:
             return
 
 

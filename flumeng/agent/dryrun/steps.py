@@ -33,33 +33,33 @@ class Step:
 def steps(spec: FlowSpec) -> Iterator[Step]:
     """The sources, then each filter, each branch, and the sinks."""
     yield Step(SOURCES, "", 0)
-    for one in spec.segments:
-        if one.name:
-            yield Step(one.place.removesuffix("."), one.name, 0)
-        own = [stage for stage in spec.stages if stage.branch == one.name]
+    for segment in spec.segments:
+        if segment.name:
+            yield Step(segment.place.removesuffix("."), segment.name, 0)
+        own = [stage for stage in spec.stages if stage.branch == segment.name]
         filters = [stage for stage in own if isinstance(stage, FilterStage)]
         for number, stage in enumerate(filters, 1):
-            yield Step(stage.place, one.name, number, stage.part.name)
-        yield Step(f"{one.place}sinks", one.name, len(filters))
+            yield Step(stage.place, segment.name, number, stage.part.name)
+        yield Step(f"{segment.place}sinks", segment.name, len(filters))
 
 
 def find(spec: FlowSpec, text: str) -> Step:
     """Finds ``filters[2].parse``, or an unambiguous part: ``2``, ``parse``. Raises UserError."""
-    known = list(steps(spec))
-    filters = [step for step in known if step.name]
+    all_steps = list(steps(spec))
+    filters = [step for step in all_steps if step.name]
     same = [step for step in filters if text == step.place.removesuffix(f".{step.name}")]
     short = [
         step
         for step in filters
         if text == step.name or (not step.branch and text == str(step.filters - 1))
     ]
-    for found in ([step for step in known if step.place == text], same, short):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = ", ".join(step.place for step in found)
-            raise UserError(f"--at: several filters are called {text}: {places}")
-    hint = nearest(text, [step.place for step in known])
+    for matches in ([step for step in all_steps if step.place == text], same, short):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            places = ", ".join(step.place for step in matches)
+            raise UserError(f"--at: several filters are named {text}: {places}")
+    hint = nearest(text, [step.place for step in all_steps])
     raise UserError(f"--at: flow {spec.flow} has no step {text!r}; {hint}")
 
 
@@ -70,7 +70,7 @@ def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
     filters, branches = _shortened(spec.filters, spec.branches, names, step.filters, last)
     multiline = None if step.place == SOURCES else spec.multiline
     sinks = () if names else _END
-    found = replace(
+    shortened = replace(
         spec,
         filters=filters,
         branches=branches,
@@ -79,9 +79,9 @@ def as_far_as(spec: FlowSpec, step: Step, where: str | None = None) -> FlowSpec:
         multiline=multiline,
     )
     if where is not None:
-        for _, message in columns.check(found):
+        for _, message in columns.check(shortened):
             raise UserError(f"--where: {message}")
-    return found
+    return shortened
 
 
 def _shortened(
@@ -94,12 +94,12 @@ def _shortened(
     """Sibling branches stay, since an ``otherwise`` branch depends on them."""
     if not names:
         return (*filters[:count], *last), ()
-    found = []
+    kept = []
     for branch in branches:
         inner: tuple[tuple[Component[FilterOptions], ...], tuple[Branch, ...]] = ((), ())
         on_the_way = branch.name == names[0]
         if on_the_way:
             inner = _shortened(branch.filters, branch.branches, names[1:], count, last)
         ends = _END if on_the_way and len(names) == 1 else ()
-        found.append(replace(branch, filters=inner[0], branches=inner[1], sinks=ends))
-    return filters, tuple(found)
+        kept.append(replace(branch, filters=inner[0], branches=inner[1], sinks=ends))
+    return filters, tuple(kept)

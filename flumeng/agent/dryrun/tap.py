@@ -41,11 +41,11 @@ def servers(store: Store, flow: str) -> list[str]:
     """The addresses that serve journals of the flow. Raises UserError without any."""
     journals = [name for name in store.children(paths.journals()) if flow_of(name) == flow]
     addresses = Addresses(store)
-    addresses.look(journals)
-    found = sorted(set(addresses.of(journals).values()))
-    if not found:
+    addresses.reread(journals)
+    distinct = sorted(set(addresses.of(journals).values()))
+    if not distinct:
         raise UserError(f"no live node serves a journal of flow {flow}: see `flumeng journal list`")
-    return found
+    return distinct
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Tap:
         self._flow = flow
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._found: Queue[pa.RecordBatch | Lost] = Queue(WAITING)
+        self._queue: Queue[pa.RecordBatch | Lost] = Queue(WAITING)
         self.came = self.given = 0
         self.lost: list[Lost] = []
         chosen = random.sample(sorted(addresses), min(len(addresses), MOST_SERVERS))
@@ -88,16 +88,16 @@ class Tap:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                found = self._found.get(timeout=left)
+                item = self._queue.get(timeout=left)
             except Empty:
                 return
-            if isinstance(found, Lost):
-                self.lost.append(found)
+            if isinstance(item, Lost):
+                self.lost.append(item)
                 if len(self.lost) == len(self._threads):
-                    raise found.error
+                    raise item.error
             else:
-                self.given += found.num_rows
-            yield found
+                self.given += item.num_rows
+            yield item
 
     def _follow(self, address: str) -> None:
         seen: dict[str, int] = {}
@@ -125,17 +125,17 @@ class Tap:
             self.came += position.safe - start
         start = max(start, position.floor, position.safe - BLOCK_EVENTS)
         try:
-            found = client.tap(journal, start, position.safe)
+            batches = client.tap(journal, start, position.safe)
         except (DataLossError, NotServedError):
             return  # trimmed, or moved to another server
-        for events in found:
+        for events in batches:
             self._put(events)
 
-    def _put(self, found: pa.RecordBatch | Lost) -> None:
+    def _put(self, item: pa.RecordBatch | Lost) -> None:
         """Blocks until there is room, so that nothing is read meanwhile."""
         while not self._stopped.is_set():
             try:
-                self._found.put(found, timeout=STOP_SECONDS)
+                self._queue.put(item, timeout=STOP_SECONDS)
             except Full:
                 continue
             return

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flumeng.agent.dryrun.targets import tried
-from flumeng.agent.node.own_directory import require_outside
+from flumeng.agent.node.sink_paths import require_outside
 from flumeng.config import Component, check_flow, policy
 from flumeng.config.component import Declared
 from flumeng.platform import logs, secrets
@@ -21,7 +21,7 @@ from flumeng.platform.errors import UserError
 
 parser = argparse.ArgumentParser(prog="flumeng.agent.dryrun.target_check", description=__doc__)
 parser.add_argument("--data", required=True, type=Path, help="the node's data directory")
-parser.add_argument("--policy", type=Path, help="what flows may do here")
+parser.add_argument("--policy", type=Path, help="the file that limits flows on this node")
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
         allowed.require(part)
         require_outside(given.data, part)
 
-    print(json.dumps([asdict(one) for one in tried(spec, require)]), flush=True)
+    print(json.dumps([asdict(target) for target in tried(spec, require)]), flush=True)
     return 0
 
 

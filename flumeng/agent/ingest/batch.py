@@ -46,7 +46,7 @@ _ROW_BYTES = 8 + 3 * 4
 _ABSENT = -1
 
 
-class Found(NamedTuple):
+class Counts(NamedTuple):
     """The number of events in a block, of lines that were cut, and of bytes cut off."""
 
     block: ReceivedBlock
@@ -65,43 +65,43 @@ class Run(NamedTuple):
 
 def encode(
     blocks: Sequence[ReceivedBlock],
-    on_found: Callable[[Found], None],
+    on_count: Callable[[Counts], None],
     on_unfit: Callable[[ReceivedBlock, Exception], None],
     make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
 ) -> Iterator[Encoded]:
-    """Yields the encoded frames of these blocks, in order. ``on_found`` is called for each block
+    """Yields the encoded frames of these blocks, in order. ``on_count`` is called for each block
     before its frame is yielded. An unencodable block goes to ``on_unfit`` and is in no frame."""
     for group in _groups(blocks):
-        yield from _encoded(group, on_found, on_unfit, make)
+        yield from _encoded(group, on_count, on_unfit, make)
 
 
 def _encoded(
     group: list[ReceivedBlock],
-    on_found: Callable[[Found], None],
+    on_count: Callable[[Counts], None],
     on_unfit: Callable[[ReceivedBlock, Exception], None],
     make: Callable[[pa.RecordBatch, Mapping[str, object]], Encoded],
 ) -> Iterator[Encoded]:
-    found: list[Found] = []
+    counts: list[Counts] = []
     try:
-        payloads = [make(*frame) for frame in build(group, found.append)]
+        payloads = [make(*frame) for frame in build(group, counts.append)]
     except _UNFIT as error:
         middle = len(group) // 2
         if middle:
-            yield from _encoded(group[:middle], on_found, on_unfit, make)
-            yield from _encoded(group[middle:], on_found, on_unfit, make)
+            yield from _encoded(group[:middle], on_count, on_unfit, make)
+            yield from _encoded(group[middle:], on_count, on_unfit, make)
         else:
             on_unfit(group[0], error)
         return
-    for one in found:
-        on_found(one)
+    for counted in counts:
+        on_count(counted)
     yield from payloads
 
 
-def build(blocks: Sequence[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
-    """Yields the batches of these blocks, in order, each with its source state. ``on_found`` is
+def build(blocks: Sequence[ReceivedBlock], on_count: Callable[[Counts], None]) -> Iterator[Build]:
+    """Yields the batches of these blocks, in order, each with its source state. ``on_count`` is
     called for each block before its batch is yielded."""
     for group in _groups(blocks):
-        yield from _frames(group, on_found)
+        yield from _frames(group, on_count)
 
 
 def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
@@ -118,7 +118,7 @@ def _groups(blocks: Iterable[ReceivedBlock]) -> Iterator[list[ReceivedBlock]]:
         yield group
 
 
-def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> Iterator[Build]:
+def _frames(group: list[ReceivedBlock], on_count: Callable[[Counts], None]) -> Iterator[Build]:
     """Halves a group too large for a frame. A single block is cut into several frames, unless it
     has state, which goes with all of its lines."""
     data = b"".join([block.data for block in group])
@@ -132,8 +132,8 @@ def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> It
     fits = rows <= MAX_ROWS and lengths.sum() + counts @ fixed <= BUILT_BYTES
     if not fits and len(group) > 1:
         middle = len(group) // 2
-        yield from _frames(group[:middle], on_found)
-        yield from _frames(group[middle:], on_found)
+        yield from _frames(group[:middle], on_count)
+        yield from _frames(group[middle:], on_count)
         return
     state = {key: value for block in group for key, value in (block.state or {}).items()}
     assert rows <= MAX_ROWS or not state, "a block with state must fit into one frame"
@@ -141,8 +141,8 @@ def _frames(group: list[ReceivedBlock], on_found: Callable[[Found], None]) -> It
         np.diff(np.concatenate([[0], np.cumsum(column)])[edges]).tolist()
         for column in (lines.cut_bytes > 0, lines.cut_bytes)
     )
-    for found in map(Found, group, counts.tolist(), truncated, cut_bytes):
-        on_found(found)
+    for counted in map(Counts, group, counts.tolist(), truncated, cut_bytes):
+        on_count(counted)
     if not rows and state:
         yield NO_EVENTS, state
     elif fits or state:
@@ -207,7 +207,7 @@ def _runs(
     """A run for each block, and for each line that was cut."""
     cut = np.flatnonzero(lines.cut_bytes).tolist()
     stop = 0
-    for block, place, count in zip(group, places.tolist(), counts.tolist(), strict=False):
+    for block, position, count in zip(group, places.tolist(), counts.tolist(), strict=False):
         start, stop = stop, stop + count
         edges = {start, stop}
         for row in cut[bisect_left(cut, start) : bisect_left(cut, stop)]:
@@ -218,7 +218,7 @@ def _runs(
                 attrs = (*attrs, ("truncated", "true"))
             if block.file_offset is not None:
                 attrs = (*attrs, ("offset", ""))
-                offsets = lines.starts[begin:end] + (block.file_offset - place)
+                offsets = lines.starts[begin:end] + (block.file_offset - position)
                 if block.file_places is not None:
                     places_of_rows = np.frombuffer(block.file_places, np.int64)
                     offsets = places_of_rows[begin - start : end - start] + block.file_offset

@@ -147,7 +147,7 @@ class FlowRunner:
         awaits: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._wanted: Task | None = task
+        self._assigned: Task | None = task
         self._tried: Task | None = None
         self._journal_store = journal_store
         self._hostname = hostname
@@ -175,8 +175,8 @@ class FlowRunner:
 
     def want(self, task: Task | None) -> None:
         """Sets the task to run; None stops the sources and commits their received events."""
-        if task != self._wanted:
-            self._wanted = task
+        if task != self._assigned:
+            self._assigned = task
             self._wake.set()
 
     @property
@@ -187,14 +187,14 @@ class FlowRunner:
         running = not self._error and all(source.running for source in self._sources)
         if task is None or not (running or self._error or problems):
             return {}
-        said = {
+        status = {
             "epoch": task.epoch,
             "revision": task.revision,
             "state": "running" if running else "failed",
             "error": self._error or "; ".join(problems) or None,
             "listen": [address for source in self._sources for address in source.addresses],
         }
-        return {task.key: said}
+        return {task.key: status}
 
     @property
     def counters(self) -> list[tuple[Component[SourceOptions], Counters, Held]]:
@@ -232,9 +232,9 @@ class FlowRunner:
             self._deliveries.acked(offset)
 
     async def _run(self) -> None:
-        while self._wanted is not None:
+        while self._assigned is not None:
             self._wake.clear()
-            task = self._wanted
+            task = self._assigned
             try:
                 await self._apply(task)
             except Exception as error:
@@ -326,7 +326,7 @@ class FlowRunner:
             kind = source.component.name
             self._gone[kind] = total([self._gone.get(kind, Counters()), source.counters])
         summed = [*before, *(source.counters for source in sources)]
-        rest = [row for row in self.counted if not any(row[1] is one for one in summed)]
+        rest = [row for row in self.counted if not any(row[1] is gone for gone in summed)]
         self.counted = [*self._gone.items(), *rest]
 
     async def _let_go(self) -> None:
@@ -337,9 +337,7 @@ class FlowRunner:
         try:
             await appender.drain(DRAIN_SECONDS)
         except FlumengError as error:
-            log.error(
-                "journal %s: what was received last is not kept: %s", appender.journal.id, error
-            )
+            log.error("journal %s: the last events are not on disk: %s", appender.journal.id, error)
         await appender.stop()
         journal, self._journal = self._journal, None
         failed = self._failure is not None

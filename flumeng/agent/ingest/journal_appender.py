@@ -107,19 +107,19 @@ class JournalAppender:
     def _build(self, group: list[_Received]) -> Iterator[Any]:
         owners = dict(group)
 
-        def count(found: batch.Found) -> None:
-            counters = owners[found.block]
-            counters.bytes += len(found.block.data)
-            counters.events += found.events
-            counters.truncated += found.truncated
-            counters.discarded_bytes += found.cut_bytes
-            if found.truncated:
+        def count(counted: batch.Counts) -> None:
+            counters = owners[counted.block]
+            counters.bytes += len(counted.block.data)
+            counters.events += counted.events
+            counters.truncated += counted.truncated
+            counters.discarded_bytes += counted.cut_bytes
+            if counted.truncated:
                 self._cuts.warning(
-                    "journal %s: a message from %s is longer than %d bytes and was cut; %d of this "
-                    "source so far, and %d bytes discarded",
+                    "journal %s: a message from %s is longer than %d bytes and was cut; the source "
+                    "has sent %d such messages so far, and %d bytes were discarded",
                     self.journal.id,
-                    found.block.origin.host,
-                    found.block.origin.rules.max_line_bytes,
+                    counted.block.origin.host,
+                    counted.block.origin.rules.max_line_bytes,
                     counters.truncated,
                     counters.discarded_bytes,
                 )
@@ -148,14 +148,14 @@ class JournalAppender:
                     self.durable_keys.discard(key)
                 else:
                     self.durable_keys.add(key)
-        told = [
+        callbacks = [
             block.on_durable
             for block, _ in group
             if block.on_durable is not None and block not in self._unfit
         ]
         self._unfit.difference_update(block for block, _ in group)
-        if told:
-            self._in_loop(_call, told, end)
+        if callbacks:
+            self._in_loop(_call, callbacks, end)
 
     def _set_pressure(self, pressure: bool) -> None:
         """Must work at once from ``submit``: the event loop reads a connection many times before it

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flumeng.agent.ingest.batch import NO_EVENTS
-from flumeng.agent.ingest.earlier_journals import EarlierJournals
-from flumeng.agent.ingest.shared_room import SharedRoom
+from flumeng.agent.ingest.disk_quota import DiskQuota
+from flumeng.agent.ingest.restored_journals import RestoredJournals
 from flumeng.agent.ingest.source_states import SourceStates
 from flumeng.agent.ingest.worker_group import ALONE, WorkerGroup
 from flumeng.events.journal_names import flow_of, is_journal, maker_of, new_id
@@ -72,7 +72,7 @@ class JournalStore:
         self._lock = threading.RLock()
         self.disk = TimedDisk()
         self.replicas = replicas or Replicas(node)
-        self.earlier = EarlierJournals(lambda: self.journals, self.replicas)
+        self.earlier = RestoredJournals(lambda: self.journals, self.replicas)
         self._journals = data / "journals"
         self._node = node
         self._group = group
@@ -81,7 +81,7 @@ class JournalStore:
         self._early_acks: dict[str, int] = {}
         self._broken: set[str] = set()
         self._ended: Mapping[str, Ended] = {}
-        self._room = SharedRoom(
+        self._room = DiskQuota(
             None if max_bytes is None else max_bytes // group.size,
             lambda: self.journals,
             lambda: self._taken,
@@ -90,13 +90,13 @@ class JournalStore:
             self._journals.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._journals.chmod(0o700)  # another program may have made it
             self.sources = SourceStates(data / "sources" / str(group.number))
-            found = [path.name for place in self._places() for path in Journal.find(place)]
+            names = [path.name for directory in self._places() for path in Journal.find(directory)]
         except OSError as error:
             raise UserError(f"cannot use the directory {data}: {error.strerror}") from error
         patience = time.monotonic() + PREDECESSOR_SECONDS
-        for name in found:
+        for name in names:
             if not is_journal(name):
-                log.warning("the directory %s is no journal; it is left alone", name)
+                log.warning("the directory %s is not a journal and is ignored", name)
                 continue
             try:
                 self._open(name, patience)
@@ -122,7 +122,7 @@ class JournalStore:
         with self._lock:
             for name in sorted(self._broken):
                 if flow_of(name) == flow:
-                    self._open_anew(name)
+                    self._reopen(name)
                     self._broken.discard(name)
             self._require_ended(flow)
             own = [j for j in self.journals.values() if flow_of(j.id) == flow and self._is_own(j)]
@@ -176,8 +176,8 @@ class JournalStore:
         """Closes untaken journals of other flows, and those without a worker."""
         with self._lock:
             for name, journal in self.journals.items():
-                wanted = flow_of(name) in flows and self._is_own(journal)
-                if name not in self._taken and not journal.closed and not wanted:
+                assigned = flow_of(name) in flows and self._is_own(journal)
+                if name not in self._taken and not journal.closed and not assigned:
                     self._close(name)
 
     def _close(self, name: str) -> None:
@@ -298,7 +298,7 @@ class JournalStore:
                 for name, replica in replicas.items()
                 if replica.closes and replica.leads
             }
-            own = {name: one for name, one in self.journals.items() if not _is_replica(one)}
+            own = {n: journal for n, journal in self.journals.items() if not _is_replica(journal)}
             self.journals = {**own, **led}
 
     def give_up_superseded(self, ended: Mapping[str, Ended]) -> None:
@@ -327,14 +327,14 @@ class JournalStore:
     def _give_up_replica(self, name: str, ended: Ended) -> None:
         """Raises CorruptError when the source state here is unusable."""
         if name in self._broken and is_replica(self._path(name)):
-            self._open_anew(name)
+            self._reopen(name)
             self._broken.discard(name)
         journal = self.journals.get(name)
         if not isinstance(journal, ReplicatedJournal) or journal.leads or journal.closes:
             return
         if journal.next_seq >= ended.end or ended.gone:
             cut = journal.cut(max(ended.end, journal.floor))
-            text = "journal %s: another node ended it at seq %d; %d events go, told to nobody"
+            text = "journal %s: another node ended it at seq %d; %d unanswered events are dropped"
             log.warning(text, name, ended.end, cut)
             if not journal.damaged:
                 self._remove(name, journal)
@@ -368,7 +368,7 @@ class JournalStore:
             aside = journal.set_aside()
         else:
             aside = set_aside(self._path(name))
-        log.error("%s; another node has its events, and it is kept as %s", why, aside)
+        log.error("%s; another node has its events; it is kept as %s", why, aside)
 
     def _require_ended(self, flow: str) -> None:
         """Sources continue at the end of the last journal, which only its leader knows."""
@@ -376,26 +376,26 @@ class JournalStore:
             superseded = isinstance(journal, ReplicatedJournal) and journal.superseded
             if superseded and flow_of(name) == flow and self._is_own(journal):
                 self._give_up(name)
-                # An empty one may be new, and lack the state of its events.
+                # An empty journal may be new, and lack the state of its events.
                 left = self.journals.get(name)
                 if left is not None and (left.state or not left.next_seq):
                     raise UnavailableError(
-                        f"another node leads journal {name}, and has not ended it yet: where the "
-                        "sources of this flow go on is not known"
+                        f"another node leads journal {name} and has not ended it yet: the resume "
+                        "positions of the flow's sources are unknown"
                     )
 
-    def _open_anew(self, name: str) -> None:
+    def _reopen(self, name: str) -> None:
         """Reopens a failed journal, and closes it for appends if the disk lacks events that readers
         saw (durability spill)."""
         failed = self.journals.get(name)
         self._open(name)
         journal = self.journals[name]
-        known = isinstance(failed, ReplicatedJournal) and failed.damaged
-        if known and isinstance(journal, ReplicatedJournal):
-            journal.found_damaged(known)
+        damage = isinstance(failed, ReplicatedJournal) and failed.damaged
+        if damage and isinstance(journal, ReplicatedJournal):
+            journal.mark_damaged(damage)
         if failed is not None and journal.next_seq < failed.safe and not journal.closed:
             log.error(
-                "journal %s: events from seq %d to %d are lost, since the disk failed before they "
+                "journal %s: events from seq %d to %d are lost: the disk failed before they "
                 "were on it; it takes no more events",
                 name,
                 journal.next_seq,
@@ -407,23 +407,23 @@ class JournalStore:
         self, flow: str, earlier: list[Log], durability: Durability, keyring: Keyring | None
     ) -> Log:
         name = new_id(flow, self._node, self._group.number)
-        place = self._path(name).parent
+        path = self._path(name).parent
         state = self.sources.next(flow, [old.state for old in earlier])
         journal: Log
         if durability == "memory":
-            journal = MemoryJournal.create(place, name, keyring=keyring)
+            journal = MemoryJournal.create(path, name, keyring=keyring)
             for key, value in state.items():
                 journal.append(NO_EVENTS, {key: value})
             journal.sync()
         elif durability == "replicated":
             replica = Replica.new(self._node)
             named = KeyReference.of(keyring)
-            made = ReplicaJournal.make(place, name, replica, state=state, key=named, disk=self.disk)
+            made = ReplicaJournal.make(path, name, replica, state=state, key=named, disk=self.disk)
             made.cipher.use(keyring)
             journal = self.replicas.add(made)
         else:
             journal = Journal.create(
-                place,
+                path,
                 name,
                 durability=durability,
                 state=state,
@@ -454,7 +454,7 @@ def _is_replica(journal: Log) -> bool:
 def _had_state(path: Path) -> bool:
     """Whether the journal holds source state, as far as it is readable."""
     try:
-        found = inspect(path)
-        return any(part.state or state_after(part, found.journal) for part in found.parts)
+        inspection = inspect(path)
+        return any(part.state or state_after(part, inspection.journal) for part in inspection.parts)
     except (FlumengError, OSError):
         return True

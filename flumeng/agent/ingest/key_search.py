@@ -21,31 +21,31 @@ class KeySearch:
         self._texts: Mapping[str, str] = {}
         self._named: Mapping[str, tuple[str, ...]] = {}
 
-    def told(self, texts: Mapping[str, str]) -> None:
+    def set_texts(self, texts: Mapping[str, str]) -> None:
         if texts != self._texts:
             self._named = {flow: _references(flow, text) for flow, text in texts.items()}
             self._texts = texts
 
-    def look(self) -> bool:
+    def search(self) -> bool:
         """Looks for missing keys, as slow as secrets are; returns whether anything changed."""
         changed = False
         for name, journal in self._journals().items():
             cipher = journal.cipher
             if cipher.lacks_key and (journal.closed or cipher.problem):
                 try:
-                    changed |= _look(name, cipher, self._named.get(flow_of(name), ()))
+                    changed |= _search(name, cipher, self._named.get(flow_of(name), ()))
                 except Exception:
-                    log.exception("journal %s", name)
+                    log.exception("journal %s: cannot look for its key", name)
         return changed
 
 
-def _look(name: str, cipher: JournalCipher, named: tuple[str, ...]) -> bool:
+def _search(name: str, cipher: JournalCipher, named: tuple[str, ...]) -> bool:
     before = cipher.problem
-    cipher.look(named)
+    cipher.search(named)
     if cipher.problem and cipher.problem != before:
         log.error("journal %s: %s", name, cipher.problem)
     elif before and not cipher.problem:
-        log.info("journal %s: its key is here, and readers go on", name)
+        log.info("journal %s: its key is available, and readers continue", name)
     return cipher.problem != before
 
 
@@ -53,6 +53,6 @@ def _references(flow: str, text: str) -> tuple[str, ...]:
     try:
         encryption = parse_flow(text).journal.encryption
     except FlumengError as error:
-        log.error("flow %s: where its key is cannot be read: %s", flow, error)
+        log.error("flow %s: cannot read the reference of its key: %s", flow, error)
         return ()
     return encryption.references if encryption is not None else ()

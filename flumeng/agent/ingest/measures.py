@@ -14,7 +14,7 @@ from flumeng.agent.ingest.journal_store import JournalStore
 from flumeng.connectors.api.counters import Counters
 from flumeng.events.journal_names import flow_of
 from flumeng.journal.log.contract import Log
-from flumeng.journal.log.past import Note, Past
+from flumeng.journal.log.progress_history import ProgressHistory, ProgressSample
 from flumeng.journal.serving.server import received_us
 from flumeng.platform.errors import FlumengError
 from flumeng.platform.metrics import table
@@ -52,7 +52,7 @@ class Measures:
         self._journal_store = journal_store
         self._acked = acked
         self._lag = LagClock()
-        self._past = Past()
+        self._past = ProgressHistory()
         self._noting = threading.Lock()
 
     def start(self) -> None:
@@ -76,21 +76,21 @@ class Measures:
 
     def note(self) -> None:
         journals = self._journal_store.journals
-        waited = {  # outside of the lock: the disk may hang
+        waited = {  # without the lock: the disk may hang
             name: _waited_seconds(journal, self._acked(journal))
             for name, journal in journals.items()
-            if not self._past.knows(name) and self._acked(journal) < journal.readable
+            if not self._past.has(name) and self._acked(journal) < journal.readable
         }
         with self._noting:
             now = time.monotonic()
             for name, journal in journals.items():
                 acked, readable = self._acked(journal), journal.readable
-                self._past.see(name, acked, journal.safe, now)
+                self._past.add(name, acked, journal.safe, now)
                 self._lag.see(name, acked, readable, now - waited.get(name, 0.0))
             self._lag.keep(journals.keys())
-            self._past.keep(journals.keys())
+            self._past.keep_only(journals.keys())
 
-    def minute_ago(self, journal: str) -> Note | None:
+    def minute_ago(self, journal: str) -> ProgressSample | None:
         with self._noting:
             return self._past.minute_ago(journal, time.monotonic())
 

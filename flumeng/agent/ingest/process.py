@@ -45,13 +45,13 @@ def main() -> int:
         description="Receives events into journals and serves them; started by a node.",
     )
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
-    parser.add_argument("--host", required=True, help="where other nodes reach the journals")
-    parser.add_argument("--port", type=int, default=0, help="at that host; 0 for one that is free")
+    parser.add_argument("--host", required=True, help="the address of the journals for other nodes")
+    parser.add_argument("--port", type=int, default=0, help="at that host; 0 for a free one")
     parser.add_argument("--node", required=True, help="the node's name")
     parser.add_argument("--worker", type=int, default=0, help="the number of this worker")
-    parser.add_argument("--workers", type=int, default=1, help="how many the node has")
-    parser.add_argument("--policy", type=Path, help="what flows may do here")
-    parser.add_argument("--metrics-channel", type=int, help="a descriptor; asked for metrics")
+    parser.add_argument("--workers", type=int, default=1, help="the number of workers of the node")
+    parser.add_argument("--policy", type=Path, help="the file that limits flows on this node")
+    parser.add_argument("--metrics-channel", type=int, help="the descriptor of metrics requests")
     arguments = parser.parse_args()
     group = WorkerGroup(arguments.worker, arguments.workers)
     logs.to_stderr("ingest" if group.size == 1 else f"ingest.{group.number}")
@@ -124,7 +124,7 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < ENOUGH_FILES:
         log.warning(
-            "at most %d open files, and so many connections less %d are served: raise the limit "
+            "open files are limited to %d, and connections to %d fewer: raise the limit "
             "(LimitNOFILE in the systemd unit) for more",
             hard,
             RESERVED_FILES,

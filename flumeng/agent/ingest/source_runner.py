@@ -177,12 +177,12 @@ class PortClaims:
     async def take(self, options: Any) -> None:
         """Raises UserError when another source has the port."""
         for _, what in options.claims():
-            protocol, place = what.split(" ")
-            _, _, found = await resolve(place, protocol)
+            protocol, address = what.split(" ")
+            _, _, resolved = await resolve(address, protocol)
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._held.append(claim)
             try:
-                claim.bind(f"\0flumeng {protocol} {found[:2]} {self._number}".encode())
+                claim.bind(f"\0flumeng {protocol} {resolved[:2]} {self._number}".encode())
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise

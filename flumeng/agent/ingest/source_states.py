@@ -7,7 +7,7 @@ import threading
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-from flumeng.platform.whole_files import read_object, write_durably
+from flumeng.platform.durable_files import read_object, write_durably
 
 _GENERATION = "generation"
 

@@ -81,7 +81,7 @@ class Worker:
         self._reconciling = False
         self._changed = asyncio.Event()
         self._awaits = asyncio.Event()
-        self._said: Message | None = None
+        self._reported: Message | None = None
         self._orders = OrderedWork(self._changed.set)
         """Orders of the node to the journal store; it repeats pending ones."""
         self.health = Health(STUCK_SECONDS)
@@ -161,7 +161,7 @@ class Worker:
         elif kind == "quiesce":
             self._quiesce()
         else:
-            log.error("the node sent a message of an unknown type: %s", kind)
+            log.error("the node sent a message of unknown type: %s", kind)
 
     def _on_configure(
         self, tasks: Iterable[Mapping[str, Any]], chokes: Mapping[str, float]
@@ -200,13 +200,13 @@ class Worker:
 
     def _on_replicas(self, message: Message) -> None:
         """Blocking."""
-        self._replicas.told(message)
-        self._key_search.told(message["texts"])
+        self._replicas.set_memberships(message)
+        self._key_search.set_texts(message["texts"])
         for name in message["unwanted"]:
             self._replicas.drop(name)
         self._journal_store.serve_led()
         self._journal_store.give_up_superseded(
-            {name: Ended(said["end"], said["gone"]) for name, said in message["ended"].items()}
+            {name: Ended(ended["end"], ended["gone"]) for name, ended in message["ended"].items()}
         )
         if self._tasks is not None:
             self._journal_store.close_all_but(frozenset(self._tasks))
@@ -282,7 +282,7 @@ class Worker:
 
     async def _look_for_keys(self) -> None:
         while True:
-            if await asyncio.to_thread(self._key_search.look):
+            if await asyncio.to_thread(self._key_search.search):
                 self._changed.set()
             await asyncio.sleep(KEY_SECONDS)
 
@@ -290,8 +290,8 @@ class Worker:
         began = time.monotonic()
         status = self._status()
         took = time.monotonic() - began
-        if status != self._said:
-            self._said = status
+        if status != self._reported:
+            self._reported = status
             await asyncio.to_thread(self._send, status)
         return took
 

@@ -8,9 +8,9 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.crash_suspects import CrashSuspects
+from flumeng.agent.node.events import Assigned
 from flumeng.agent.node.protocol import Message
-from flumeng.agent.node.suspects import Suspects
 from zkschema.records import COLLECT, DISCOVER, INGEST, REPLICA, AssignedTask, TaskStatus
 
 _WORST_LAST = ("running", "standby", "retrying", "stopped", "starting", "failed")
@@ -43,7 +43,7 @@ UNLIMITED = Limits(inf, inf, inf)
 
 @dataclass
 class Child:
-    """``told``, ``answered``: the last configuration sent, and that of the last report. ``kill_at``
+    """``sent``, ``answered``: the last configuration sent, and that of the last report. ``kill_at``
     counts while STOPPING or HUNG. ``heard_at``: its last ``alive``; ``held``: its reason for
     waiting since ``held_at``. ``trouble``: why it ended last, until it is ready again.
     ``suspects``: flows whose jobs run one at a time. ``awaited``: journal -> the last ack sent."""
@@ -53,7 +53,7 @@ class Child:
     since: float = 0.0
     backoff_seconds: float = 0.0
     kill_at: float = 0.0
-    told: int | None = None
+    sent: int | None = None
     answered: int | None = None
     address: str = ""
     spark_ui: str = ""
@@ -71,7 +71,7 @@ class Child:
     awaited: dict[str, int] = field(default_factory=dict)
     replicas: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    replicas_told: Message | None = None
+    replicas_sent: Message | None = None
 
     @property
     def role(self) -> str:
@@ -87,7 +87,7 @@ class Child:
         if self.state is State.STARTING and silent > limits.start_seconds:
             return f"hung: not ready after {limits.start_seconds:g} s"
         if self.state is State.RUNNING and silent > limits.silent_seconds:
-            return f"hung: nothing heard for {limits.silent_seconds:g} s"
+            return f"hung: no message for {limits.silent_seconds:g} s"
         if self.held and now - self.held_at > limits.held_seconds:
             return f"hung: held for {limits.held_seconds:g} s: {self.held}"
         return ""
@@ -98,11 +98,11 @@ class Child:
         self.held_at += seconds
 
     def forget(self) -> None:
-        self.told = self.answered = None
+        self.sent = self.answered = None
         self.held = self.spark_ui = ""
         self.address, self.tasks, self.journals, self.kept_flows = "", {}, None, ()
         self.awaited = {}
-        self.replicas, self.refused, self.replicas_told = {}, {}, None
+        self.replicas, self.refused, self.replicas_sent = {}, {}, None
 
 
 def names(roles: Iterable[str], workers: int) -> list[str]:
@@ -121,69 +121,69 @@ def number_of(child: str) -> int:
 
 def statuses(children: Iterable[Child], assigned: Iterable[AssignedTask]) -> dict[str, TaskStatus]:
     """The status of each assigned or running task; of several children the worst one counts."""
-    said: dict[str, list[TaskStatus]] = {}
+    reported: dict[str, list[TaskStatus]] = {}
     number: dict[str, int] = {}
     trouble: dict[str, str] = {}
     for child in children:
         number[child.role] = number.get(child.role, 0) + 1
         if child.trouble or child.held:
             trouble[child.role] = f"{child.name} {child.trouble or f'waits: {child.held}'}"
-        for key, told in child.tasks.items():
-            said.setdefault(key, []).append(
+        for key, report in child.tasks.items():
+            reported.setdefault(key, []).append(
                 TaskStatus(
-                    epoch=told["epoch"],
-                    revision=told["revision"],
-                    state=told["state"],
-                    error=told.get("error"),
-                    epoch_seen=told.get("epoch_seen", 0),
-                    health=told.get("health", ""),
+                    epoch=report["epoch"],
+                    revision=report["revision"],
+                    state=report["state"],
+                    error=report.get("error"),
+                    epoch_seen=report.get("epoch_seen", 0),
+                    health=report.get("health", ""),
                 )
             )
-    wanted = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
-    for key, task in wanted.items():
-        if len(said.get(key, ())) < number.get(task.kind, 1):
+    expected = {f"{task.flow}/{task.task}": task for task in assigned if task.state != "draining"}
+    for key, task in expected.items():
+        if len(reported.get(key, ())) < number.get(task.kind, 1):
             starting = TaskStatus(
                 epoch=task.epoch,
                 revision=task.revision,
                 state="starting",
                 error=trouble.get(task.kind),
             )
-            said.setdefault(key, []).append(starting)
+            reported.setdefault(key, []).append(starting)
     return {
-        key: _worst(found)
-        for key, found in said.items()
-        if key in wanted or any(told.state != "stopped" for told in found)
+        key: _worst(reports)
+        for key, reports in reported.items()
+        if key in expected or any(report.state != "stopped" for report in reports)
     }
 
 
-def unreadable(said: Mapping[str, TaskStatus], wanted: Wanted) -> dict[str, TaskStatus]:
+def unreadable(statuses: Mapping[str, TaskStatus], assigned: Assigned) -> dict[str, TaskStatus]:
     """Tasks whose flow text cannot be read, as failed."""
     return {
-        key: replace(said[key], state="failed", error=why)
-        for task in wanted.assignment.tasks
-        if (key := f"{task.flow}/{task.task}") in said
-        and (why := wanted.unreadable.get((task.flow, task.revision))) is not None
+        key: replace(statuses[key], state="failed", error=why)
+        for task in assigned.assignment.tasks
+        if (key := f"{task.flow}/{task.task}") in statuses
+        and (why := assigned.unreadable.get((task.flow, task.revision))) is not None
     }
 
 
 def set_aside(
-    said: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: Suspects
+    states: Mapping[str, TaskStatus], assigned: Iterable[AssignedTask], suspects: CrashSuspects
 ) -> dict[str, TaskStatus]:
     """Tasks of flows that crash the collector, as failed."""
     return {
-        key: replace(said[key], state="failed", error=why)
+        key: replace(states[key], state="failed", error=why)
         for task in assigned
-        if (key := f"{task.flow}/{task.task}") in said and (why := suspects.why(task)) is not None
+        if (key := f"{task.flow}/{task.task}") in states and (why := suspects.why(task)) is not None
     }
 
 
-def _worst(found: list[TaskStatus]) -> TaskStatus:
-    errors = dict.fromkeys(told.error for told in found if told.error)
+def _worst(reports: list[TaskStatus]) -> TaskStatus:
+    errors = dict.fromkeys(report.error for report in reports if report.error)
     return TaskStatus(
-        epoch=min(told.epoch for told in found),
-        revision=min(told.revision for told in found),
-        state=max((told.state for told in found), key=_WORST_LAST.index),
+        epoch=min(report.epoch for report in reports),
+        revision=min(report.revision for report in reports),
+        state=max((report.state for report in reports), key=_WORST_LAST.index),
         error="; ".join(errors) or None,
-        epoch_seen=max(told.epoch_seen for told in found),
-        health=next((told.health for told in found if told.health), ""),
+        epoch_seen=max(report.epoch_seen for report in reports),
+        health=next((report.health for report in reports if report.health), ""),
     )

@@ -30,22 +30,22 @@ class SupplantedError(UserError):
     """Another data directory has the node's name: this process has to stop."""
 
 
-def next_claim(disk: Claim, known: Claim, token: str) -> Claim:
-    """The claim after ``known`` in ``/nodes/N``. Raises SupplantedError for a copy."""
-    if disk.number < known.number or (disk.number == known.number and disk.token != known.token):
+def next_claim(disk: Claim, saved: Claim, token: str) -> Claim:
+    """The claim after ``saved`` in ``/nodes/N``. Raises SupplantedError for a copy."""
+    if disk.number < saved.number or (disk.number == saved.number and disk.token != saved.token):
         raise SupplantedError(
-            f"this data directory is a copy, or older than the one in use since then: it was used "
-            f"for start {disk.number} of the node, and start {known.number} was from another one"
+            f"this data directory is a copy or a backup: its last start of the node has number "
+            f"{disk.number}, and start {saved.number} used another directory"
         )
-    ahead = disk.number > known.number + 1  # the tree was restored from an export
-    return Claim((disk.number if ahead else known.number) + 1, token)
+    ahead = disk.number > saved.number + 1  # the tree was restored from an export
+    return Claim((disk.number if ahead else saved.number) + 1, token)
 
 
-def require_own(own: Claim, known: Claim) -> bool:
+def require_own(own: Claim, saved: Claim) -> bool:
     """False when the claim in ``/nodes/N`` is behind. Raises SupplantedError for a foreign one."""
-    if own == known:
+    if own == saved:
         return True
-    if known.number >= own.number:
+    if saved.number >= own.number:
         raise SupplantedError(
             "another process has started under this node's name, from a copy of this data directory"
         )

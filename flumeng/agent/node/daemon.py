@@ -14,15 +14,15 @@ from typing import Any
 
 from flumeng.agent.node import events
 from flumeng.agent.node.claim import SupplantedError
+from flumeng.agent.node.data_directory import FLOWS, REPLICAS, DataDirectory, KnownNames
 from flumeng.agent.node.event_publisher import EventPublisher
 from flumeng.agent.node.events import Event, Instruction
-from flumeng.agent.node.home import FLOWS, REPLICAS, Home, KnownNames
-from flumeng.agent.node.in_progress import InProgress
 from flumeng.agent.node.machine import Machine
-from flumeng.agent.node.pace import Pace
+from flumeng.agent.node.poll_backoff import PollBackoff
 from flumeng.agent.node.process import ChildProcess
 from flumeng.agent.node.registration import HeldError, Identity, Registration
 from flumeng.agent.node.replicated_journals import CurrentTexts, ReplicatedJournals
+from flumeng.agent.node.running_jobs import RunningJobs
 from flumeng.agent.node.settings import Settings, command_of
 from flumeng.config import policy
 from flumeng.control.zookeeper import Store, tree
@@ -73,7 +73,7 @@ class Node:
     def __init__(
         self,
         settings: Settings,
-        home: Home,
+        home: DataDirectory,
         store: Store,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -114,27 +114,27 @@ class Node:
         self.health.needs(self._unready)
         self._znodes.znodes.on_progress = self.health.turned
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._applied: events.Wanted | None = None
-        self._kept: events.Wanted | None = None
+        self._applied: events.Assigned | None = None
+        self._kept: events.Assigned | None = None
         self._acks_at = self._look_at = self._all_at = self._tick_at = 0.0
         self._delivered_at = 0.0
         self._reported = -1
         self._held_since = 0.0
-        self._ack_pace, self._flow_pace = Pace(clock), Pace(clock)
+        self._ack_polls, self._flow_polls = PollBackoff(clock), PollBackoff(clock)
         self._generation = 0
-        self._known = {file: home.known(file) for file in (FLOWS, REPLICAS)}
-        self._in_progress = InProgress(home.path)
-        self._in_progress.take()
+        self._known = {file: home.known_names(file) for file in (FLOWS, REPLICAS)}
+        self._running_jobs = RunningJobs(home.path)
+        self._running_jobs.take()
         self._unknown: set[str] = set()
         self._past = events.Past(dict.fromkeys(home.journals()), home.is_restored)
         self._exit = self._registered = self._stopping = False
         self._session = 0
         self._is_ours = False
-        self._said = ""
+        self._logged = ""
         self._troubles: dict[str, str] = {}
         me = settings.name
         for path in (paths.assignment(me), paths.live_node(me), paths.schema()):
-            store.watch(path, lambda _: self._look_soon())
+            store.watch(path, lambda _: self._refresh_soon())
         store.on_session(self._on_session)
 
     def run(self) -> None:
@@ -188,14 +188,14 @@ class Node:
                 seen = self._journals.seen(unknown)
                 self._past = replace(self._past, seen={**self._past.seen, **seen})
         except FlumengError as error:
-            log.warning("how far the journals here were read is not known: %s", error)
+            log.warning("cannot read the acks of the local journals: %s", error)
         self._act(self._machine.handle(self._past))
 
     def _mark_running(self) -> None:
         try:
             self._home.mark_running()
         except OSError as error:
-            log.warning("a copy of this data directory would not be noticed: %s", error)
+            log.warning("copies of this data directory will not be detected: %s", error)
 
     def _settle_past(self) -> None:
         """Removes the mark of a restored directory once no journal here can lack events."""
@@ -299,7 +299,7 @@ class Node:
             if event.code != 0:
                 log.warning("%s ended with code %d", event.child, event.code)
             if event.child == COLLECT:
-                event = replace(event, running=self._in_progress.take())
+                event = replace(event, running=self._running_jobs.take())
         self.hear(event)
 
     def _publish(self) -> None:
@@ -308,7 +308,7 @@ class Node:
         if not self._store.connected:
             if self._held_since:
                 self._held_since = self._clock()
-            self._say("waiting for ZooKeeper; what is accepted stays in the journals")
+            self._say("waiting for ZooKeeper; accepted events stay in the journals")
             return
         try:
             self._attempt_all()
@@ -320,22 +320,22 @@ class Node:
         self._say(trouble or f"registered as {self._settings.name}")
 
     def _attempt_all(self) -> None:
-        """Writes nothing before ``_look`` has confirmed the name, but always passes acks on."""
+        """Writes nothing before ``_refresh`` has confirmed the name, but always passes acks on."""
         looks = self._clock() >= self._look_at or self._session != self._store.session
         if looks:
-            self._attempt("reporting", self._look)
+            self._attempt("report", self._refresh)
         if self._is_ours and (looks or self._reported != self._machine.changes):
-            self._attempt("reporting", self._report)
+            self._attempt("report", self._report)
         if self._is_ours:
-            self._attempt("telling", self._tell_story)
+            self._attempt("write the event log", self._tell_story)
         if self._is_ours and self._machine.proposals:
-            self._attempt("changing who holds a journal", self._replicated.ask_for_changes)
+            self._attempt("change replica sets", self._replicated.ask_for_changes)
         if self._registered and self._replicated.due:
-            self._attempt("looking at copies", self._look_at_replicas)
+            self._attempt("scan replicas", self._scan_replicas)
         if self._registered and self._clock() >= self._acks_at:
-            self._attempt("clearing up", self._clear_up)
+            self._attempt("remove collected journals", self._clear_up)
         if self._registered and self._machine.awaited and self._clock() >= self._delivered_at:
-            self._attempt("asking for deliveries", self._ask_for_deliveries)
+            self._attempt("read delivered offsets", self._ask_for_deliveries)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         """Keeps one damaged record or refused write from stopping the other work."""
@@ -343,15 +343,15 @@ class Node:
         try:
             work()
         except ConflictError as conflict:
-            self._znodes.look_anew()
+            self._znodes.reread()
             self._look_at = min(self._look_at, self._clock() + RETRY_SECONDS)
-            trouble = f"looking again: {conflict}"
+            trouble = f"retrying: {conflict}"
         except HeldError as error:
             trouble = self._wait_for_holder(error)
         except (CorruptError, UserError) as error:
             if isinstance(error, SupplantedError if self._registered else UserError):
                 raise
-            trouble = f"not {what}: {error}"
+            trouble = f"cannot {what}: {error}"
         self._troubles[what] = trouble
         self.health.turned()
 
@@ -361,9 +361,9 @@ class Node:
         self._held_since = self._held_since or self._clock()
         if self._clock() - self._held_since > HELD_SESSIONS * self._settings.session_seconds:
             raise SupplantedError(
-                f"{error}, and goes on: two processes cannot have one name. If {self._home.path} "
-                "is a copy of that node's data directory, start this one with another --name and "
-                "an empty --data"
+                f"{error}. It still runs, and two processes cannot have one name. If "
+                f"{self._home.path} is a copy of that node's data directory, start this node with "
+                "another --name and an empty --data"
             ) from error
         return f"waiting: {error}"
 
@@ -376,8 +376,8 @@ class Node:
         journals = self._machine.journals
         if journals is not None:
             self._journals.enter(journals)
-            if any("replica" in said for said in journals.values()):
-                self._replicated.look_soon()
+            if any("replica" in journal for journal in journals.values()):
+                self._replicated.scan_soon()
         status = self._machine.status
         problems = {
             **self._znodes.znodes.problems,
@@ -395,9 +395,9 @@ class Node:
             return {}
         names = ", ".join(sorted(self._unknown)[:NAMES])
         why = (
-            f"journals or source states of {len(self._unknown)} flows are kept ({names}), since "
-            "nothing says that these flows were deleted: apply them again to have the journals "
-            "collected, and delete them then to have the journals dropped"
+            f"journals or source states of {len(self._unknown)} unknown flows are kept ({names}): "
+            "no record shows that the flows were deleted. Apply them again to collect their "
+            "journals; delete them after that to drop the journals"
         )
         return {"unknown flows": why}
 
@@ -408,27 +408,27 @@ class Node:
         local = self._machine.journals
         if local is None:
             return
-        names = self._ack_pace.due(self._journals.registered)
+        names = self._ack_polls.due(self._journals.registered)
         acked = self._journals.acks(names) if names else events.Acked({})
         for name in names:
-            self._ack_pace.saw(name, (acked.acks.get(name), acked.delivered.get(name)))
+            self._ack_polls.seen(name, (acked.acks.get(name), acked.delivered.get(name)))
         flows, journals = self._deleted(local)
         unneeded = tuple(dict.fromkeys([*acked.unneeded, *journals]))
         acked = replace(acked, unneeded=unneeded, gone_flows=flows)
         if acked.unneeded or acked.gone_flows:
             self._require_cluster()
-            self._ack_pace.soon(acked.unneeded)
+            self._ack_polls.soon(acked.unneeded)
         self._act(self._machine.handle(acked))
         if self._is_ours and self._machine.knows_all_journals:
             self._journals.deregister(name for name in acked.unneeded if name not in local)
 
-    def _look_at_replicas(self) -> None:
+    def _scan_replicas(self) -> None:
         assigned = self._applied.assignment.journals if self._applied else {}
-        found = self._replicated.look(
-            assigned, lambda said: self._act(self._machine.handle(events.Replicas(said)))
+        scan = self._replicated.scan(
+            assigned, lambda message: self._act(self._machine.handle(events.Replicas(message)))
         )
-        if found is not None and self._is_ours and self._machine.knows_all_journals:
-            self._replicated.settle(found)
+        if scan is not None and self._is_ours and self._machine.knows_all_journals:
+            self._replicated.settle(scan)
 
     def _ask_for_deliveries(self) -> None:
         began = self._clock()
@@ -441,61 +441,61 @@ class Node:
     def _deleted(self, local: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[str]]:
         kept = self._machine.kept_flows
         registered = self._journals.registered
-        flows = {*kept, *(known.value.flow for known in registered.values())}
-        flows.update(said["flow"] for said in local.values())
-        asked = self._flow_pace.due(flows)
+        flows = {*kept, *(journal.value.flow for journal in registered.values())}
+        flows.update(journal["flow"] for journal in local.values())
+        asked = self._flow_polls.due(flows)
         if not asked:
             return (), []
         absent = self._znodes.absent(asked)
         present = set(asked).difference(absent)
         assigned = {task.flow for task in self._applied.assignment.tasks} if self._applied else ()
-        known = self._remember(FLOWS, present, flows.union(assigned))
-        deleted = known.deleted(absent)
+        names = self._remember(FLOWS, present, flows.union(assigned))
+        deleted = names.deleted(absent)
         self._unknown -= present
         self._unknown &= flows
         self._unknown.update(set(absent).difference(deleted))
         for flow in asked:
-            self._flow_pace.saw(flow, flow in present)
-        if deleted and self._require_cluster() != known.generation:
+            self._flow_polls.seen(flow, flow in present)
+        if deleted and self._require_cluster() != names.generation:
             return (), []  # the tree was restored meanwhile
         journals = [n for n, j in registered.items() if j.value.closed and j.value.flow in deleted]
-        self._flow_pace.soon(deleted)
+        self._flow_polls.soon(deleted)
         return tuple(flow for flow in kept if flow in deleted), journals
 
     def _remember(self, file: str, present: Collection[str], local: Collection[str]) -> KnownNames:
-        known = self._known[file].after(self._generation, present, local)
-        if known != self._known[file]:
-            self._known[file] = known
+        names = self._known[file].after(self._generation, present, local)
+        if names != self._known[file]:
+            self._known[file] = names
             try:
-                self._home.keep_known(file, known)
+                self._home.keep_known(file, names)
             except OSError as error:
-                log.warning("what is there is not kept in %s: %s", file, error)
-        return known
+                log.warning("cannot save the known names in %s: %s", file, error)
+        return names
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Confirms the name, reads the assignment. The timer comes first: no change is missed."""
         self._look_at = self._clock() + LOOK_SECONDS
         self._session, self._is_ours = self._store.session, False
         generation = self._require_cluster()
         if generation != self._generation:
             self._journals.forget_names()
-            self._znodes.look_anew()
+            self._znodes.reread()
         elif self._clock() >= self._all_at:
             self._all_at = self._clock() + ALL_SECONDS
-            self._znodes.look_anew()
+            self._znodes.reread()
         self._generation = generation
         self._znodes.register()
         self._registered, self._held_since, self._is_ours = True, 0.0, True
         if None in self._past.seen.values():
             self._look_back()
-        wanted = self._znodes.assignment()
-        if wanted is not None and wanted != self._applied:
-            self._apply(wanted)
-        if wanted is None:
+        assignment = self._znodes.assignment()
+        if assignment is not None and assignment != self._applied:
+            self._apply(assignment)
+        if assignment is None:
             return
-        if wanted != self._kept:
-            self._keep(wanted)  # last: syncing takes as long as the rest of a failover
-        assigned = {task.flow for task in wanted.assignment.tasks}
+        if assignment != self._kept:
+            self._keep(assignment)  # last: syncing takes as long as the rest of a failover
+        assigned = {task.flow for task in assignment.assignment.tasks}
         self._remember(FLOWS, assigned, self._known[FLOWS].names | assigned)
 
     def _require_cluster(self) -> int:
@@ -504,36 +504,36 @@ class Node:
         self._home.belong_to(schema.cluster)
         return schema.generation
 
-    def _apply(self, wanted: events.Wanted) -> None:
+    def _apply(self, assigned: events.Assigned) -> None:
         before = self._applied.assignment.tasks if self._applied else ()
-        flows = {task.flow for task in wanted.assignment.tasks}
-        self._flow_pace.soon({task.flow for task in before} - flows)
-        self._applied = wanted
-        self._replicated.look_soon()
-        self._act(self._machine.handle(wanted))
+        flows = {task.flow for task in assigned.assignment.tasks}
+        self._flow_polls.soon({task.flow for task in before} - flows)
+        self._applied = assigned
+        self._replicated.scan_soon()
+        self._act(self._machine.handle(assigned))
 
-    def _keep(self, wanted: events.Wanted) -> None:
-        """A failure is logged and retried at the next look."""
+    def _keep(self, assigned: events.Assigned) -> None:
+        """A failure is logged and retried at the next refresh."""
         try:
-            self._home.keep(wanted)
+            self._home.keep(assigned)
         except OSError as error:
-            log.warning("the assignment is not kept for a start without ZooKeeper: %s", error)
+            log.warning("cannot save the assignment for a start without ZooKeeper: %s", error)
         else:
-            self._kept = wanted
+            self._kept = assigned
 
-    def _look_soon(self) -> None:
+    def _refresh_soon(self) -> None:
         self._look_at = 0.0
         self._events.put(None)
 
     def _on_session(self, connected: bool) -> None:
         if connected:
             self._all_at = 0.0
-            self._look_soon()
+            self._refresh_soon()
 
     def _say(self, sentence: str) -> None:
-        if sentence != self._said:
+        if sentence != self._logged:
             log.info("%s", sentence)
-        self._said = sentence
+        self._logged = sentence
 
 
 def run(settings: Settings) -> None:
@@ -541,19 +541,19 @@ def run(settings: Settings) -> None:
     directory, the name or the policy file cannot be used."""
     if not names.is_node(settings.name):
         raise UserError(
-            f"{settings.name!r} cannot be the --name: a node's name has letters, digits, dots, "
-            f"_ and -, at most {names.NODE_CHARACTERS} of them, and begins with no dot"
+            f"invalid --name {settings.name!r}: use at most {names.NODE_CHARACTERS} letters, "
+            "digits, dots, _ and -, and no dot at the beginning"
         )
     processes.forbid_core_dumps()
     member = process.member("node")
     if member not in ("", f"node:{settings.name}"):
         raise UserError(
-            f"the certificate here is for {member.removeprefix('node:')}, and --name is "
-            f"{settings.name}: they have to be the same"
+            f"the certificate is for {member.removeprefix('node:')}, but --name is "
+            f"{settings.name}: use the same name"
         )
     settings = replace(settings, policy=policy.find(settings.policy))
     allowed = policy.load(settings.policy)
-    home = Home(settings.data)
+    home = DataDirectory(settings.data)
     store = ZooKeeperStore(settings.hosts, settings.session_seconds, roles=["node"])
     node = Node(settings, home, store, signers=allowed.signers)
     if settings.measured:

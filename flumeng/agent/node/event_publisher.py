@@ -25,21 +25,21 @@ class EventPublisher:
         self._path = paths.story(node)
         self._clock = clock
         self._epoch_seconds = wall() - clock()
-        self._told = -1
+        self._published = -1
         self._next = 0.0
 
     def tell(self, steps: Iterable[Step], *, at_once: bool = False) -> None:
         """Writes new entries when due. After an error of the write, call it again."""
-        fresh = [step for step in steps if step.number > self._told]
+        fresh = [step for step in steps if step.number > self._published]
         if not fresh or (self._clock() < self._next and not at_once):
             return
         self._next = self._clock() + TELL_SECONDS
-        (found,) = self._store.read_each([self._path])
-        known = found.value.lines if isinstance(found, Versioned) else ()
+        (record,) = self._store.read_each([self._path])
+        written = record.value.lines if isinstance(record, Versioned) else ()
         lines = (self._line(step) for step in fresh)
-        story = _bounded([*known, *(line for line in lines if line not in known)])
-        self._store.write(self._path, story, found.version if found else ABSENT)
-        self._told = fresh[-1].number
+        story = _bounded([*written, *(line for line in lines if line not in written)])
+        self._store.write(self._path, story, record.version if record else ABSENT)
+        self._published = fresh[-1].number
 
     def _line(self, step: Step) -> StoryLine:
         return StoryLine(

@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Assigned:
     """The assignment, with the text of each (flow, revision) in it, or why that is unreadable."""
 
     version: int
@@ -37,7 +37,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Said:
+class Reported:
     child: str
     message: Message
 
@@ -97,7 +97,7 @@ class Stop:
     drain_seconds: float
 
 
-Event = Wanted | Said | Ended | Tick | Acked | Delivered | Replicas | Past | Stop
+Event = Assigned | Reported | Ended | Tick | Acked | Delivered | Replicas | Past | Stop
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,11 @@ class FencedStore:
     def commit(self, writes: Sequence[Write]) -> Sequence[Version]:
         return self.store.commit([*self.fence, *writes])
 
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        found = self.store.read_each(wanted)
-        for path, record in zip(wanted, found, strict=True):
+    def read_each(self, paths: Sequence[ZPath[R]]) -> list[Found[R]]:
+        records = self.store.read_each(paths)
+        for path, record in zip(paths, records, strict=True):
             if isinstance(record, Unreadable):
                 self.problems[str(path)] = record.why
             else:
                 self.problems.pop(str(path), None)
-        return found
+        return records

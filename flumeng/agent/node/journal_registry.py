@@ -15,7 +15,7 @@ from typing import Any
 
 from flumeng.agent.node.events import Acked
 from flumeng.agent.node.fenced_store import FencedStore
-from flumeng.agent.node.pace import Pace
+from flumeng.agent.node.poll_backoff import PollBackoff
 from flumeng.agent.node.protocol import Message
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -45,7 +45,7 @@ ABANDONED_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Found:
+class Scan:
     """``absent``: journals with a replica here and no record. ``led``: made by another node and led
     by this one. ``lost``: led by this node without the replica. ``forgotten``: made by this node,
     ended by another, and unneeded."""
@@ -73,7 +73,7 @@ class JournalRegistry:
         self._names: set[str] | None = None
         self._aside: set[str] = set()
         self._led_elsewhere: set[str] = set()
-        self._pace = Pace(clock, RECORD_SECONDS)
+        self._polls = PollBackoff(clock, RECORD_SECONDS)
         self._known: dict[str, Versioned[Journal] | Unreadable | None] = {}
         self._hidden_since: dict[str, float] = {}
         self._live: dict[str, str] = {}
@@ -85,40 +85,40 @@ class JournalRegistry:
         registered under another name of the host follows its disk. While the node of that name is
         live, one of the two disks is a copy, and the journal is set aside."""
         registered = self._journals()
-        leads = {name for name, said in local.items() if said.get("leads")}
+        leads = {name for name, journal in local.items() if journal.get("leads")}
         self._led_elsewhere -= leads
-        known_ones = registered.keys() | self._led_elsewhere
-        self._take_over([name for name in local if name not in known_ones])
-        for name, said in local.items():
+        handled = registered.keys() | self._led_elsewhere
+        self._take_over([name for name in local if name not in handled])
+        for name, reported in local.items():
             if name in self._aside or name in self._led_elsewhere:
                 continue
-            known = registered.get(name)
-            journal = self._record(said, known.value if known else None)
-            if journal is not None and (known is None or known.value != journal):
-                self._enter(name, journal, known)
+            record = registered.get(name)
+            journal = self._record(reported, record.value if record else None)
+            if journal is not None and (record is None or record.value != journal):
+                self._enter(name, journal, record)
 
-    def _record(self, said: Mapping[str, Any], known: Journal | None) -> Journal | None:
+    def _record(self, journal: Mapping[str, Any], recorded: Journal | None) -> Journal | None:
         """Changes a replicated journal's record only when its primary ends it."""
-        ended = {"closed": said["closed"], "end": said["end"]}
-        if "replica" in said and (known is not None or said["closed"]):
-            ends = said["leads"] and said["closed"]
-            return replace(known, **ended) if known is not None and ends else None
+        ended = {"closed": journal["closed"], "end": journal["end"]}
+        if "replica" in journal and (recorded is not None or journal["closed"]):
+            ends = journal["leads"] and journal["closed"]
+            return replace(recorded, **ended) if recorded is not None and ends else None
         return Journal(
-            flow=said["flow"],
+            flow=journal["flow"],
             node=self._me,
             primary=self._me,
-            term=said["term"] + ("replica" in said),
-            in_sync=(said.get("replica", self._me),),
-            replicas=(self._me,) if "replica" in said else (),
-            lineage=said.get("lineage", ""),
+            term=journal["term"] + ("replica" in journal),
+            in_sync=(journal.get("replica", self._me),),
+            replicas=(self._me,) if "replica" in journal else (),
+            lineage=journal.get("lineage", ""),
             **ended,
         )
 
-    def _enter(self, name: str, journal: Journal, known: Versioned[Journal] | None) -> None:
+    def _enter(self, name: str, journal: Journal, record: Versioned[Journal] | None) -> None:
         if not is_name(journal.flow):
-            self._set_aside(name, f"no flow can be called {journal.flow[:NAME_SHOWN]!r}")
+            self._set_aside(name, f"invalid flow name {journal.flow[:NAME_SHOWN]!r}")
             return
-        expect = known.version if known else ABSENT
+        expect = record.version if record else ABSENT
         try:
             version = self._znodes.write(paths.journal(name), journal, expect)
         except UserError as error:
@@ -126,8 +126,8 @@ class JournalRegistry:
             return
         self._know(name, Versioned(journal, version))
 
-    def _know(self, name: str, known: Versioned[Journal]) -> None:
-        self._journals()[name] = known
+    def _know(self, name: str, record: Versioned[Journal]) -> None:
+        self._journals()[name] = record
         if self._names is not None and maker_of(name) == self._me:
             self._names.add(name)
 
@@ -136,18 +136,18 @@ class JournalRegistry:
         self._znodes.problems[str(paths.journal(name))] = why
 
     def _take_over(self, journals: Sequence[str]) -> None:
-        for name, known in self._read_journals(journals).items():
-            other = known.value.primary
-            if known.value.lineage and other != self._me:
+        for name, record in self._read_journals(journals).items():
+            other = record.value.primary
+            if record.value.lineage and other != self._me:
                 self._led_elsewhere.add(name)
                 continue
             if other == self._me or not self._znodes.store.exists(paths.live_node(other)):
-                self._know(name, known)
+                self._know(name, record)
                 continue
             self._set_aside(
                 name,
                 f"it is also on node {other}, which is live: one of the two data directories is a "
-                "replica, and may not be used",
+                "copy and must not be used",
             )
 
     @property
@@ -160,19 +160,19 @@ class JournalRegistry:
         registered = self._journals()
         names = list(registered if journals is None else registered.keys() & journals)
         cursors = self._cursors({registered[name].value.flow for name in names})
-        places = [
+        ack_keys = [
             (name, flow, cursor)
             for name in names
             for flow in [registered[name].value.flow]
             for cursor in cursors[flow]
         ]
-        found = self._znodes.read_each(
-            [paths.ack(flow, cursor, name) for name, flow, cursor in places]
+        records = self._znodes.read_each(
+            [paths.ack(flow, cursor, name) for name, flow, cursor in ack_keys]
         )
         acks: dict[str, int] = {}
         delivered: dict[str, int] = {}
         unknown = set()
-        for (name, _, cursor), ack in zip(places, found, strict=True):
+        for (name, _, cursor), ack in zip(ack_keys, records, strict=True):
             if isinstance(ack, Unreadable):
                 unknown.add(name)
             offset = ack.value.offset if isinstance(ack, Versioned) else 0
@@ -198,20 +198,20 @@ class JournalRegistry:
         names = sorted(name for name in journals if is_name(flow_of(name)))
         flows = {flow_of(name) for name in names}
         cursors = self._cursors(flows)
-        places = [(name, cursor) for name in names for cursor in cursors[flow_of(name)]]
-        found = self._znodes.store.read_each(
-            [paths.ack(flow_of(n), cursor, n) for n, cursor in places]
+        ack_keys = [(name, cursor) for name in names for cursor in cursors[flow_of(name)]]
+        records = self._znodes.store.read_each(
+            [paths.ack(flow_of(n), cursor, n) for n, cursor in ack_keys]
         )
         ends: dict[str, int | None] = dict.fromkeys(names, 0)
         for name, decided in self._decided(flows):
             if name in ends:
                 ends[name] = max(ends[name] or 0, decided)
-        for (name, _), ack in zip(places, found, strict=True):
-            known = ends[name]
-            if isinstance(ack, Unreadable) or known is None:
+        for (name, _), ack in zip(ack_keys, records, strict=True):
+            end = ends[name]
+            if isinstance(ack, Unreadable) or end is None:
                 ends[name] = None
             elif ack is not None:
-                ends[name] = max(known, ack.value.offset, ack.value.emitted)
+                ends[name] = max(end, ack.value.offset, ack.value.emitted)
         return ends
 
     def _decided(self, flows: Collection[str]) -> Iterator[tuple[str, int]]:
@@ -221,9 +221,9 @@ class JournalRegistry:
             listed = self._znodes.store.children_many([paths.intents(flow) for flow in names])
         except ForbiddenError:  # in a secured cluster
             return
-        tasks = zip(names, listed, strict=True)
-        wanted = [paths.intent(flow, task) for flow, found in tasks for task in found]
-        for intent in self._znodes.store.read_each(wanted):
+        listed_tasks = zip(names, listed, strict=True)
+        intents = [paths.intent(flow, task) for flow, tasks in listed_tasks for task in tasks]
+        for intent in self._znodes.store.read_each(intents):
             if isinstance(intent, Versioned):
                 for partition, (_, end) in intent.value.ranges.items():
                     yield partition, end
@@ -232,9 +232,9 @@ class JournalRegistry:
         """The acks of the flows' own cursors, where they are readable."""
         registered = self._journals()
         names = sorted(registered.keys() & journals)
-        places = [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
-        found = zip(names, self._znodes.read_each(places), strict=True)
-        return {name: ack.value.offset for name, ack in found if isinstance(ack, Versioned)}
+        ack_paths = [paths.ack(registered[name].value.flow, CURSOR_MAIN, name) for name in names]
+        acks = zip(names, self._znodes.read_each(ack_paths), strict=True)
+        return {name: ack.value.offset for name, ack in acks if isinstance(ack, Versioned)}
 
     def _cursors(self, flows: Collection[str]) -> dict[str, list[str]]:
         names = sorted(flows)
@@ -248,35 +248,35 @@ class JournalRegistry:
         """Removes records of removed journals; in a secured cluster marks them for the masters."""
         registered = self._journals()
         for name in journals:
-            known = registered[name]
-            marked = replace(known.value, gone=True)
-            if known.value.lineage and known.value.node != self._me:
+            record = registered[name]
+            marked = replace(record.value, gone=True)
+            if record.value.lineage and record.value.node != self._me:
                 # The node that made it removes the record, see ``forget``.
-                self._znodes.write(paths.journal(name), marked, known.version)
+                self._znodes.write(paths.journal(name), marked, record.version)
             else:
-                ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+                ack = paths.ack(record.value.flow, CURSOR_MAIN, name)
                 self._znodes.problems.pop(str(ack), None)
                 try:
-                    self._remove(name, known)
+                    self._remove(name, record)
                 except ForbiddenError:
-                    self._znodes.write(paths.journal(name), marked, known.version)
+                    self._znodes.write(paths.journal(name), marked, record.version)
             del registered[name]
 
     def forget(self, journals: Mapping[str, Versioned[Journal]]) -> None:
         """Removes the records of our journals that another node has ended and removed."""
-        for name, known in journals.items():
+        for name, record in journals.items():
             try:
-                self._remove(name, known)
+                self._remove(name, record)
             except ForbiddenError:  # the masters remove it, once no node needs its end
                 self._znodes.write(
-                    paths.journal(name), replace(known.value, lineage=""), known.version
+                    paths.journal(name), replace(record.value, lineage=""), record.version
                 )
 
-    def _remove(self, name: str, known: Versioned[Journal]) -> None:
+    def _remove(self, name: str, record: Versioned[Journal]) -> None:
         """Removes a record and the ack of its flow. Raises ForbiddenError in a secured cluster."""
-        ack = paths.ack(known.value.flow, CURSOR_MAIN, name)
+        ack = paths.ack(record.value.flow, CURSOR_MAIN, name)
         acked: list[Write] = [Remove(ack, ANY)] if self._znodes.store.exists(ack) else []
-        self._znodes.commit([Remove(paths.journal(name), known.version), *acked])
+        self._znodes.commit([Remove(paths.journal(name), record.version), *acked])
 
     def _journals(self) -> dict[str, Versioned[Journal]]:
         """Lists once a process and tree, then follows: only this node registers journals of its
@@ -289,29 +289,29 @@ class JournalRegistry:
             for name in self._aside.difference(names):
                 self._znodes.problems.pop(str(paths.journal(name)), None)
             self._aside.clear()
-            found = self._read_journals(names)
-            self._names.intersection_update({*found, *self._aside})
+            records = self._read_journals(names)
+            self._names.intersection_update({*records, *self._aside})
             self._registered = {
-                name: known
-                for name, known in found.items()
-                if known.value.primary == self._me and not known.value.gone
+                name: record
+                for name, record in records.items()
+                if record.value.primary == self._me and not record.value.gone
             }
         return self._registered
 
     def _read_journals(self, names: Sequence[str]) -> dict[str, Versioned[Journal]]:
-        found = self._znodes.read_each([paths.journal(name) for name in names])
+        records = self._znodes.read_each([paths.journal(name) for name in names])
         readable = {}
-        for name, known in zip(names, found, strict=True):
+        for name, record in zip(names, records, strict=True):
             self._aside.discard(name)
-            if isinstance(known, Unreadable):
+            if isinstance(record, Unreadable):
                 self._aside.add(name)
-            elif known is not None and not is_name(known.value.flow):
-                self._set_aside(name, f"no flow can be called {known.value.flow[:NAME_SHOWN]!r}")
-            elif known is not None:
-                readable[name] = known
+            elif record is not None and not is_name(record.value.flow):
+                self._set_aside(name, f"invalid flow name {record.value.flow[:NAME_SHOWN]!r}")
+            elif record is not None:
+                readable[name] = record
         return readable
 
-    def look_anew(self) -> None:
+    def reread(self) -> None:
         """Invalidates the cache: after a lost race, a new connection or a long time."""
         self._registered = None
         self._led_elsewhere.clear()
@@ -319,7 +319,7 @@ class JournalRegistry:
     def forget_names(self) -> None:
         """The tree is another one: lists the journals of this node there."""
         self._names = None
-        self.look_anew()
+        self.reread()
 
     # Replicated journals.
 
@@ -329,66 +329,66 @@ class JournalRegistry:
         replicas: Iterable[str],
         ids: Mapping[str, str],
         assigned: Mapping[str, int] = NOTHING,
-    ) -> Found:
+    ) -> Scan:
         """Looks at these journals and replicas. ``ids``: of usable replicas. Rereads a record when
         ``assigned`` has another version, otherwise increasingly rarely. Raises UnavailableError."""
         stored = set(replicas)
-        found = self._look_at(sorted({*journals, *stored}), assigned)
-        abandoned = self._abandoned(found, assigned)
+        records = self._read_records(sorted({*journals, *stored}), assigned)
+        abandoned = self._abandoned(records, assigned)
         replicated = {
-            name: one
-            for name, one in found.items()
-            if isinstance(one, Versioned) and one.value.lineage
+            name: record
+            for name, record in records.items()
+            if isinstance(record, Versioned) and record.value.lineage
         }
         self.leaderless.clear()
-        told: dict[str, Any] = {}
-        for name, one in replicated.items():
+        memberships: dict[str, Any] = {}
+        for name, record in replicated.items():
             try:
-                membership = Membership.of(one.value)
+                membership = Membership.of(record.value)
             except CorruptError:
                 continue  # reported by the check of records; workers keep the old one
-            which = {"version": one.version.number, "created": one.created}
-            told[name] = {**which, **membership.as_message()}
-        live = {name: one for name, one in replicated.items() if not one.value.gone}
+            which = {"version": record.version.number, "created": record.created}
+            memberships[name] = {**which, **membership.as_message()}
+        live = {name: record for name, record in replicated.items() if not record.value.gone}
         superseded = {
-            name: one
-            for name, one in replicated.items()
-            if one.value.node == self._me != one.value.primary
+            name: record
+            for name, record in replicated.items()
+            if record.value.node == self._me != record.value.primary
         }
-        nodes = {node for said in told.values() for node in said["nodes"]}
+        nodes = {node for membership in memberships.values() for node in membership["nodes"]}
         message = {
             "type": "replicas",
-            "journals": told,
+            "journals": memberships,
             "addresses": self._addresses(nodes - {self._me}),
             "ended": {
-                name: {"end": one.value.end, "gone": one.value.gone}
-                for name, one in superseded.items()
-                if one.value.closed and one.value.end is not None
+                name: {"end": record.value.end, "gone": record.value.gone}
+                for name, record in superseded.items()
+                if record.value.closed and record.value.end is not None
             },
             "unwanted": sorted(
-                name for name in stored if name in abandoned or self._unwanted(found[name])
+                name for name in stored if name in abandoned or self._unwanted(records[name])
             ),
         }
-        return Found(
+        return Scan(
             message,
-            absent=sorted(name for name in stored if found[name] is None),
-            led=[n for n, one in live.items() if one.value.primary == self._me != one.value.node],
+            absent=sorted(name for name in stored if records[name] is None),
+            led=[n for n, row in live.items() if row.value.primary == self._me != row.value.node],
             lost={
                 name: live[name]
-                for name, said in told.items()
+                for name, membership in memberships.items()
                 if name in live
-                and node_of(said["primary"]) == self._me
-                and ids.get(name) != said["primary"]
+                and node_of(membership["primary"]) == self._me
+                and ids.get(name) != membership["primary"]
             },
-            forgotten={name: one for name, one in superseded.items() if one.value.gone},
+            forgotten={name: record for name, record in superseded.items() if record.value.gone},
         )
 
-    def hand_over(self, name: str, found: Versioned[Journal], own: str) -> bool:
+    def hand_over(self, name: str, record: Versioned[Journal], own: str) -> bool:
         """Makes another replica in sync the primary of a journal whose replica here is unusable;
         False without one. ``own``: the replica here when an operator chose this node. Raises
         ConflictError, UnavailableError."""
-        path, membership = paths.journal(name), Membership.of(found.value)
-        self._pace.soon([name])
+        path, membership = paths.journal(name), Membership.of(record.value)
+        self._polls.soon([name])
         if membership.primary == f"{self._me}/" and own:
             after = replace(membership, primary=own, in_sync=(own,))
         else:
@@ -396,61 +396,62 @@ class JournalRegistry:
             live = self._addresses(set(nodes) - {self._me})
             if not live:
                 self.leaderless[str(path)] = (
-                    f"the replica of journal {name} here is damaged or lost, and no other one in "
-                    "sync is live: start their nodes, or give events up with `flumeng journal "
-                    f"promote {name} --to NODE --unclean`"
+                    f"the replica of journal {name} here is damaged or lost, and no other in-sync "
+                    "replica is live: start their nodes, or accept a loss of events with `flumeng "
+                    f"journal promote {name} --to NODE --unclean`"
                 )
                 return False
             after = membership.promoted(nodes[min(live)])
-        self._znodes.store.commit([Put(path, after.put_into(found.value), found.version)])
+        self._znodes.store.commit([Put(path, after.put_into(record.value), record.version)])
         return True
 
     def change(self, proposal: Message) -> None:
         """Raises ConflictError for a changed record, UnavailableError for an unknown outcome."""
         path = paths.journal(str(proposal["journal"]))
-        self._pace.soon([path.name])
-        (found,) = self._znodes.store.read_each([path])
-        if not isinstance(found, Versioned) or found.version != Version(int(proposal["version"])):
-            raise ConflictError(f"{path} is another than the one that was to be changed")
-        changed = Membership.from_message(proposal).put_into(found.value)
-        self._znodes.store.commit([Put(path, changed, found.version)])
+        self._polls.soon([path.name])
+        (record,) = self._znodes.store.read_each([path])
+        if not isinstance(record, Versioned) or record.version != Version(int(proposal["version"])):
+            raise ConflictError(f"{path} has changed since this change was proposed")
+        changed = Membership.from_message(proposal).put_into(record.value)
+        self._znodes.store.commit([Put(path, changed, record.version)])
 
     def _abandoned(
         self,
-        found: Mapping[str, Versioned[Journal] | Unreadable | None],
+        records: Mapping[str, Versioned[Journal] | Unreadable | None],
         assigned: Mapping[str, int],
     ) -> set[str]:
         """Journals without a replica here: a secured cluster hides their records from the node."""
         now = self._clock()
         self._hidden_since = {
             name: self._hidden_since.get(name, now)
-            for name, one in found.items()
-            if isinstance(one, Unreadable) and one.hidden and name not in assigned
+            for name, record in records.items()
+            if isinstance(record, Unreadable) and record.hidden and name not in assigned
         }
         return {n for n, since in self._hidden_since.items() if now - since >= ABANDONED_SECONDS}
 
-    def _unwanted(self, found: Versioned[Journal] | Unreadable | None) -> bool:
-        if not isinstance(found, Versioned):
+    def _unwanted(self, record: Versioned[Journal] | Unreadable | None) -> bool:
+        if not isinstance(record, Versioned):
             return False
-        return found.value.gone or self._me not in found.value.replicas
+        return record.value.gone or self._me not in record.value.replicas
 
-    def _look_at(
+    def _read_records(
         self, names: list[str], assigned: Mapping[str, int]
     ) -> dict[str, Versioned[Journal] | Unreadable | None]:
-        known = {name: self._known.get(name) for name in names}
-        versions = {n: one.version.number for n, one in known.items() if isinstance(one, Versioned)}
-        self._pace.soon(
+        records = {name: self._known.get(name) for name in names}
+        read = {n: record for n, record in records.items() if isinstance(record, Versioned)}
+        versions = {name: record.version.number for name, record in read.items()}
+        self._polls.soon(
             name
             for name in names
             if name not in versions or assigned.get(name, versions[name]) != versions[name]
         )
-        due = self._pace.due(names)
-        read = self._znodes.store.read_each([paths.journal(name) for name in due])
-        for name, one in zip(due, read, strict=True):
-            self._pace.saw(name, one.version if isinstance(one, Versioned) else None)
-            known[name] = one
-        self._known = known
-        return known
+        due = self._polls.due(names)
+        reread = self._znodes.store.read_each([paths.journal(name) for name in due])
+        for name, record in zip(due, reread, strict=True):
+            self._polls.seen(name, record.version if isinstance(record, Versioned) else None)
+            records[name] = record
+        self._known = records
+        return records
 
     def _addresses(self, nodes: set[str]) -> dict[str, str]:
         """Addresses of first workers, which hold the replicas; reread after a watch has fired."""
@@ -460,8 +461,8 @@ class JournalRegistry:
         while not self._changed.empty():
             self._live.pop(self._changed.get(), None)
         unknown = sorted(nodes - self._live.keys())
-        found = self._znodes.store.read_each([paths.live_node(name) for name in unknown])
-        for name, live in zip(unknown, found, strict=True):
+        live_nodes = self._znodes.store.read_each([paths.live_node(name) for name in unknown])
+        for name, live in zip(unknown, live_nodes, strict=True):
             addresses = live.value.addresses if isinstance(live, Versioned) else ()
             self._live[name] = addresses[0] if addresses else ""
         return {name: self._live[name] for name in sorted(nodes) if self._live[name]}

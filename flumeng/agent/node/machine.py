@@ -13,7 +13,7 @@ store.
 5. An ingest worker gets the acks of its own journals, and all ingest tasks: a task runs when it
    runs in each worker.
 6. A child that is silent for longer than its limit is killed. Pauses of this process do not count.
-7. A flow that crashes the collector repeatedly is set aside: see ``Suspects``.
+7. A flow that crashes the collector repeatedly is set aside: see ``CrashSuspects``.
 8. A collector whose Spark settings change drains and is restarted.
 9. Stopping: ingest accepts nothing more, the collector drains, then serving of journals ends.
 """
@@ -26,9 +26,9 @@ from typing import Any
 
 from flumeng.agent.node import children, events
 from flumeng.agent.node.children import DEFAULT_LIMITS, Child, Limits, State
+from flumeng.agent.node.crash_suspects import CrashSuspects
 from flumeng.agent.node.events import Event, Instruction
 from flumeng.agent.node.protocol import Message
-from flumeng.agent.node.suspects import Suspects
 from flumeng.events.journal_names import worker_of
 from zkschema.records import COLLECT, DISCOVER, INGEST, AssignedTask, NodeStatus
 
@@ -66,7 +66,7 @@ class Machine:
             for name in children.names(roles, workers)
         }
         self._ingest = [child for child in self._children.values() if child.role == INGEST]
-        self._wanted: events.Wanted | None = None
+        self._assigned: events.Assigned | None = None
         self._applied = -1
         self._acks: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Machine:
         self.proposals: dict[str, Message] = {}
         """Requested membership changes of journals; the node takes each to carry it out."""
         self._stopping: events.Stop | None = None
-        self._suspects = Suspects()
+        self._suspects = CrashSuspects()
         self.changes = 0
         self.story: deque[events.Step] = deque(maxlen=STORY_EVENTS)
         self._record("node", "start", "", "running")
@@ -83,18 +83,18 @@ class Machine:
     def handle(self, event: Event) -> list[Instruction]:
         """The only entry point for events."""
         self._discount_pause()
-        told = self.story[-1].number
+        last_step = self.story[-1].number
         instructions = self._handle(event)
-        if _matters(event) or self.story[-1].number != told:
+        if _matters(event) or self.story[-1].number != last_step:
             self.changes += 1
-        if all(child.answered == child.told for child in self._children.values()):
-            self._applied = self._wanted.version if self._wanted else -1
+        if all(child.answered == child.sent for child in self._children.values()):
+            self._applied = self._assigned.version if self._assigned else -1
         self.check()
         return instructions
 
     def _handle(self, event: Event) -> list[Instruction]:
-        if isinstance(event, events.Wanted):
-            return self._on_wanted(event)
+        if isinstance(event, events.Assigned):
+            return self._on_assigned(event)
         if isinstance(event, events.Acked):
             return self._on_acked(event)
         if isinstance(event, events.Delivered):
@@ -105,7 +105,7 @@ class Machine:
         if isinstance(event, events.Past):
             self._past = event
             running = [child for child in self._ingest if child.state is State.RUNNING]
-            return [told for child in running for told in self._tell_past(child)]
+            return [instruction for child in running for instruction in self._tell_past(child)]
         if isinstance(event, events.Stop):
             return self._on_stop(event)
         if isinstance(event, events.Tick):
@@ -118,7 +118,7 @@ class Machine:
         return self._step(child, str(event.message["type"]), event.message)
 
     def _suspect(self, child: Child, event: events.Ended) -> None:
-        assigned = self._wanted.assignment.tasks if self._wanted else ()
+        assigned = self._assigned.assignment.tasks if self._assigned else ()
         how = child.trouble if child.state is State.HUNG else f"ended with code {event.code}"
         before = self._suspects.aside
         self._suspects = self._suspects.after_end(self._clock(), event.running, assigned, how)
@@ -139,10 +139,10 @@ class Machine:
 
     @property
     def status(self) -> NodeStatus:
-        assigned = self._wanted.assignment.tasks if self._wanted else ()
+        assigned = self._assigned.assignment.tasks if self._assigned else ()
         tasks = children.statuses(self._children.values(), assigned)
-        if self._wanted and self._wanted.unreadable:
-            tasks |= children.unreadable(tasks, self._wanted)
+        if self._assigned and self._assigned.unreadable:
+            tasks |= children.unreadable(tasks, self._assigned)
         tasks |= children.set_aside(tasks, assigned, self._suspects)
         return NodeStatus(
             assignment_version=self._applied,
@@ -157,25 +157,25 @@ class Machine:
         trouble = {child.name: child.trouble for child in self._children.values() if child.trouble}
         held = {c.name: f"held: {c.held}" for c in self._children.values() if c.held}
         locked = {
-            f"journal {name}": said["locked"]
-            for name, said in (self.journals or {}).items()
-            if said.get("locked")
+            f"journal {name}": journal["locked"]
+            for name, journal in (self.journals or {}).items()
+            if journal.get("locked")
         }
         older = {
-            f"journal {name}": said["why"] for name, said in self._refused.items() if said["older"]
+            f"journal {name}": item["why"] for name, item in self._refused.items() if item["older"]
         }
         return trouble | held | locked | older
 
     @property
     def _refused(self) -> Mapping[str, Mapping[str, Any]]:
         """Journals that take no events, since readers may have seen later ones."""
-        return {name: said for child in self._ingest for name, said in child.refused.items()}
+        return {name: refusal for child in self._ingest for name, refusal in child.refused.items()}
 
     @property
     def has_settled_past(self) -> bool:
         """Whether no local journal may lack events that readers or other replicas have seen."""
-        told = [child.answered for child in self._ingest]
-        return None not in told and all(said["settled"] for said in self._refused.values())
+        answers = [child.answered for child in self._ingest]
+        return None not in answers and all(refusal["settled"] for refusal in self._refused.values())
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -191,15 +191,15 @@ class Machine:
         return self._address_of(COLLECT)
 
     def _address_of(self, child: str) -> str:
-        found = self._children.get(child)
-        return found.address if found else ""
+        process = self._children.get(child)
+        return process.address if process else ""
 
     @property
     def journals(self) -> Mapping[str, Mapping[str, Any]] | None:
         """Journals of the running workers by id; None before the first report."""
-        told = [child.journals for child in self._ingest if child.journals is not None]
+        reports = [child.journals for child in self._ingest if child.journals is not None]
         return (
-            {name: said for journals in told for name, said in journals.items()} if told else None
+            {n: journal for report in reports for n, journal in report.items()} if reports else None
         )
 
     @property
@@ -231,16 +231,16 @@ class Machine:
 
     def check(self) -> None:
         for child in self._children.values():
-            said = child.address or child.tasks or child.journals
-            assert child.state not in (State.ABSENT, State.WAITING) or not said, child
+            state = child.address or child.tasks or child.journals
+            assert child.state not in (State.ABSENT, State.WAITING) or not state, child
         assert not (self._stopping and self._any(State.WAITING)), "waits while it stops"
 
-    def _on_wanted(self, event: events.Wanted) -> list[Instruction]:
-        before = f"assignment {self._wanted.version}" if self._wanted else ""
+    def _on_assigned(self, event: events.Assigned) -> list[Instruction]:
+        before = f"assignment {self._assigned.version}" if self._assigned else ""
         count = len(event.assignment.tasks)
         cause = f"{count} task{'' if count == 1 else 's'}"
         self._record("node", "wanted", before, f"assignment {event.version}", cause)
-        self._wanted = event
+        self._assigned = event
         return [i for child in self._children.values() for i in self._step(child, "wanted")]
 
     def _on_acked(self, event: events.Acked) -> list[Instruction]:
@@ -251,26 +251,26 @@ class Machine:
         for name in event.unneeded:
             self._acks.pop(name, None)
             self._delivered.pop(name, None)
-        told: list[Instruction] = []
+        instructions: list[Instruction] = []
         for child in self._ingest:
             if child.state is State.RUNNING:
-                told += self._tell_offsets(child, acks, delivered)
+                instructions += self._tell_offsets(child, acks, delivered)
                 journals = [name for name in sorted(event.unneeded) if self._is_of(child, name)]
                 flows = [flow for flow in sorted(event.gone_flows) if flow in child.kept_flows]
                 if journals or flows:
                     message = {"type": "remove", "journals": journals, "flows": flows}
-                    told.append(events.Tell(child.name, message))
-        return told
+                    instructions.append(events.Tell(child.name, message))
+        return instructions
 
     def _tell_offsets(
         self, child: Child, acks: Mapping[str, int], delivered: Mapping[str, int]
     ) -> list[Instruction]:
-        told: list[Instruction] = []
+        instructions: list[Instruction] = []
         for kind, offsets in (("acks", acks), ("delivered", delivered)):
             own = {name: offset for name, offset in offsets.items() if self._is_of(child, name)}
             if own:
-                told.append(events.Tell(child.name, {"type": kind, "acks": own}))
-        return told
+                instructions.append(events.Tell(child.name, {"type": kind, "acks": own}))
+        return instructions
 
     def _tell_past(self, child: Child) -> list[Instruction]:
         """Sent before the configuration: a worker appends to no older journal without it."""
@@ -287,24 +287,24 @@ class Machine:
         ]
 
     def _tell_replicas(self) -> list[Instruction]:
-        told: list[Instruction] = []
+        instructions: list[Instruction] = []
         for child in self._ingest:
-            news = self._replicas is not None and child.replicas_told != self._replicas
+            news = self._replicas is not None and child.replicas_sent != self._replicas
             if news and child.state in (State.RUNNING, State.STOPPING):
-                child.replicas_told = self._replicas
+                child.replicas_sent = self._replicas
                 assert self._replicas is not None
-                told.append(events.Tell(child.name, self._replicas))
-        return told
+                instructions.append(events.Tell(child.name, self._replicas))
+        return instructions
 
     def _on_delivered(self, event: events.Delivered) -> list[Instruction]:
-        told: list[Instruction] = []
+        instructions: list[Instruction] = []
         for child in self._ingest:
-            known = child.awaited
-            news = {n: ack for n, ack in event.acks.items() if n in known and known[n] != ack}
+            awaited = child.awaited
+            news = {n: ack for n, ack in event.acks.items() if n in awaited and awaited[n] != ack}
             if news and child.state in (State.RUNNING, State.STOPPING):
-                known.update(news)
-                told.append(events.Tell(child.name, {"type": "delivered", "acks": news}))
-        return told
+                awaited.update(news)
+                instructions.append(events.Tell(child.name, {"type": "delivered", "acks": news}))
+        return instructions
 
     def _is_of(self, child: Child, journal: str) -> bool:
         """Replicas of other nodes' journals lie with the first worker."""
@@ -343,7 +343,7 @@ class Machine:
             trouble = new.get("error") or ""
             if before != now or trouble != (old.get("error") or ""):
                 who = f"{key} in {child.name}" if several else key
-                well = "well again" if before == now and not trouble else ""
+                well = "recovered" if before == now and not trouble else ""
                 self._record(who, "status", before, now, trouble or well)
 
     def _record_refused(self, child: Child, after: Mapping[str, Mapping[str, Any]]) -> None:
@@ -378,12 +378,12 @@ class Machine:
         child.spark_ui = detail.get("spark_ui", "")
         if self._outdated(child) or not self._needed(child):
             return self._stop(child, 0.0)
-        told = self._tell_past(child) if child.role == INGEST else []
-        told += self._configure(child)
+        instructions = self._tell_past(child) if child.role == INGEST else []
+        instructions += self._configure(child)
         if child.role == INGEST:
-            told += self._tell_offsets(child, self._acks, self._delivered)
-            told += self._tell_replicas()
-        return told
+            instructions += self._tell_offsets(child, self._acks, self._delivered)
+            instructions += self._tell_replicas()
+        return instructions
 
     def _on_status(self, child: Child, detail: Any) -> list[Instruction]:
         self._record_tasks(child, detail["tasks"])
@@ -411,7 +411,7 @@ class Machine:
             child.held_at = child.heard_at
         if bool(held) != bool(child.held):
             state = child.state.value
-            self._record(child.name, "alive", state, state, f"held: {held}" if held else "goes on")
+            self._record(child.name, "alive", state, state, f"held: {held}" if held else "resumed")
         child.held = held
         return []
 
@@ -486,7 +486,7 @@ class Machine:
 
     def _kill_if_late(self, child: Child, _detail: object) -> list[Instruction]:
         late = self._clock() > child.kill_at
-        return self._kill(child, "did not stop in its time") if late else []
+        return self._kill(child, "did not stop in time") if late else []
 
     def _give_up_waiting(self, child: Child, _detail: object) -> list[Instruction]:
         child.state = State.ABSENT
@@ -498,7 +498,7 @@ class Machine:
             return []
         serving = [child for child in self._ingest if child.state is State.RUNNING]
         if serving and not self._alive(COLLECT):
-            return [told for child in serving for told in self._stop(child, 0.0)]
+            return [instruction for child in serving for instruction in self._stop(child, 0.0)]
         if all(child.state is State.ABSENT for child in self._children.values()):
             return [events.Exit()]
         return []
@@ -511,19 +511,19 @@ class Machine:
 
     @property
     def _spark(self) -> Mapping[str, str]:
-        return self._wanted.assignment.spark if self._wanted else {}
+        return self._assigned.assignment.spark if self._assigned else {}
 
     def _outdated(self, child: Child) -> bool:
         return child.role == COLLECT and child.spark != self._spark
 
     def _tasks(self, child: Child) -> list[AssignedTask]:
-        tasks = self._wanted.assignment.tasks if self._wanted else ()
+        tasks = self._assigned.assignment.tasks if self._assigned else ()
         return [task for task in tasks if task.kind == child.role and not self._suspects.why(task)]
 
     def _configure(self, child: Child) -> list[Instruction]:
-        if self._wanted is None:
+        if self._assigned is None:
             return []
-        texts = self._wanted.texts
+        texts = self._assigned.texts
         tasks = [
             {
                 "flow": task.flow,
@@ -537,12 +537,12 @@ class Machine:
             }
             for task in self._tasks(child)
         ]
-        child.told = self._wanted.version
+        child.sent = self._assigned.version
         message = {
             "type": "configure",
-            "number": child.told,
+            "number": child.sent,
             "tasks": tasks,
-            "chokes": dict(self._wanted.assignment.chokes),
+            "chokes": dict(self._assigned.assignment.chokes),
         }
         if child.role == COLLECT:
             child.suspects = self._suspects.at(self._clock())
@@ -559,9 +559,9 @@ class Machine:
 
 def _matters(event: Event) -> bool:
     """Whether the event may change the node's reported state."""
-    if isinstance(event, events.Said):
+    if isinstance(event, events.Reported):
         return event.message["type"] not in ("alive", "awaits", "proposal")
-    return isinstance(event, events.Wanted | events.Ended)
+    return isinstance(event, events.Assigned | events.Ended)
 
 
 TRANSITIONS: Mapping[tuple[State, str], Callable[[Machine, Child, Any], list[Instruction]]] = {

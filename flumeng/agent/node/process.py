@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from flumeng.agent.node.events import Ended, Event, Said
+from flumeng.agent.node.events import Ended, Event, Reported
 from flumeng.agent.node.protocol import Message, MessageError, encode, from_child
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,11 @@ class ChildProcess:
                 raise MessageError(problem)
             message = from_child(line)
         except MessageError as error:
-            log.warning("%s said something that is passed over: %s", self._name, error)
+            log.warning("a message of %s is ignored: %s", self._name, error)
             return
         with self._hearing:
             if not self._has_ended:
-                self._hear(Said(self._name, message))
+                self._hear(Reported(self._name, message))
 
     def _write(self) -> None:
         assert self._process.stdin is not None
@@ -139,9 +139,9 @@ def _kill_session(leader: int) -> None:
 
 
 def _session(leader: int) -> set[int]:
-    found = set()
+    members = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(ProcessLookupError):
             if os.getsid(int(folder.name)) == leader:
-                found.add(int(folder.name))
-    return found
+                members.add(int(folder.name))
+    return members

@@ -97,11 +97,11 @@ def from_child(line: bytes) -> Message:
     if shape is None:
         raise MessageError(f"unknown type {kind!r}")
     if not line.endswith(b"\n"):
-        raise MessageError(f"no whole {kind}")
+        raise MessageError(f"incomplete {kind} message")
     try:
         msgspec.convert(message, shape)
     except msgspec.ValidationError as error:
-        raise MessageError(f"no {kind} has these fields: {error}") from error
+        raise MessageError(f"invalid fields of a {kind} message: {error}") from error
     return message
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from flumeng import __version__
 from flumeng.agent.node.claim import Claim, SupplantedError, next_claim, require_own
-from flumeng.agent.node.events import Wanted
+from flumeng.agent.node.events import Assigned
 from flumeng.agent.node.fenced_store import FencedStore
 from flumeng.agent.node.journal_registry import JournalRegistry, is_name
 from flumeng.control.snapshot.assignment_pages import read_assignment
@@ -64,7 +64,7 @@ class SessionProofs:
         except UserError as error:
             if self._made is None:
                 raise
-            log.debug("the certificate is to be read again: %s", error)
+            log.debug("the certificate will be read again: %s", error)
             credentials = self._made[0]
         if self._made is None or self._made[:2] != (credentials, session):
             from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
@@ -88,7 +88,7 @@ class Identity:
 
 
 class Claims(Protocol):
-    """Storage of a data directory's claims: see ``Home``."""
+    """Storage of a data directory's claims: see ``DataDirectory``."""
 
     def claim(self) -> Claim: ...
 
@@ -137,10 +137,10 @@ class Registration:
         """
         self._status = self._live = None
         path = paths.node(self._me.name)
-        (found,) = self.znodes.read_each([path])
-        if isinstance(found, Unreadable):
-            raise CorruptError(str(found))
-        if found is None:
+        (recorded,) = self.znodes.read_each([path])
+        if isinstance(recorded, Unreadable):
+            raise CorruptError(str(recorded))
+        if recorded is None:
             node = Node(
                 uuid=self._me.uuid,
                 roles=self._me.roles,
@@ -151,40 +151,40 @@ class Registration:
             self._write_claim(path, node, ABSENT, Claim())
             self.journals.forget_names()  # a removed node's journals may be removed too
             return
-        if found.value.uuid != self._me.uuid and self.znodes.fence:
+        if recorded.value.uuid != self._me.uuid and self.znodes.fence:
             raise SupplantedError(
-                f"the name {self._me.name} was given to another host while this one was away. What "
-                "its journals hold, perhaps delivered already, is delivered when it is started "
-                "with another --name and this --data"
+                f"the name {self._me.name} was given to another host while this one was away. To "
+                "deliver the events of its journals, some perhaps again, start it with another "
+                "--name and this --data"
             )
-        if found.value.uuid != self._me.uuid:
+        if recorded.value.uuid != self._me.uuid:
             raise UserError(
                 f"a node named {self._me.name} is registered already, from another data directory: "
-                "choose another --name, or give this node the data directory it had, or, when that "
-                f"is gone for good: `flumeng node decommission {self._me.name} --discard`"
+                "use that directory or another --name. If it is lost for good, run `flumeng node "
+                f"decommission {self._me.name} --discard`"
             )
-        known = Claim(found.value.claims, found.value.claimant)
+        claimed = Claim(recorded.value.claims, recorded.value.claimant)
         try:
-            current = self._own is not None and require_own(self._own, known)
-            if not current or found.value.roles != self._me.roles:
-                node = replace(found.value, roles=self._me.roles)
-                self._write_claim(path, node, found.version, known)
+            current = self._own is not None and require_own(self._own, claimed)
+            if not current or recorded.value.roles != self._me.roles:
+                node = replace(recorded.value, roles=self._me.roles)
+                self._write_claim(path, node, recorded.version, claimed)
             else:
-                self.znodes.fence = (Check(path, found.version),)
+                self.znodes.fence = (Check(path, recorded.version),)
         except SupplantedError as error:
             raise SupplantedError(
-                f"{error}. Its journals may hold what was delivered, and lack what was not: start "
-                f"node {self._me.name} with the directory that it used last, or, when that is lost "
-                f"for good: `flumeng node decommission {self._me.name} --discard`, and start it "
+                f"{error}. Its journals may hold delivered events and lack undelivered ones: start "
+                f"node {self._me.name} with the directory that it used last. If that is lost for "
+                f"good, run `flumeng node decommission {self._me.name} --discard`, and start it "
                 "with an empty --data"
             ) from error
 
-    def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, known: Claim) -> None:
+    def _write_claim(self, path: ZPath[Node], node: Node, expect: Expected, claimed: Claim) -> None:
         """First on disk, then in ZooKeeper; on a full disk with the last claim."""
         claim = self._own
-        if claim is None or claim != known:
+        if claim is None or claim != claimed:
             self._require_no_other_live()
-            claim = next_claim(self._claims.claim(), known, self._incarnation)
+            claim = next_claim(self._claims.claim(), claimed, self._incarnation)
             try:
                 self._claims.keep_claim(claim)
             except OSError:
@@ -209,11 +209,11 @@ class Registration:
         self, addresses: tuple[str, ...], discovery: str = "", collector: str = ""
     ) -> None:
         """Maintains the ephemeral znode of this session, in place of one of an earlier session."""
-        known, session = self._live, self._store.session
+        old, session = self._live, self._store.session
         proof = self._proofs.of(session)
-        told = (known.addresses, known.discovery, known.collector, known.signature) if known else ()
-        said = (addresses, discovery, collector, proof.signature)
-        if (told, self._session) == (said, session):
+        published = (old.addresses, old.discovery, old.collector, old.signature) if old else ()
+        current = (addresses, discovery, collector, proof.signature)
+        if (published, self._session) == (current, session):
             return
         path = paths.live_node(self._me.name)
         live = LiveNode(
@@ -231,43 +231,41 @@ class Registration:
             certificates=proof.certificates,
             signature=proof.signature,
         )
-        (found,) = self._store.read_each([path])
-        ours = found is not None and found.session == session
-        if isinstance(found, Versioned) and ours and found.value == live:
+        (recorded,) = self._store.read_each([path])
+        ours = recorded is not None and recorded.session == session
+        if isinstance(recorded, Versioned) and ours and recorded.value == live:
             pass
-        elif found is None:
+        elif recorded is None:
             self.znodes.write(path, live, ABSENT)
         elif ours:
-            self.znodes.write(path, live, found.version)
+            self.znodes.write(path, live, recorded.version)
         else:
-            removed = Remove(path, found.version)
+            removed = Remove(path, recorded.version)
             try:
                 self.znodes.commit([removed, Put(path, live, ABSENT)])
             except ForbiddenError as error:  # in a secured cluster a node may not remove it
                 raise HeldError(
-                    f"node {self._me.name} was live in another session, which has to end first"
+                    f"node {self._me.name} is live in an earlier session, which must end first"
                 ) from error
         self._live, self._session = live, session
 
-    def assignment(self) -> Wanted | None:
+    def assignment(self) -> Assigned | None:
         """The assignment with its texts; None before the first one, and for an unreadable one."""
         path = paths.assignment(self._me.name)
         try:
-            found = read_assignment(self._store, self._me.name)
+            assigned = read_assignment(self._store, self._me.name)
         except (CorruptError, UserError) as error:
-            self.znodes.problems[str(path)] = f"{error}; the node goes on with what it had before"
+            self.znodes.problems[str(path)] = f"{error}; the node keeps its previous assignment"
             return None
         self.znodes.problems.pop(str(path), None)
-        if found is None:
+        if assigned is None:
             return None
-        tasks = tuple(task for task in found.value.tasks if is_name(task.flow))
-        if odd := [task.flow for task in found.value.tasks if not is_name(task.flow)]:
-            self.znodes.problems[str(path)] = (
-                f"no flow can be called {odd[0]!r}: its tasks are left out"
-            )
-        assignment = replace(found.value, tasks=tasks)
+        tasks = tuple(task for task in assigned.value.tasks if is_name(task.flow))
+        if odd := [task.flow for task in assigned.value.tasks if not is_name(task.flow)]:
+            self.znodes.problems[str(path)] = f"invalid flow name {odd[0]!r}: its tasks are ignored"
+        assignment = replace(assigned.value, tasks=tasks)
         unreadable = self._read_texts(assignment)
-        return Wanted(found.version.number, assignment, dict(self._texts), unreadable)
+        return Assigned(assigned.version.number, assignment, dict(self._texts), unreadable)
 
     def _read_texts(self, assignment: Assignment) -> dict[tuple[str, int], str]:
         """Reads new revisions, which never change; returns why others are unreadable."""
@@ -278,14 +276,14 @@ class Registration:
         self._texts = {key: text for key, text in self._texts.items() if key in named}
         unreadable: dict[tuple[str, int], str] = {}
         missing = sorted(named - self._texts.keys())
-        wanted = {(flow, number): paths.revision(flow, str(number)) for flow, number in missing}
-        for key, revision in zip(wanted, self.znodes.read_each([*wanted.values()]), strict=True):
+        sources = {(flow, number): paths.revision(flow, str(number)) for flow, number in missing}
+        for key, revision in zip(sources, self.znodes.read_each([*sources.values()]), strict=True):
             if not isinstance(revision, Versioned):
-                unreadable[key] = str(revision or f"{wanted[key]}: there is no such revision")
+                unreadable[key] = str(revision or f"{sources[key]}: no such revision")
             elif not self.trusts(key[0], revision.value):
                 unreadable[key] = (
-                    f"{wanted[key]} is not signed with a key of this node's policy file: apply the "
-                    f"flow with the file of such a key in {KEY}"
+                    f"{sources[key]} is not signed with a key of this node's policy file: set "
+                    f"{KEY} to the path of such a key, and apply the flow again"
                 )
             else:
                 self._texts[key] = revision.value.effective
@@ -301,22 +299,22 @@ class Registration:
         status = status.bounded()
         path = paths.status(self._me.name)
         if self._status is None:
-            (found,) = self._store.read_each([path])
-            if not isinstance(found, Versioned):
-                expect: Expected = found.version if found else ABSENT
+            (recorded,) = self._store.read_each([path])
+            if not isinstance(recorded, Versioned):
+                expect: Expected = recorded.version if recorded else ABSENT
                 self._status = Versioned(status, self.znodes.write(path, status, expect))
                 return
-            self._status = found
+            self._status = recorded
         if self._status.value != status:
-            known, self._status = self._status, None  # unknown while a write is in flight
-            self._status = Versioned(status, self.znodes.write(path, status, known.version))
+            previous, self._status = self._status, None  # unknown while a write is in flight
+            self._status = Versioned(status, self.znodes.write(path, status, previous.version))
 
     def absent(self, flows: Collection[str]) -> list[str]:
         possible = [flow for flow in flows if is_name(flow)]
-        found = self._store.read_each([paths.flow(flow) for flow in possible])
-        return [flow for flow, record in zip(possible, found, strict=True) if record is None]
+        records = self._store.read_each([paths.flow(flow) for flow in possible])
+        return [flow for flow, record in zip(possible, records, strict=True) if record is None]
 
-    def look_anew(self) -> None:
+    def reread(self) -> None:
         """Invalidates the cache: after a lost race, a new connection or a long time."""
         self._status = None
-        self.journals.look_anew()
+        self.journals.reread()

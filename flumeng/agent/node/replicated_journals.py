@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from flumeng.agent.node.home import Home, KnownNames
-from flumeng.agent.node.journal_registry import Found, JournalRegistry
+from flumeng.agent.node.data_directory import DataDirectory, KnownNames
+from flumeng.agent.node.journal_registry import JournalRegistry, Scan
 from flumeng.agent.node.machine import Machine
-from flumeng.agent.node.pace import Pace
+from flumeng.agent.node.poll_backoff import PollBackoff
 from flumeng.agent.node.protocol import Message
 from flumeng.control.zookeeper import Store, Versioned
 from flumeng.platform.errors import ConflictError
@@ -33,7 +33,7 @@ class ReplicatedJournals:
 
     def __init__(
         self,
-        home: Home,
+        home: DataDirectory,
         machine: Machine,
         registry: JournalRegistry,
         texts: CurrentTexts,
@@ -53,7 +53,7 @@ class ReplicatedJournals:
     def due(self) -> bool:
         return self._clock() >= self._at
 
-    def look_soon(self) -> None:
+    def scan_soon(self) -> None:
         self._at = 0.0
 
     @property
@@ -62,16 +62,16 @@ class ReplicatedJournals:
             return self._registry.leaderless
         names = ", ".join(sorted(self._unknown)[:NAMED])
         why = (
-            f"replicas of {len(self._unknown)} journals are kept ({names}), since ZooKeeper has no "
-            "record of them and nothing says that they were collected: `flumeng journal promote "
-            f"JOURNAL --to {self._me} --unclean` has one collected from here; what nobody needs, "
-            f"remove from {self._home.path / 'copies'} while the node is stopped"
+            f"replicas of {len(self._unknown)} journals are kept ({names}): ZooKeeper has no "
+            "record of them, and nothing shows that they were collected. To collect one, run "
+            f"`flumeng journal promote JOURNAL --to {self._me} --unclean`. To discard one, stop "
+            f"the node and remove it from {self._home.path / 'copies'}"
         )
         return {**self._registry.leaderless, "replicas without a record": why}
 
     def ask_for_changes(self) -> None:
         """Makes the changes that workers request. Raises UnavailableError."""
-        self.look_soon()
+        self.scan_soon()
         proposals, self._machine.proposals = self._machine.proposals, {}
         for journal, proposal in proposals.items():
             try:
@@ -79,53 +79,53 @@ class ReplicatedJournals:
             except ConflictError as conflict:
                 log.info("journal %s: %s", journal, conflict)
 
-    def look(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Found | None:
+    def scan(self, assigned: Mapping[str, int], tell: Callable[[Message], None]) -> Scan | None:
         """Sends the workers the memberships and the unwanted replicas; None without journals here.
         ``assigned``: versions of records, from the assignment. Raises UnavailableError."""
         self._at = self._clock() + LOOK_SECONDS
         local, replicas = self._machine.journals or {}, self._machine.replicas
-        own = {name: said["replica"] for name, said in local.items() if "replica" in said}
+        own = {name: journal["replica"] for name, journal in local.items() if "replica" in journal}
         names = {*assigned, *own}
         if not (names or replicas):
             return None
-        found = self._registry.find(names, replicas, self._usable, assigned)
-        unwanted = {*found.message["unwanted"], *self._collected(found, assigned)}
+        scan = self._registry.find(names, replicas, self._usable, assigned)
+        unwanted = {*scan.message["unwanted"], *self._collected(scan, assigned)}
         if unwanted and not self._is_same_tree():
             unwanted = set()
-        if set(found.led) - set(self._registry.led):
-            self._registry.look_anew()
-        self._registry.led = found.led
-        locked = {said["flow"] for said in local.values() if said.get("locked")}
+        if set(scan.led) - set(self._registry.led):
+            self._registry.reread()
+        self._registry.led = scan.led
+        locked = {journal["flow"] for journal in local.values() if journal.get("locked")}
         texts = self._texts.of(locked)
-        tell({**found.message, "unwanted": sorted(unwanted), "texts": texts})
-        return found
+        tell({**scan.message, "unwanted": sorted(unwanted), "texts": texts})
+        return scan
 
-    def settle(self, found: Found) -> None:
+    def settle(self, scan: Scan) -> None:
         """Hands over journals without a replica here, and forgets those that other nodes have
         ended. Raises ConflictError, UnavailableError."""
         local, usable = self._machine.journals or {}, self._usable
-        self._registry.forget({n: j for n, j in found.forgotten.items() if n not in local})
-        unneeded = self._registry.acks(found.lost.keys()).unneeded if found.lost else ()
-        for name, record in found.lost.items():
+        self._registry.forget({n: j for n, j in scan.forgotten.items() if n not in local})
+        unneeded = self._registry.acks(scan.lost.keys()).unneeded if scan.lost else ()
+        for name, record in scan.lost.items():
             own = usable.get(name, "")
             if name not in unneeded and self._registry.hand_over(name, record, own):
-                self.look_soon()
+                self.scan_soon()
 
     @property
     def _usable(self) -> dict[str, str]:
         """Journal -> the id of the sound replica here."""
         local = self._machine.journals or {}
         ids = dict(self._machine.replicas)
-        ids.update((name, said["replica"]) for name, said in local.items() if "replica" in said)
+        ids.update((name, item["replica"]) for name, item in local.items() if "replica" in item)
         return {n: replica for n, replica in ids.items() if not local.get(n, {}).get("damaged")}
 
-    def _collected(self, found: Found, assigned: Collection[str]) -> tuple[str, ...]:
+    def _collected(self, scan: Scan, assigned: Collection[str]) -> tuple[str, ...]:
         """Replicas here whose records were removed. A replica may be made after its record was last
         seen."""
         local = {*self._machine.replicas, *assigned}
-        present = {*self._machine.replicas, *found.message["journals"]}.difference(found.absent)
-        collected = self._remember(present, local).deleted(found.absent)
-        self._unknown = set(found.absent).difference(collected)
+        present = {*self._machine.replicas, *scan.message["journals"]}.difference(scan.absent)
+        collected = self._remember(present, local).deleted(scan.absent)
+        self._unknown = set(scan.absent).difference(collected)
         return collected
 
 
@@ -134,21 +134,21 @@ class CurrentTexts:
         self, store: Store, trusts: Trusts, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store, self._trusts = store, trusts
-        self._pace = Pace(clock)
+        self._polls = PollBackoff(clock)
         self._texts: dict[str, tuple[int, str]] = {}
 
     def of(self, flows: Collection[str]) -> Mapping[str, str]:
         """Each flow's current text, if readable and trusted. Polled less often while unchanged.
         Raises UnavailableError."""
-        wanted = sorted(flow for flow in flows if NAME.fullmatch(flow))
-        self._texts = {flow: known for flow, known in self._texts.items() if flow in wanted}
-        due = self._pace.due(wanted)
-        found = self._store.read_each([paths.flow(flow) for flow in due])
-        for flow, record in zip(due, found, strict=True):
+        valid = sorted(flow for flow in flows if NAME.fullmatch(flow))
+        self._texts = {flow: text for flow, text in self._texts.items() if flow in valid}
+        due = self._polls.due(valid)
+        records = self._store.read_each([paths.flow(flow) for flow in due])
+        for flow, record in zip(due, records, strict=True):
             number = record.value.revision if isinstance(record, Versioned) else None
             if number is not None and self._texts.get(flow, (None, ""))[0] != number:
                 self._read(flow, number)
-            self._pace.saw(flow, number)
+            self._polls.seen(flow, number)
         return {flow: text for flow, (_, text) in self._texts.items()}
 
     def _read(self, flow: str, number: int) -> None:

@@ -45,17 +45,17 @@ class TargetChecks:
         if self._signers and not is_signed(flow, text, signature, self._signers):
             raise UserError(
                 f"the text of flow {flow} is not signed with a key of this node's policy file: set "
-                "FLUMENG_SIGNING_KEY to the file of one"
+                "FLUMENG_SIGNING_KEY to the path of such a key"
             )
         if not self._running.acquire(blocking=False):
-            raise UnavailableError("this node checks the targets of another flow now: try again")
+            raise UnavailableError("this node is checking the targets of another flow: try again")
         try:
             return self._run(flow, text)
         finally:
             self._running.release()
 
     def _run(self, flow: str, text: str) -> list[dict[str, Any]]:
-        log.info("the targets of flow %s are checked for an operator", flow)
+        log.info("checking the targets of flow %s for an operator", flow)
         try:
             done = subprocess.run(
                 self._command,
@@ -65,25 +65,25 @@ class TargetChecks:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise UnavailableError(f"the check has not ended in {CHECK_SECONDS:g} s") from error
+            raise UnavailableError(f"the check did not end within {CHECK_SECONDS:g} s") from error
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip()
             raise UserError(
                 f"the check ended with code {done.returncode}: {why[-ERROR_CHARACTERS:]}"
             )
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
+        results: list[dict[str, Any]] = json.loads(done.stdout)
+        return results
 
 
 def _parsed(request: bytes) -> tuple[str, str, str]:
     """Raises UserError."""
     if len(request) > TEXT_BYTES:
-        raise UserError(f"a flow to check has at most {TEXT_BYTES} bytes")
+        raise UserError(f"the text of a flow to check may have at most {TEXT_BYTES} bytes")
     try:
         asked = json.loads(request)
         flow, text, signature = asked["flow"], asked["text"], asked["signature"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"targets of what: {error}") from error
-    if not all(isinstance(one, str) for one in (flow, text, signature)):
-        raise UserError("targets of what: flow, text and signature are texts")
+        raise UserError(f"invalid check of targets: {error}") from error
+    if not all(isinstance(value, str) for value in (flow, text, signature)):
+        raise UserError("invalid check of targets: flow, text and signature must be strings")
     return flow, text, signature

@@ -48,7 +48,7 @@ def require_readable(store: Store, flow: str) -> Versioned[Flow]:
     if record.value.state == "deleted":
         raise UserError(f"flow {flow} is being deleted")
     if not has_journals(require_revision(store, flow, record.value.revision).effective):
-        raise UserError(f"flow {flow} has no journals: read what that flow reads")
+        raise UserError(f"flow {flow} has no journals: read its source instead")
     return record
 
 
@@ -81,7 +81,7 @@ class Cursor:
         flow cannot be read; ConflictError, UnavailableError, and errors of ``begin``."""
         record = require_readable(store, flow)
         if store.exists(paths.flow(name)):
-            raise UserError(f"there is a flow {name}: give the cursor another name")
+            raise UserError(f"a flow is named {name}: give the cursor another name")
         reader = f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})"
         lease = Lease(
             holder=uuid.uuid4().hex,
@@ -92,11 +92,11 @@ class Cursor:
         cursor = cls(store, flow, name, lease, wall)
         for attempt in range(ATTEMPTS):
             try:
-                found = store.read(paths.lease(flow, name))
-                if found is not None:
+                held = store.read(paths.lease(flow, name))
+                if held is not None:
                     if keep_seconds is None:
-                        cursor._lease = replace(lease, keep_seconds=found.value.keep_seconds)
-                    store.write(paths.lease(flow, name), cursor._lease, found.version)
+                        cursor._lease = replace(lease, keep_seconds=held.value.keep_seconds)
+                    store.write(paths.lease(flow, name), cursor._lease, held.version)
                 else:
                     cursor._make(begin(), Check(paths.flow(flow), record.version))
                     cursor.existed = False
@@ -110,11 +110,9 @@ class Cursor:
     def offsets(self) -> dict[str, int]:
         """Its acks; everything below is read. Raises CorruptError, UnavailableError."""
         names = self._store.children(paths.cursor(self._flow, self._name))
-        found = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
+        acks = self._store.read_many([paths.ack(self._flow, self._name, name) for name in names])
         return {
-            name: ack.value.offset
-            for name, ack in zip(names, found, strict=True)
-            if ack is not None
+            name: ack.value.offset for name, ack in zip(names, acks, strict=True) if ack is not None
         }
 
     def commit(self, offsets: Mapping[str, int]) -> None:
@@ -135,19 +133,19 @@ class Cursor:
         self.commit({})
 
     def _held(self) -> Versioned[Lease]:
-        found = self._store.read(paths.lease(self._flow, self._name))
-        if found is None:
+        held = self._store.read(paths.lease(self._flow, self._name))
+        if held is None:
             raise ConflictError(
                 f"the cursor {self._name} of flow {self._flow} was removed by an operator, or "
                 f"because it was not renewed for {self._lease.keep_seconds:g} s (keepSeconds); "
-                "start again to recreate it"
+                "restart the reader to recreate it"
             )
-        if found.value.holder != self._lease.holder:
+        if held.value.holder != self._lease.holder:
             raise ConflictError(
-                f"the cursor {self._name} of flow {self._flow} was taken by {found.value.reader}: "
+                f"the cursor {self._name} of flow {self._flow} was taken by {held.value.reader}: "
                 "two readers cannot share one"
             )
-        return found
+        return held
 
     def _changes(self, offsets: Mapping[str, int]) -> list[Write]:
         if not offsets:

@@ -41,33 +41,33 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Raises UserError. Spark gives names in any case."""
-        known = {name.lower(): name for name in NAMES}
-        told: dict[str, str] = {}
+        spelled = {name.lower(): name for name in NAMES}
+        values: dict[str, str] = {}
         for name, value in given.items():
-            if name.lower() not in known:
+            if name.lower() not in spelled:
                 raise UserError(f'flumeng has no option "{name}"; {nearest(name, list(NAMES))}')
-            told[known[name.lower()]] = str(value)
-        zookeeper = told.get("zookeeper") or os.environ.get("FLUMENG_ZK", "")
+            values[spelled[name.lower()]] = str(value)
+        zookeeper = values.get("zookeeper") or os.environ.get("FLUMENG_ZK", "")
         if not zookeeper:
             raise UserError('option("zookeeper", "host:port/chroot") is missing, as for --zk')
-        if not told.get("flow"):
-            raise UserError('option("flow", ...) is missing: which flow to read')
-        start_from = told.get("startFrom", "earliest")
+        if not values.get("flow"):
+            raise UserError('option("flow", ...) is missing: name the flow to read')
+        start_from = values.get("startFrom", "earliest")
         if start_from not in ("earliest", "latest"):
             raise UserError(f"startFrom is earliest or latest, not {start_from!r}")
-        cursor = told.get("cursor", "")
+        cursor = values.get("cursor", "")
         if cursor == CURSOR_MAIN:
             raise UserError(f"{CURSOR_MAIN} is the cursor of the flow itself: take another name")
-        fail = told.get("failOnDataLoss", "true").lower()
+        fail = values.get("failOnDataLoss", "true").lower()
         if fail not in ("true", "false"):
-            raise UserError(f"failOnDataLoss is true or false, not {told['failOnDataLoss']!r}")
+            raise UserError(f"failOnDataLoss is true or false, not {values['failOnDataLoss']!r}")
         return cls(
             zookeeper=zookeeper,
-            flow=_name("flow", told["flow"]),
+            flow=_name("flow", values["flow"]),
             cursor=_name("cursor", cursor) if cursor else "",
             start_from=cast("Literal['earliest', 'latest']", start_from),
-            keep_seconds=_number(told, "keepSeconds", KEEP_SECONDS, KEEP_LEAST_SECONDS),
-            max_events=int(_number(told, "maxEventsPerBatch", EVENTS_PER_BATCH, 1)),
+            keep_seconds=_number(values, "keepSeconds", KEEP_SECONDS, KEEP_LEAST_SECONDS),
+            max_events=int(_number(values, "maxEventsPerBatch", EVENTS_PER_BATCH, 1)),
             fail_on_data_loss=fail == "true",
         )
 
@@ -80,11 +80,11 @@ def _name(option: str, text: str) -> str:
     return text
 
 
-def _number(told: Mapping[str, str], name: str, default: float, least: float) -> float:
+def _number(values: Mapping[str, str], name: str, default: float, least: float) -> float:
     try:
-        number = float(told.get(name, default))
+        number = float(values.get(name, default))
     except ValueError as error:
-        raise UserError(f"{name} is a number, not {told[name]!r}") from error
+        raise UserError(f"{name} is a number, not {values[name]!r}") from error
     if not least <= number < float("inf"):
-        raise UserError(f"{name} is {least:g} or more, not {told[name]}")
+        raise UserError(f"{name} is {least:g} or more, not {values[name]}")
     return number

@@ -60,11 +60,11 @@ def ranges(start: Offsets, end: Offsets, *, replayed: bool = False) -> list[Rang
     ]
 
 
-def splits(wanted: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
+def splits(pieces: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
     """Parts of ``events`` each; a range may be cut."""
     parts: list[list[Range]] = []
     room = 0
-    for piece in wanted:
+    for piece in pieces:
         at = piece.start
         while at < piece.end:
             if not room:
@@ -77,7 +77,7 @@ def splits(wanted: Sequence[Range], events: int) -> list[tuple[Range, ...]]:
 
 
 @dataclass(frozen=True)
-class Look:
+class Ends:
     """The ends of the journals at one moment; ``silent``: journal without an answer -> node."""
 
     positions: Mapping[str, Position]
@@ -99,7 +99,7 @@ class Look:
         """Raises UnavailableError when a journal is silent; ``why``: the consequence."""
         if self.silent:
             nodes = _some(set(self.silent.values()))
-            raise UnavailableError(f"nodes that do not answer: {nodes}: {why}")
+            raise UnavailableError(f"no answer from nodes {nodes}: {why}")
 
 
 class Planning:
@@ -115,23 +115,23 @@ class Planning:
             ),
         )
 
-    def look(self) -> Look:
+    def read_ends(self) -> Ends:
         registered = self._journals.registered()
-        found = self._journals.positions(self._journals.addresses(registered))
-        silent = {name: one.primary for name, one in registered.items() if name not in found}
+        positions = self._journals.positions(self._journals.addresses(registered))
+        silent = {name: row.primary for name, row in registered.items() if name not in positions}
         if silent:
             self._journals.require_readable(next(iter(silent)))
-        return Look(found, silent)
+        return Ends(positions, silent)
 
     def begin(self) -> dict[str, int]:
         """The start of a new reader; journals that do not answer begin at their floors later."""
-        look = self.look()
+        ends = self.read_ends()
         if self._options.start_from == "earliest":
-            return ordered(look.floors)
-        look.require_all(
-            "where their journals end now is not known: startFrom earliest needs it not"
+            return ordered(ends.floors)
+        ends.require_all(
+            "the ends of their journals are unknown; startFrom earliest does not need them"
         )
-        return ordered(look.reached)
+        return ordered(ends.reached)
 
     def partitions(
         self, start: Mapping[str, int], end: Mapping[str, int], *, replayed: bool = False
@@ -143,32 +143,32 @@ class Planning:
         positions = self._journals.positions(addresses)
         silent = tuple(name for name in names if name not in positions)
         if silent:
-            known = self._journals.registered()
-            self.lose([name for name in silent if name not in known], "are not there any more")
-            rest = {name: known[name].primary for name in silent if name in known}
-            Look({}, rest).require_all("what they keep was planned to be read")
+            registered = self._journals.registered()
+            self.lose([name for name in silent if name not in registered], "no longer exist")
+            rest = {name: registered[name].primary for name in silent if name in registered}
+            Ends({}, rest).require_all("events of their journals were planned to be read")
         floors = {name: position.floor for name, position in positions.items()}
         trimmed = [name for name in floors if name in start and start[name] < floors[name]]
-        self.lose(trimmed, "keep nothing any more of where this reader is")
+        self.lose(trimmed, "no longer hold the events at the position of this reader")
         begins = {name: max(start.get(name, 0), floor) for name, floor in floors.items()}
-        wanted = ranges(begins, {name: end[name] for name in begins}, replayed=replayed)
+        pieces = ranges(begins, {name: end[name] for name in begins}, replayed=replayed)
         reader = JournalReader(proof.of_process("subscriber"))
         return [
             InputPartition((reader, tuple((piece, addresses[piece.partition]) for piece in part)))
-            for part in splits(wanted, EVENTS_PER_PARTITION)
+            for part in splits(pieces, EVENTS_PER_PARTITION)
         ]
 
     def lose(self, journals: Collection[str], what: str) -> None:
         """Raises DataLossError when there are any, unless the options allow it."""
         if not journals:
             return
-        said = (
+        text = (
             f"events are lost for this reader: journals of flow {self._options.flow} {what}: "
             f"{_some(journals)}"
         )
         if self._options.fail_on_data_loss:
-            raise DataLossError(f'{said}; option("failOnDataLoss", "false") goes on without them')
-        log.warning("%s", said)
+            raise DataLossError(f'{text}; option("failOnDataLoss", "false") continues without them')
+        log.warning("%s", text)
 
     def close(self) -> None:
         self._journals.close()

@@ -29,10 +29,10 @@ class BatchReader(DataSourceReader):
             closing(Opened(options, store)) as reader,
         ):
             start = {} if reader.cursor is None else reader.cursor.offsets()
-            look = reader.look()
+            ends = reader.read_ends()
             if options.fail_on_data_loss:
-                look.require_all('option("failOnDataLoss", "false") reads the others')
-            return reader.planning.partitions(start, look.reached)
+                ends.require_all('option("failOnDataLoss", "false") reads the others')
+            return reader.planning.partitions(start, ends.reached)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(partition)

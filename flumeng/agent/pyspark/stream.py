@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from flumeng.agent.pyspark.cursor import Cursor, connect, require_readable
 from flumeng.agent.pyspark.options import Options
-from flumeng.agent.pyspark.planning import Look, Planning, limited, ordered, read
+from flumeng.agent.pyspark.planning import Ends, Planning, limited, ordered, read
 from flumeng.control.zookeeper import Store
 from flumeng.platform.errors import UnavailableError
 
@@ -39,13 +39,13 @@ Offsets = Mapping[str, int]
 
 
 class Opened:
-    """A reader's connections in the process that plans for Spark; ``looked``: the last answers."""
+    """A reader's connections in the process that plans for Spark; ``ends``: the last answers."""
 
     def __init__(self, options: Options, store: Store) -> None:
         self.store = store
         self.planning = Planning(options, store)
         self.cursor: Cursor | None = None
-        self.looked = Look({}, {})
+        self.ends = Ends({}, {})
         if options.cursor:
             self.cursor = Cursor.take(
                 store,
@@ -58,9 +58,9 @@ class Opened:
             require_readable(store, options.flow)
         self.renewed_at = time.monotonic()
 
-    def look(self) -> Look:
-        self.looked = self.planning.look()
-        return self.looked
+    def read_ends(self) -> Ends:
+        self.ends = self.planning.read_ends()
+        return self.ends
 
     def close(self) -> None:
         self.planning.close()
@@ -101,19 +101,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_events if limit is None else getattr(limit, "max_rows", None)
         try:
             self._renew(held)
-            before, look = held.looked, held.look()
+            before, ends = held.ends, held.read_ends()
         except UnavailableError as error:
             if at is None:
                 raise
-            log.warning("no new events are looked for: %s", error)
+            log.warning("cannot look for new events: %s", error)
             return ordered(at)
         if at is None:
-            look.require_all("only the checkpoint knows how far they were read")
-            self._at = ordered({**self._begin(held), **held.look().reached})
+            ends.require_all("only the checkpoint has the positions of their journals")
+            self._at = ordered({**self._begin(held), **held.read_ends().reached})
             return self._at
-        at = self._without_gone(held, at, before, look)
-        named = {**look.floors, **self._acks(held, look, at), **at}
-        reached = look.reached
+        at = self._without_gone(held, at, before, ends)
+        named = {**ends.floors, **self._acks(held, ends, at), **at}
+        reached = ends.reached
         if self._until is not None:
             reached = {name: min(end, self._until.get(name, 0)) for name, end in reached.items()}
         total = sum(reached.values())
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's
         """Called since Spark 4.2."""
-        self._until = self._open().look().reached
+        self._until = self._open().read_ends().reached
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         if self._planned is not None and self._planned[:2] == (start, end):
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._at = end
         planning, replayed = self._open().planning, self._resumed and not self._delivered
         back = [name for name in end if name in start and end[name] < start[name]]
-        planning.lose(back, "were first read at their ends, which have moved on")
+        planning.lose(back, "were first read at their ends, which have advanced since")
         parts = planning.partitions(start, end, replayed=replayed)
         self._planned, self._delivered = (start, end, parts), bool(parts) or self._delivered
         return parts
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             held.cursor.commit(end)
             held.renewed_at = time.monotonic()
         except UnavailableError as error:  # the next commit covers this one
-            log.warning("the cursor stays where it is: %s", error)
+            log.warning("the cursor is not advanced: %s", error)
 
     def stop(self) -> None:
         if self._held is not None:
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if held.cursor is None:
                 self._begun = held.planning.begin()
             else:
-                self._begun = ordered({**held.look().floors, **held.cursor.offsets()})
+                self._begun = ordered({**held.read_ends().floors, **held.cursor.offsets()})
         return self._begun
 
     def _renew(self, held: Opened) -> None:
@@ -186,17 +186,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             held.cursor.renew()
             held.renewed_at = time.monotonic()
 
-    def _acks(self, held: Opened, look: Look, at: Offsets) -> dict[str, int]:
-        if held.cursor is None or look.names <= at.keys():
+    def _acks(self, held: Opened, ends: Ends, at: Offsets) -> dict[str, int]:
+        if held.cursor is None or ends.names <= at.keys():
             return {}
-        return {name: one for name, one in held.cursor.offsets().items() if name in look.names}
+        return {name: ack for name, ack in held.cursor.offsets().items() if name in ends.names}
 
-    def _without_gone(self, held: Opened, at: Offsets, before: Look, look: Look) -> dict[str, int]:
+    def _without_gone(self, held: Opened, at: Offsets, old: Ends, new: Ends) -> dict[str, int]:
         """``at`` without removed journals. A journal is removed when every cursor has read it;
-        without a cursor the last look shows whether it was read."""
-        gone = [name for name in at if name not in look.names]
+        without a cursor the last answer shows whether it was read."""
+        gone = [name for name in at if name not in new.names]
         if gone:
-            acks = held.cursor.offsets() if held.cursor is not None else before.reached
+            acks = held.cursor.offsets() if held.cursor is not None else old.reached
             unread = [name for name in gone if name not in acks or at[name] < acks[name]]
-            held.planning.lose(unread, "are gone, and were not read to their ends, as far as known")
-        return {name: one for name, one in at.items() if name in look.names}
+            held.planning.lose(unread, "were removed, apparently before their ends were read")
+        return {name: offset for name, offset in at.items() if name in new.names}

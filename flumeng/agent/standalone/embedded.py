@@ -87,7 +87,7 @@ def server_command(
     java = find_java()
     proof = keystore.load() if keystore else None
     if plain_port is not None and proof is None:
-        raise UserError(f"without {roles.DIRECTORY} the port is plain already")
+        raise UserError(f"a plain port needs {roles.DIRECTORY}: without it all ports are plain")
     for taken in (port, plain_port) if plain_port else (port,):
         require_free(host, taken)
     ports = [f"clientPort={port}", f"clientPortAddress={host}"]

@@ -73,7 +73,7 @@ class Daemon:
         if time.monotonic() - self.started < RESTART_SECONDS:
             return
         if self.process is not None:
-            log.warning("%s ended with code %s, starting again", self.name, self.process.returncode)
+            log.warning("%s ended with code %s, restarting", self.name, self.process.returncode)
         self.started = time.monotonic()
         self.starts += 1
         try:
@@ -107,7 +107,7 @@ class Daemon:
         try:
             self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("%s did not stop in time, killed", self.name)
+            log.warning("%s did not stop in time and was killed", self.name)
             self.process.kill()
             self.process.wait()
 
@@ -155,8 +155,8 @@ class Standalone:
     def _secure(self, store: Store) -> None:
         cluster = process.administered_cluster()
         if cluster is not None:
-            known = membership.members(store, tree.require(store))
-            members = {f"node:{self.node}", *process.operators()}.difference(known)
+            admitted = membership.members(store, tree.require(store))
+            members = {f"node:{self.node}", *process.operators()}.difference(admitted)
             secure_cluster(
                 Operator(store, author=_author(), reason="standalone", now=time.time()),
                 cluster=cluster,
@@ -168,7 +168,7 @@ class Standalone:
         ``given`` fails or takes too long; others are only logged."""
         patience = time.monotonic() + OTHERS_SECONDS
 
-        def look() -> Progress | None:
+        def running() -> Progress | None:
             node = self.daemons[-1].process
             try:
                 progress = Progress(store, self.node, node.pid if node else 0, given)
@@ -181,7 +181,7 @@ class Standalone:
         def late() -> bool:
             return time.monotonic() > patience
 
-        progress = self._wait_for(look, "the flows")
+        progress = self._wait_for(running, "the flows")
         for flow, why in (progress.failed | progress.waiting).items():
             log.warning("flow %s does not run: %s", flow, why)
         self.up = True
@@ -222,12 +222,12 @@ class Standalone:
         except UnavailableError:
             return None
 
-    def _wait_for(self, look: Callable[[], T | None], what: str) -> T:
+    def _wait_for(self, attempt: Callable[[], T | None], what: str) -> T:
         deadline = time.monotonic() + START_SECONDS
         while not self.stopping.is_set():
-            found = look()
-            if found is not None:
-                return found
+            result = attempt()
+            if result is not None:
+                return result
             self._keep_up()
             if time.monotonic() > deadline:
                 raise UserError(
@@ -289,7 +289,7 @@ class Progress:
         if isinstance(status, Versioned) and self.is_up:
             self._judge(store, status.value.tasks)
 
-    def _judge(self, store: Store, said: Mapping[str, TaskStatus]) -> None:
+    def _judge(self, store: Store, statuses: Mapping[str, TaskStatus]) -> None:
         names = store.children(paths.flows())
         flows = store.read_each([paths.flow(name) for name in names])
         plans = read_plans(store, names)
@@ -297,11 +297,11 @@ class Progress:
             if not isinstance(flow, Versioned) or flow.value.state != "running":
                 continue
             tasks = plans[name].value.tasks if name in plans else {}
-            found = {task: said.get(f"{name}/{task}") for task in tasks}
-            failed = [task.error for task in found.values() if task and task.state == "failed"]
-            still = [key for key, task in found.items() if task is None or not task.works]
+            reported = {task: statuses.get(f"{name}/{task}") for task in tasks}
+            failed = [task.error for task in reported.values() if task and task.state == "failed"]
+            still = [key for key, task in reported.items() if task is None or not task.works]
             if failed:
-                self.failed[name] = failed[0] or "it does not say why"
+                self.failed[name] = failed[0] or "no reason was reported"
             elif still or not tasks:
                 self.waiting[name] = f"{', '.join(still)} not running" if still else "not planned"
 

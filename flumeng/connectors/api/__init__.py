@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flumeng.config.column_kinds import Columns, Kind, check_column, require_column, require_new
     from flumeng.config.component import (
         ExactlyOnce,
         FilterOptions,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         SinkOptions,
         SourceOptions,
     )
-    from flumeng.config.kinds import Columns, Kind, check_column, require_column, require_new
     from flumeng.connectors.api.ranged_input import Ends, RangedInput
     from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
     from flumeng.connectors.api.sink import (
@@ -83,7 +83,7 @@ __all__ = [
 _MODULES = (
     "flumeng.platform.options.option",
     "flumeng.platform.errors",
-    "flumeng.config.kinds",
+    "flumeng.config.column_kinds",
     "flumeng.config.component",
     "flumeng.connectors.api.received_block",
     "flumeng.connectors.api.source",

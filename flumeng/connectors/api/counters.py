@@ -37,4 +37,4 @@ class Counters:
 
 def total(counters: Iterable[Counters]) -> Counters:
     every = list(counters)
-    return Counters(*(sum(getattr(one, f.name) for one in every) for f in fields(Counters)))
+    return Counters(*(sum(getattr(counter, f.name) for counter in every) for f in fields(Counters)))

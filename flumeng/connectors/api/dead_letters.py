@@ -87,7 +87,7 @@ class _Refused:
         if self._letters.stage is None:
             raise RefusedError(
                 f"{self._letters.place} refuses {identity.name_of(events)}: {reasons[0]}. Correct "
-                "the flow, or give it dead_letters that can take it, such as files"
+                "the flow, or give it dead_letters with a sink that accepts it, such as files"
             )
         letters = _letters(events, reasons, self._letters)
         if self._writer is None:
@@ -101,9 +101,9 @@ class _Refused:
         self._writer.close()
         self._held.seek(0)
         assert self._letters.stage is not None
-        found = pa.BufferOutputStream()
-        write_stream(self._letters.stage(iter(pa.ipc.open_stream(self._held))), found)
-        content: bytes = found.getvalue().to_pybytes()
+        output = pa.BufferOutputStream()
+        write_stream(self._letters.stage(iter(pa.ipc.open_stream(self._held))), output)
+        content: bytes = output.getvalue().to_pybytes()
         return content
 
 
@@ -163,9 +163,9 @@ def is_dead_letters(row: Mapping[str, Any]) -> bool:
     return row.get(DEAD_LETTERS) is not None
 
 
-def rows(found: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def rows(sink_rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The rows of the dead letters' stage among a sink's rows."""
-    for row in found:
+    for row in sink_rows:
         if is_dead_letters(row) and row[DEAD_LETTERS]:
             with pa.ipc.open_stream(row[DEAD_LETTERS]) as reader:
                 yield from reader.read_all().to_pylist()

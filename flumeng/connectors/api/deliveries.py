@@ -80,7 +80,7 @@ class Deliveries:
         self._acked = offset
         self._answer(self._waits.delivered(offset), delivered=True)
 
-    def _look_at_time(self) -> None:
+    def _on_deadline(self) -> None:
         self._timer = None
         self._answer(self._waits.late(asyncio.get_running_loop().time()), delivered=False)
 
@@ -96,7 +96,7 @@ class Deliveries:
             self._timer.cancel()
             self._timer = None
         if self._timer is None and deadline is not None:
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._look_at_time)
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._on_deadline)
         if self.awaited != (deadline is not None):
             self.awaited = deadline is not None
             self._changed()

@@ -120,8 +120,8 @@ class FinderBase(ABC):
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
         if to not in ("earliest", "latest"):
             raise UserError(f"{self.no_times}: {to}")
-        found = self.bounds(partitions)
-        return {name: one.floor if to == "earliest" else one.safe for name, one in found.items()}
+        items = self.bounds(partitions).items()
+        return {name: bounds.floor if to == "earliest" else bounds.safe for name, bounds in items}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         """No event has a usable time."""

@@ -109,7 +109,7 @@ class Framer:
         "malformed",
         "skipped",
     )
-    complaint = "a bad octet count; it is cut at newlines up to the next count before a priority"
+    complaint = "an invalid octet count; cut at newlines until the next count before a priority"
     hopeless = False
 
     def __init__(self, framing: Framing, max_line_bytes: int, *, nul_ends: bool = False) -> None:
@@ -157,23 +157,23 @@ class Framer:
         """Cut at newlines up to the next octet count before a priority."""
         seen = self._recent + data
         first = len(self._recent) == _FRAME_BYTES  # there was something before
-        frames = (found for found in _FRAME.finditer(seen, first) if int(found[1]) <= _MAX_COUNT)
+        frames = (match for match in _FRAME.finditer(seen, first) if int(match[1]) <= _MAX_COUNT)
         frame = next(frames, None)
         if frame is None:
             self._recent = seen[-_FRAME_BYTES:]
             return self._split(data, len(data))
         begin = frame.start() - len(self._recent)
-        found = self._split(data, begin) if begin > 0 else []
+        messages = self._split(data, begin) if begin > 0 else []
         if begin < 0:
             unskipped = min(self._dropped, -begin)
             self.skipped -= unskipped
             del self._partial[len(self._partial) + begin + unskipped :]
         if self._partial:
-            found.append(Messages(bytes(self._partial) + _NEWLINE))
+            messages.append(Messages(bytes(self._partial) + _NEWLINE))
             self._partial.clear()
         self._lost, self._counting, self._recent, self._dropped = False, True, b"", 0
         rest = seen[frame.start() :]
-        return found + self._count(rest, len(rest))
+        return messages + self._count(rest, len(rest))
 
     def end(self) -> list[Messages]:
         """End of stream: an unfinished message counts."""
@@ -228,12 +228,12 @@ class Framer:
         self._partial.clear()
         starts, ends = array("q"), array("q")
         rest = self._walk(data, starts, ends)
-        found = [Messages(data, (starts, ends))] if starts else []
+        messages = [Messages(data, (starts, ends))] if starts else []
         if self._lost:
             self.malformed, self._counting = True, False
-            return found + self._recover(data[rest:])
+            return messages + self._recover(data[rest:])
         self._partial += memoryview(data)[rest:]
-        return found
+        return messages
 
     def _walk(self, data: bytes, starts: array[int], ends: array[int]) -> int:
         """Append the bounds of whole messages; return the start of the first incomplete one."""
@@ -318,15 +318,15 @@ class NulFramer(Framer):
         data = b"".join((self._partial, view[begin:end]))
         self._partial.clear()
         self._keep(view[end:size])
-        ends = array("q", [found.start() for found in re.finditer(_NUL, data)])
-        return [Messages(data, (array("q", [0, *(one + 1 for one in ends[:-1])]), ends))]
+        ends = array("q", [nul.start() for nul in re.finditer(_NUL, data)])
+        return [Messages(data, (array("q", [0, *(end + 1 for end in ends[:-1])]), ends))]
 
 
 class PrefixedFramer(Framer):
     """Each message follows its length, 4 bytes big-endian."""
 
     __slots__ = ()
-    complaint = "something else than messages after their lengths; the rest of it is not taken"
+    complaint = "an invalid length prefix; the rest is discarded"
     hopeless = True
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -380,7 +380,7 @@ class Lines(NamedTuple):
 def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
     """The messages of blocks whose joined bytes are ``data``. Neighbours with equal rules are cut
     in one pass."""
-    found: list[Lines] = []
+    lines: list[Lines] = []
     begin = 0
     for (rules, bounded), run in groupby(
         group, key=lambda block: (block.origin.rules, block.bounds is not None)
@@ -388,11 +388,11 @@ def find_lines(data: bytes, group: Sequence[ReceivedBlock]) -> Lines:
         blocks = list(run)
         end = begin + sum(len(block.data) for block in blocks)
         starts, ends = _bounds(blocks, begin) if bounded else _split_lines(data, begin, end)
-        found.append(_trim(np.frombuffer(data, np.uint8), starts, ends, rules))
+        lines.append(_trim(np.frombuffer(data, np.uint8), starts, ends, rules))
         begin = end
-    if len(found) == 1:
-        return found[0]
-    return Lines(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    if len(lines) == 1:
+        return lines[0]
+    return Lines(*(np.concatenate(column) for column in zip(*lines, strict=True)))
 
 
 def _split_lines(data: bytes, begin: int, end: int) -> tuple[Indices, Indices]:

@@ -187,7 +187,7 @@ class FindingCuts(Protocol):
 OpenPositions = Callable[[Callable[[], None]], Positions]
 """Creates the positions of a task; its argument is the thread-safe call that wakes the task."""
 
-_DAMAGED, _UNANSWERED = "cannot be read", "does not come"
+_DAMAGED, _UNANSWERED = "cannot be read", "is unavailable"
 _UNREADABLE = re.compile(rf"partition (\S+) ({_DAMAGED}|{_UNANSWERED}) at (\d+): (.*)")
 
 
@@ -206,6 +206,6 @@ class UnreadableError(FlumengError):
     @classmethod
     def parse(cls, text: str) -> UnreadableError:
         """From the text, which is all that arrives of an executor's error."""
-        found = _UNREADABLE.fullmatch(text)
-        assert found, text
-        return cls(found[1], int(found[3]), found[4], damaged=found[2] == _DAMAGED)
+        match = _UNREADABLE.fullmatch(text)
+        assert match, text
+        return cls(match[1], int(match[3]), match[4], damaged=match[2] == _DAMAGED)

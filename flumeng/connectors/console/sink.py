@@ -59,8 +59,8 @@ def show(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     lines: list[str] = []
     events = 0
     for batch in batches:
-        wanted = LINES_PER_BATCH - len(lines)
-        lines += [render(event) for event in _events(batch.slice(0, wanted))]
+        missing = LINES_PER_BATCH - len(lines)
+        lines += [render(event) for event in _events(batch.slice(0, missing))]
         events += batch.num_rows
     columns = [pa.array([lines], pa.list_(pa.string())), pa.array([events], pa.int64())]
     yield pa.RecordBatch.from_arrays(columns, schema=SHOWN_SCHEMA)

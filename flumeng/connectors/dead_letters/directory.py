@@ -27,7 +27,7 @@ NAME = r"part-[0-9a-f]{32}\.(?:parquet|json(?:\.zst|\.gz)?)"
 _PATTERN = re.compile(rf"(%[YmdHM]|{FIELD.pattern})")
 DAMAGE = (ValueError, TypeError, LookupError, pa.ArrowException)
 T = TypeVar("T")
-Tell = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class DeadLetterDirectory:
         with self.errors(self.root):
             infos = self.store.files.get_file_info(selector)
         start = len(self.path_of(""))
-        found = [
+        files = [
             DeadLetterFile(info.path, info.path[start:], info.size, (info.mtime_ns or 0) / 1e9)
             for info in infos
             if info.type == fs.FileType.File and self._ours.fullmatch(info.path[start:])
         ]
-        return sorted(found, key=lambda file: file.name)
+        return sorted(files, key=lambda file: file.name)
 
     def path_of(self, *names: str) -> str:
         return "/".join((self.root.rstrip("/"), *names))
@@ -69,9 +69,9 @@ class DeadLetterDirectory:
         try:
             yield
         except FileNotFoundError as error:
-            raise GoneError(f"{path} is not there any more") from error
+            raise GoneError(f"{path} no longer exists") from error
         except PermissionError as error:
-            raise UserError(f"{path} may not be read or written: {error}") from error
+            raise UserError(f"no permission to read or write {path}: {error}") from error
         except OSError as error:
             if error.errno is None and "AWS Error" not in str(error):
                 raise CorruptError(f"{path}: {error}") from error
@@ -87,10 +87,10 @@ def each(
     files: Iterable[DeadLetterFile],
     work: Callable[[DeadLetterFile], T],
     damaged: dict[str, str],
-    tell: Tell = lambda _files: None,
+    on_progress: OnProgress = lambda _files: None,
 ) -> Generator[tuple[DeadLetterFile, T]]:
     """Results of ``work`` in the files' order, files in parallel. Adds damaged files and reasons to
-    ``damaged``; skips missing ones. ``tell`` receives increments of finished files."""
+    ``damaged``; skips missing ones. ``on_progress`` receives increments of finished files."""
 
     def done(file: DeadLetterFile) -> tuple[T | None, CorruptError | None]:
         try:
@@ -111,7 +111,7 @@ def each(
                     damaged[file.path] = str(error)
                 elif result is not None:
                     yield file, result
-            tell(len(some))
+            on_progress(len(some))
 
 
 def _groups(files: Iterable[DeadLetterFile]) -> Iterator[list[DeadLetterFile]]:

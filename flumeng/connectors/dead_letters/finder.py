@@ -28,8 +28,8 @@ class DeadLettersFinder(FinderBase):
         return Findings(offers, (f"dead letters {self._source.replay}",), bounded=True)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        known = self._source.partitions(partitions)
-        return {name: Bounds(0, rows) for name, rows in known.items()}
+        parts = self._source.partitions(partitions)
+        return {name: Bounds(0, rows) for name, rows in parts.items()}
 
     def finished(self) -> None:
         from flumeng.connectors.dead_letters import replay_lists  # noqa: PLC0415  loads pyarrow, once a replay

@@ -37,14 +37,14 @@ class DeadLettersPositions(WatchedPositions):
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         if self._source is None:
             return {}
-        known = self._source.partitions(partitions)
-        return {name: Reach("", rows, closed=True) for name, rows in known.items()}
+        parts = self._source.partitions(partitions)
+        return {name: Reach("", rows, closed=True) for name, rows in parts.items()}
 
     def describe(self, standstill: Standstill) -> str:
         source = self._source
-        whose = f"the letters of flow {source.of}" if source else standstill.partition
+        letters = f"the dead letters of flow {source.of}" if source else standstill.partition
         return (
-            f"part {part_of(standstill.partition)} of {whose} stands still at row "
-            f"{standstill.offset}: {standstill.why}. Mend it, or delete this flow and replay the "
-            "rest with `flumeng flow dead replay --again`"
+            f"part {part_of(standstill.partition)} of {letters} stands still at row "
+            f"{standstill.offset}: {standstill.why}. Repair the file, or delete this flow and "
+            "replay the rest with `flumeng flow dead replay --again`"
         )

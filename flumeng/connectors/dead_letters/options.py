@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import EVENT, MESSAGE, Columns
 from flumeng.config.component import Guarantee, Placing, SourceOptions
-from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.platform.options.locations import (
     Credentials,
     check_location,
@@ -26,9 +26,9 @@ _PART = re.compile(rf"letters\.([0-9]+)\.[0-9a-z]+@{INPUT}", re.ASCII)
 
 
 def part_of(partition: str) -> int:
-    found = _PART.fullmatch(partition)
-    assert found, partition
-    return int(found[1])
+    match = _PART.fullmatch(partition)
+    assert match, partition
+    return int(match[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,27 +41,27 @@ class DeadLettersSource(SourceOptions):
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     path: str = option(
-        doc="Where the letters are: the path of the sink `files` that has written them.",
+        doc="The path of the sink `files` that has written the dead letters.",
         check=check_location,
         example="/data/dead/web",
     )
     of: str = option(doc="The flow whose dead letters they are.", check=check_name, example="web")
     replay: str = option(
-        doc="Which list of dead letters below `path` is read.",
+        doc="The name of the list of dead letters to read, below `path`.",
         check=check_name,
         example="web-replay-1-5f2a90c1",
     )
     rows: tuple[int, ...] = option(
-        doc="How many rows each part of the list has: the parts are the partitions.",
+        doc="The number of rows of each part of the list. Each part is a partition.",
         between=(1, MOST_PARTS),
         example="[1200, 80]",
     )
     messages: bool = option(
-        doc="The events were messages of Kafka, and have the columns of those.", default=False
+        doc="The events came from Kafka, and have the columns of its messages.", default=False
     )
     shared: bool = shared_option()
     credentials: Credentials | None = option(
-        doc="Who the source is to the store; without it, who the environment says.", default=None
+        doc="Credentials for the store; by default those of the environment.", default=None
     )
 
     def partitions(self, among: Iterable[str] | None = None) -> dict[str, int]:

@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from flumeng.config.component import Keep
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import (
     DeadLetterDirectory,
     DeadLetterFile,
-    Tell,
+    OnProgress,
     each,
 )
-from flumeng.connectors.dead_letters.reading import open_dead_letters
+from flumeng.connectors.dead_letters.files import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import DIRECTORY, Replays, taken_mask
+from flumeng.connectors.dead_letters.selection import Selection
 
 ASIDE = "purging"
 """Directory of incomplete rewritten files, below that of the lists."""
@@ -30,16 +30,16 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class Purge:
-    """Selects letters of ``choice``; with ``replays`` only those taken by one of them."""
+    """Selects letters of ``selection``; with ``replays`` only those taken by one of them."""
 
-    choice: Choice
+    selection: Selection
     replays: Replays | None = None
 
     def mask(self, file: DeadLetterFile, letters: pa.RecordBatch) -> pa.BooleanArray:
-        found = self.choice.mask(letters)
+        mask = self.selection.mask(letters)
         if self.replays is None:
-            return found
-        return pc.and_(found, taken_mask(self.replays.taken(file), letters))
+            return mask
+        return pc.and_(mask, taken_mask(self.replays.taken(file), letters))
 
 
 @dataclass
@@ -58,19 +58,19 @@ def count(
     directory: DeadLetterDirectory,
     files: list[DeadLetterFile],
     purge: Purge,
-    tell: Tell = lambda _files: None,
+    on_progress: OnProgress = lambda _files: None,
 ) -> Counted:
     """A dry run of ``delete``. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> tuple[int, bool]:
         meant = left = 0
-        for _, batch in open_dead_letters(directory, file).dead(Choice()):
+        for _, batch in open_dead_letters(directory, file).dead(Selection()):
             here = purge.mask(file, batch).true_count
             meant, left = meant + here, left + batch.num_rows - here
         return meant, left > 0
 
     counted = Counted()
-    for file, (meant, some_left) in each(files, work, counted.damaged, tell):
+    for file, (meant, some_left) in each(files, work, counted.damaged, on_progress):
         counted.letters += meant
         if meant:
             (counted.parts if some_left else counted.whole).append(file)
@@ -78,13 +78,16 @@ def count(
 
 
 def delete(
-    directory: DeadLetterDirectory, counted: Counted, purge: Purge, tell: Tell = lambda _files: None
+    directory: DeadLetterDirectory,
+    counted: Counted,
+    purge: Purge,
+    on_progress: OnProgress = lambda _files: None,
 ) -> dict[str, str]:
     """Returns the damaged files, which stay, with reasons. Raises UserError, UnavailableError."""
     damaged: dict[str, str] = {}
 
     def do(files: list[DeadLetterFile], work: Callable[[DeadLetterFile], None]) -> None:
-        for _ in each(files, work, damaged, tell):
+        for _ in each(files, work, damaged, on_progress):
             pass
 
     do(counted.whole, lambda file: remove(directory, file))
@@ -135,13 +138,13 @@ def outdated(
     """Files beyond the retention, oldest first, except ``needed``. ``now``: seconds since the
     epoch."""
     left = sum(file.bytes for file in files)
-    found: list[DeadLetterFile] = []
+    expired: list[DeadLetterFile] = []
     for file in sorted(files, key=lambda file: (file.modified, file.name)):
         old = keep.days is not None and file.modified < now - keep.days * DAY_SECONDS
         much = keep.bytes is not None and left > keep.bytes
-        if not (old or much) or len(found) == MOST_FILES:
+        if not (old or much) or len(expired) == MOST_FILES:
             break
         if file.name not in needed:
-            found.append(file)
+            expired.append(file)
             left -= file.bytes
-    return found
+    return expired

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from flumeng.connectors.api.dead_letter_columns import ADDED
 from flumeng.connectors.api.ranged import Range, UnreadableError
 from flumeng.connectors.dead_letters import replay_lists
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import DeadLetterDirectory, DeadLetterFile
+from flumeng.connectors.dead_letters.files import open_dead_letters
 from flumeng.connectors.dead_letters.options import DeadLettersSource, part_of
-from flumeng.connectors.dead_letters.reading import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import ListedFile
+from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA, empty_maps
 from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.events import attributes
@@ -49,14 +49,14 @@ class DeadLettersReader:
         del address
         offset = piece.start
         try:
-            directory, choice, files = _part(self, part_of(piece.partition))
+            directory, selection, files = _part(self, part_of(piece.partition))
             first = 0
             for listed in files:
                 last = first + listed.rows
                 if last > piece.start and first < piece.end:
                     for row, letters in self._letters(directory, listed, piece, first):
                         offset = row
-                        chosen = listed.mask(choice, letters.select(ADDED.names))
+                        chosen = listed.mask(selection, letters.select(ADDED.names))
                         mask = pc.and_(chosen, letters["body"].is_valid())
                         if mask.true_count:
                             yield self._events(letters.filter(mask), row, mask, piece.partition)
@@ -79,8 +79,8 @@ class DeadLettersReader:
         end = min(piece.end - first, listed.rows)
         file = DeadLetterFile(path, listed.name, listed.bytes, 0.0)
         row = first + start
-        wanted = pa.schema([*(f for f in self.schema if f.name != "replayed"), *ADDED])
-        for batch in open_dead_letters(directory, file).read(wanted, start, end):
+        schema = pa.schema([*(f for f in self.schema if f.name != "replayed"), *ADDED])
+        for batch in open_dead_letters(directory, file).read(schema, start, end):
             yield row, batch
             row += batch.num_rows
 
@@ -91,7 +91,7 @@ class DeadLettersReader:
         rows = pc.add(pc.indices_nonzero(mask).cast(pa.int64()), row)
         lost = pc.or_(letters["journal"].is_null(), letters["seq"].is_null())
         attrs = _filled(letters["attrs"])
-        found: Mapping[str, pa.Array] = {
+        values: Mapping[str, pa.Array] = {
             "body": letters["body"],
             "ts": pc.coalesce(letters["ts"], letters["dead_time"]),
             "host": pc.fill_null(letters["host"], ""),
@@ -100,7 +100,7 @@ class DeadLettersReader:
             "seq": pc.if_else(lost, rows, letters["seq"]),
             "replayed": pa.repeat(pa.scalar(value=True), letters.num_rows),
         }
-        columns = [found[name] if name in found else letters[name] for name in self.schema.names]
+        columns = [values[name] if name in values else letters[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -108,16 +108,16 @@ def _filled(attrs: pa.MapArray) -> pa.MapArray:
     if not attrs.null_count:
         return attrs
     empty = empty_maps(attrs.type, 1)
-    places = pc.if_else(attrs.is_null(), len(attrs), pa.array(range(len(attrs)), pa.int64()))
-    return pa.concat_arrays([attrs, empty]).take(places)
+    indices = pc.if_else(attrs.is_null(), len(attrs), pa.array(range(len(attrs)), pa.int64()))
+    return pa.concat_arrays([attrs, empty]).take(indices)
 
 
 @lru_cache(maxsize=64)
 def _part(
     reader: DeadLettersReader, number: int
-) -> tuple[DeadLetterDirectory, Choice, tuple[ListedFile, ...]]:
+) -> tuple[DeadLetterDirectory, Selection, tuple[ListedFile, ...]]:
     """A part of the list. Marks the list as read."""
     directory = DeadLetterDirectory(reader.location, dict(reader.resolved).__getitem__)
-    choice, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
+    selection, files = replay_lists.read_part(directory, reader.of_flow, reader.replay, number)
     replay_lists.mark(directory, reader.of_flow, reader.replay, replay_lists.READ)
-    return directory, choice, files
+    return directory, selection, files

@@ -1,7 +1,7 @@
 """Lists of the letters taken by replays, one per replay, below ``ROOT/_replays/FLOW``. A list,
 written before the replay's flow, counts once that flow exists or has read from it (mark ``.read``);
-mark ``.done``: all letters are in the sinks. Lists hold choices, not row numbers, so that a purge
-keeps them valid."""
+mark ``.done``: all letters are in the sinks. Lists hold selections instead of row numbers, so that
+a purge keeps them valid."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import (
     DeadLetterDirectory,
     DeadLetterFile,
-    Tell,
+    OnProgress,
     each,
 )
+from flumeng.connectors.dead_letters.files import Letters, open_dead_letters
 from flumeng.connectors.dead_letters.options import MOST_PARTS
-from flumeng.connectors.dead_letters.reading import Letters, open_dead_letters
+from flumeng.connectors.dead_letters.selection import Selection
 from flumeng.events.schema import EVENT_SCHEMA
 
 DIRECTORY = "_replays"
@@ -41,7 +41,7 @@ FILES = pa.schema(
     ]
 )
 """Per file: name below the root, bytes and rows, number of selected rows, and indices of earlier
-choices that took some of its dead letters."""
+selections that took some of its dead letters."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ListedFile:
     bytes: int
     rows: int
     chosen: int
-    taken: tuple[Choice, ...] = ()
+    taken: tuple[Selection, ...] = ()
 
-    def mask(self, choice: Choice, letters: pa.RecordBatch) -> pa.BooleanArray:
-        found = choice.mask(letters)
-        for one in self.taken:
-            found = pc.and_not(found, one.mask(letters))
-        return found
+    def mask(self, selection: Selection, letters: pa.RecordBatch) -> pa.BooleanArray:
+        mask = selection.mask(letters)
+        for earlier in self.taken:
+            mask = pc.and_not(mask, earlier.mask(letters))
+        return mask
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,22 @@ class ReplayList:
     """``name`` is never reused. ``parts`` are read independently."""
 
     name: str
-    choice: Choice
+    selection: Selection
     parts: tuple[tuple[ListedFile, ...], ...]
 
     @classmethod
-    def of(cls, name: str, choice: Choice, files: Iterable[ListedFile]) -> ReplayList:
+    def of(cls, name: str, selection: Selection, files: Iterable[ListedFile]) -> ReplayList:
         """Splits ``files`` (at least one) into parts of about equal size."""
-        known = sorted(files, key=lambda file: file.name)
-        rows = sum(file.rows for file in known)
-        count = max(1, min(MOST_PARTS, len(known), rows // ROWS_IN_PART))
+        by_name = sorted(files, key=lambda file: file.name)
+        rows = sum(file.rows for file in by_name)
+        count = max(1, min(MOST_PARTS, len(by_name), rows // ROWS_IN_PART))
         parts: list[list[ListedFile]] = [[] for _ in range(count)]
         least = [(0, number) for number in range(count)]
-        for file in sorted(known, key=lambda file: -file.rows):
+        for file in sorted(by_name, key=lambda file: -file.rows):
             load, number = heapq.heappop(least)
             parts[number].append(file)
             heapq.heappush(least, (load + file.rows, number))
-        return cls(name, choice, tuple(map(tuple, parts)))
+        return cls(name, selection, tuple(map(tuple, parts)))
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def path_of(directory: DeadLetterDirectory, flow: str, name: str, kind: str) -> 
 
 def write(directory: DeadLetterDirectory, flow: str, listed: ReplayList) -> None:
     """Durable when it returns. Raises UserError, UnavailableError."""
-    choices: dict[Choice, int] = {}
+    selections: dict[Selection, int] = {}
     tables = []
     for part in listed.parts:
         rows = [
@@ -109,23 +109,23 @@ def write(directory: DeadLetterDirectory, flow: str, listed: ReplayList) -> None
                 "bytes": file.bytes,
                 "rows": file.rows,
                 "chosen": file.chosen,
-                "taken": [choices.setdefault(one, len(choices)) for one in file.taken],
+                "taken": [selections.setdefault(taken, len(selections)) for taken in file.taken],
             }
             for file in part
         ]
         tables.append(pa.Table.from_pylist(rows, FILES))
-    said = {
-        "choice": str(listed.choice),
-        "earlier": json.dumps([str(one) for one in choices]),
+    metadata = {
+        "choice": str(listed.selection),
+        "earlier": json.dumps([str(selection) for selection in selections]),
     }
     path = path_of(directory, flow, listed.name, LIST)
     parent = path.rpartition("/")[0]
     with directory.errors(path):
         directory.store.make_directory(parent)
         output = directory.store.open_output(path)
-        writer = pq.ParquetWriter(output, FILES.with_metadata(said), compression="zstd")
+        writer = pq.ParquetWriter(output, FILES.with_metadata(metadata), compression="zstd")
         for table in tables:
-            writer.write_table(table.replace_schema_metadata(said), row_group_size=len(table))
+            writer.write_table(table.replace_schema_metadata(metadata), row_group_size=len(table))
         writer.close()
         output.close()
         directory.store.sync(path)
@@ -153,45 +153,47 @@ def remove(directory: DeadLetterDirectory, flow: str, name: str) -> None:
 
 def read_part(
     directory: DeadLetterDirectory, flow: str, name: str, number: int
-) -> tuple[Choice, tuple[ListedFile, ...]]:
+) -> tuple[Selection, tuple[ListedFile, ...]]:
     """Raises CorruptError, GoneError, UserError, UnavailableError."""
     path = path_of(directory, flow, name, LIST)
     with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
         return _listed(file, [number])
 
 
-def _listed(file: pq.ParquetFile, groups: Sequence[int]) -> tuple[Choice, tuple[ListedFile, ...]]:
-    said = file.schema_arrow.metadata
-    earlier = [Choice.parse(text) for text in json.loads(said[b"earlier"])]
-    found = tuple(
-        ListedFile(**{**row, "taken": tuple(earlier[one] for one in row["taken"])})
+def _listed(
+    file: pq.ParquetFile, groups: Sequence[int]
+) -> tuple[Selection, tuple[ListedFile, ...]]:
+    metadata = file.schema_arrow.metadata
+    earlier = [Selection.parse(text) for text in json.loads(metadata[b"earlier"])]
+    files = tuple(
+        ListedFile(**{**row, "taken": tuple(earlier[index] for index in row["taken"])})
         for row in file.read_row_groups(groups).to_pylist()
     )
-    return Choice.parse(said[b"choice"].decode()), found
+    return Selection.parse(metadata[b"choice"].decode()), files
 
 
 @dataclass(frozen=True)
 class Replays:
-    """A flow's counted lists: choice and files. ``done``: all in the sinks; ``unused``: not
+    """A flow's counted lists: selection and files. ``done``: all in the sinks; ``unused``: not
     counted."""
 
-    lists: Mapping[str, tuple[Choice, tuple[str, ...]]] = field(default_factory=dict)
+    lists: Mapping[str, tuple[Selection, tuple[str, ...]]] = field(default_factory=dict)
     done: frozenset[str] = frozenset()
     unused: frozenset[str] = frozenset()
 
     @cached_property
-    def by_file(self) -> Mapping[str, tuple[Choice, ...]]:
-        found: defaultdict[str, list[Choice]] = defaultdict(list)
-        for choice, names in self.lists.values():
+    def by_file(self) -> Mapping[str, tuple[Selection, ...]]:
+        by_name: defaultdict[str, list[Selection]] = defaultdict(list)
+        for selection, names in self.lists.values():
             for name in names:
-                found[name].append(choice)
-        return {name: tuple(dict.fromkeys(choices)) for name, choices in found.items()}
+                by_name[name].append(selection)
+        return {name: tuple(dict.fromkeys(selections)) for name, selections in by_name.items()}
 
-    def taken(self, file: DeadLetterFile) -> tuple[Choice, ...]:
+    def taken(self, file: DeadLetterFile) -> tuple[Selection, ...]:
         return self.by_file.get(file.name, ())
 
     def only(self, names: Collection[str]) -> Replays:
-        return Replays({name: it for name, it in self.lists.items() if name in names}, self.done)
+        return Replays({name: self.lists[name] for name in self.lists if name in names}, self.done)
 
 
 def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str]) -> Replays:
@@ -201,32 +203,34 @@ def replays(directory: DeadLetterDirectory, flow: str, current: Collection[str])
         infos = directory.store.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
     there = {info.base_name for info in infos}
     lists, unused = {}, set()
-    for name in sorted(it.removesuffix(f".{LIST}") for it in there if it.endswith(f".{LIST}")):
+    suffix = f".{LIST}"
+    for name in sorted(file.removesuffix(suffix) for file in there if file.endswith(suffix)):
         if name not in current and f"{name}.{READ}" not in there and f"{name}.{DONE}" not in there:
             unused.add(name)
             continue
         path = path_of(directory, flow, name, LIST)
         with directory.errors(path), pq.ParquetFile(path, filesystem=directory.store.files) as file:
             names = file.read(columns=["name"])["name"].to_pylist()
-            lists[name] = Choice.parse(file.schema_arrow.metadata[b"choice"].decode()), tuple(names)
+            selection = Selection.parse(file.schema_arrow.metadata[b"choice"].decode())
+            lists[name] = selection, tuple(names)
     done = frozenset(name for name in lists if f"{name}.{DONE}" in there)
     return Replays(lists, done, frozenset(unused))
 
 
-def forget(directory: DeadLetterDirectory, flow: str, known: Replays) -> None:
+def forget(directory: DeadLetterDirectory, flow: str, replays: Replays) -> None:
     """Remove finished lists without any existing file."""
     there = {file.name for file in directory.files()}
-    for name in known.done:
-        if there.isdisjoint(known.lists[name][1]):
+    for name in replays.done:
+        if there.isdisjoint(replays.lists[name][1]):
             remove(directory, flow, name)
 
 
-def taken_mask(taken: Sequence[Choice], letters: pa.RecordBatch) -> pa.BooleanArray:
-    """Mask of ``letters`` in one of these choices."""
-    found = pa.repeat(pa.scalar(value=False), letters.num_rows)
-    for one in taken:
-        found = pc.or_(found, one.mask(letters))
-    return found
+def taken_mask(taken: Sequence[Selection], letters: pa.RecordBatch) -> pa.BooleanArray:
+    """Mask of ``letters`` in one of these selections."""
+    mask = pa.repeat(pa.scalar(value=False), letters.num_rows)
+    for selection in taken:
+        mask = pc.or_(mask, selection.mask(letters))
+    return mask
 
 
 BODY = pa.schema([EVENT_SCHEMA.field("body")])
@@ -251,9 +255,9 @@ class Listing:
 def list_dead_letters(
     directory: DeadLetterDirectory,
     files: list[DeadLetterFile],
-    choice: Choice,
+    selection: Selection,
     replays: Replays,
-    tell: Tell = lambda _files: None,
+    on_progress: OnProgress = lambda _files: None,
 ) -> Listing:
     """Raises UserError, UnavailableError."""
 
@@ -262,10 +266,10 @@ def list_dead_letters(
         taken = replays.taken(file)
         rows = chosen = meant = 0
         places: dict[str, int] = {}
-        for _, batch in letters.dead(Choice()):
+        for _, batch in letters.dead(Selection()):
             rows += batch.num_rows
-            meant += choice.mask(batch).true_count
-            mask = ListedFile("", 0, 0, 0, taken).mask(choice, batch)
+            meant += selection.mask(batch).true_count
+            mask = ListedFile("", 0, 0, 0, taken).mask(selection, batch)
             chosen += mask.true_count
             for counted in pc.value_counts(batch["dead_place"].filter(mask)).to_pylist():
                 name = counted["values"] or ""
@@ -274,7 +278,7 @@ def list_dead_letters(
         return listed, meant - chosen, places, chosen > 0 and _lacks_bodies(letters)
 
     listing = Listing()
-    for _, (listed, replayed, places, bodiless) in each(files, work, listing.damaged, tell):
+    for _, (listed, replayed, places, bodiless) in each(files, work, listing.damaged, on_progress):
         listing.replayed += replayed
         if bodiless:
             listing.bodiless += listed.chosen

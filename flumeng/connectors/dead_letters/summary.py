@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.connectors.dead_letters.choice import Choice
 from flumeng.connectors.dead_letters.directory import (
     DeadLetterDirectory,
     DeadLetterFile,
-    Tell,
+    OnProgress,
     each,
 )
-from flumeng.connectors.dead_letters.reading import open_dead_letters
+from flumeng.connectors.dead_letters.files import open_dead_letters
 from flumeng.connectors.dead_letters.replay_lists import Replays, taken_mask
+from flumeng.connectors.dead_letters.selection import Selection
 
 REASON_CHARACTERS = 120
 COUNTED_AT_ONCE = 2_000
@@ -68,25 +68,25 @@ class Summary:
 def summarize(
     directory: DeadLetterDirectory,
     files: list[DeadLetterFile],
-    choice: Choice,
+    selection: Selection,
     replays: Replays,
-    tell: Tell = lambda _files: None,
+    on_progress: OnProgress = lambda _files: None,
 ) -> Summary:
     """Most frequent kinds first. Raises UserError, UnavailableError."""
 
     def work(file: DeadLetterFile) -> _Counter:
         counter = _Counter()
-        for _, batch in open_dead_letters(directory, file).dead(choice):
-            kept = batch.filter(choice.mask(batch))
+        for _, batch in open_dead_letters(directory, file).dead(selection):
+            kept = batch.filter(selection.mask(batch))
             counter.add(_counted(kept, taken_mask(replays.taken(file), kept)))
         return counter
 
     summary, counter = Summary(), _Counter()
-    for file, found in each(files, work, summary.damaged, tell):
-        if found:
+    for file, counts in each(files, work, summary.damaged, on_progress):
+        if counts:
             summary.files += 1
             summary.bytes += file.bytes
-            counter.merge(found)
+            counter.merge(counts)
     summary.kinds = sorted(counter.close(), key=lambda kind: (-kind.letters, kind.place))
     summary.letters = sum(kind.letters for kind in summary.kinds)
     summary.replayed = sum(kind.replayed for kind in summary.kinds)
@@ -124,8 +124,8 @@ class _Counter:
         if table.num_rows > MOST_KINDS:
             reasons = table["reason"].to_pylist()[:MOST_KINDS]
             others = [OTHER] * (table.num_rows - MOST_KINDS)
-            place = table.schema.get_field_index("reason")
-            table = _grouped(table.set_column(place, "reason", [[*reasons, *others]]))
+            index = table.schema.get_field_index("reason")
+            table = _grouped(table.set_column(index, "reason", [[*reasons, *others]]))
         self._tables, self._fresh_rows = [table], 0
 
 
@@ -180,9 +180,9 @@ class _DeadLetter:
 def newest(
     directory: DeadLetterDirectory,
     files: list[DeadLetterFile],
-    choice: Choice,
+    selection: Selection,
     limit: int,
-    tell: Tell = lambda _files: None,
+    on_progress: OnProgress = lambda _files: None,
 ) -> tuple[list[bytes], dict[str, str]]:
     """Up to ``limit`` dead letters, and the damaged files. Raises UserError, UnavailableError."""
     by_path = {file.path: file for file in files}
@@ -190,19 +190,19 @@ def newest(
     damaged: dict[str, str] = {}
 
     def work(file: DeadLetterFile) -> list[_DeadLetter]:
-        since = kept[0].moment if len(kept) == limit else choice.since
-        younger, found = replace(choice, since=since), []
+        since = kept[0].moment if len(kept) == limit else selection.since
+        younger, newer = replace(selection, since=since), []
         for first, batch in open_dead_letters(directory, file).dead(younger):
             moments = batch["dead_time"].cast(pa.int64()).fill_null(0).to_numpy()
             rows = np.flatnonzero(younger.mask(batch).to_numpy(zero_copy_only=False))
             for row in rows[np.argsort(-moments[rows], kind="stable")[:limit]]:
-                found.append(_DeadLetter(int(moments[row]), file.path, first + int(row)))
-        return found
+                newer.append(_DeadLetter(int(moments[row]), file.path, first + int(row)))
+        return newer
 
     by_age = sorted(files, key=lambda file: -file.modified)
-    with closing(each(by_age, work, damaged, tell)) as looked:
-        for file, found in looked:
-            kept = heapq.nlargest(limit, [*kept, *found])[::-1]
+    with closing(each(by_age, work, damaged, on_progress)) as results:
+        for file, letters in results:
+            kept = heapq.nlargest(limit, [*kept, *letters])[::-1]
             if len(kept) == limit and kept[0].moment > (file.modified + CLOCKS_SECONDS) * 1e6:
                 break
     rows: defaultdict[str, list[int]] = defaultdict(list)

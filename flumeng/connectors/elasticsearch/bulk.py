@@ -15,9 +15,9 @@ import pyarrow as pa
 from flumeng.connectors.api import chunks
 from flumeng.connectors.api.backoff import Backoff
 from flumeng.connectors.api.dead_letters import Refuse
-from flumeng.connectors.elasticsearch import answers
-from flumeng.connectors.elasticsearch.answers import Verdict
-from flumeng.connectors.elasticsearch.bodies import Bodies
+from flumeng.connectors.elasticsearch import bulk_response
+from flumeng.connectors.elasticsearch.bulk_body import BulkBody
+from flumeng.connectors.elasticsearch.bulk_response import Verdict
 from flumeng.connectors.elasticsearch.cluster import (
     Cluster,
     Connection,
@@ -27,7 +27,7 @@ from flumeng.connectors.elasticsearch.cluster import (
 )
 from flumeng.connectors.elasticsearch.template import Template
 from flumeng.events import json_text
-from flumeng.filters.receipt_bound import refused as count_refused
+from flumeng.filters.refused_times import refused as count_refused
 from flumeng.platform.errors import UnavailableError
 
 AT_ONCE = 2
@@ -45,7 +45,7 @@ class IndexEvents:
     """Indexes a split's events, and yields one row."""
 
     connection: Connection
-    bodies: Bodies
+    bulk_body: BulkBody
     template: Template | None = None
     patience_seconds: float | None = None
     steady_index: str | None = None
@@ -79,7 +79,7 @@ class IndexEvents:
             if self.steady_index is not None:
                 check = partial(cluster.require_steady, self.steady_index)
                 repeat(check, self._backoff(fresh=True))
-            yield from Request(events, self.bodies.lines(events)).cut(cluster.size.bytes)
+            yield from Request(events, self.bulk_body.lines(events)).cut(cluster.size.bytes)
 
     def _backoff(self, *, fresh: bool) -> Backoff:
         backoff = Backoff(RETRY_SECONDS, self.patience_seconds)
@@ -177,6 +177,6 @@ def send(request: Request, cluster: Cluster, backoff: Backoff) -> list[Refused]:
 
 def _attempt(part: Request, cluster: Cluster) -> Verdict:
     try:
-        return answers.judge(cluster.bulk(part.body), len(part))
+        return bulk_response.interpret(cluster.bulk(part.body), len(part))
     except ValueError as error:  # of msgspec too
-        raise UnavailableError(f"elasticsearch: this is no answer to a bulk: {error}") from error
+        raise UnavailableError(f"elasticsearch: invalid bulk response: {error}") from error

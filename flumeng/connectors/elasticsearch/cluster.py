@@ -23,7 +23,7 @@ from urllib3 import Timeout
 from urllib3.exceptions import ConnectTimeoutError
 
 from flumeng.connectors.api.backoff import CONNECT_SECONDS
-from flumeng.connectors.elasticsearch.answers import Cause
+from flumeng.connectors.elasticsearch.bulk_response import Cause
 from flumeng.connectors.elasticsearch.options import INDEX_PART
 from flumeng.connectors.elasticsearch.template import Template
 from flumeng.platform.errors import UnavailableError, UserError
@@ -35,7 +35,7 @@ ANSWERED = ",".join(
     + ["items.*.error.caused_by.reason"]
 )
 GZIP_LEVEL = 1
-SAID_CHARACTERS = 300
+QUOTED_CHARACTERS = 300
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Fingerprints did not match")
 JSON, LINES = "application/json", "application/x-ndjson"
 
@@ -119,9 +119,9 @@ class Cluster:
         status, answer = self._request("POST", target, headers, body)
         if status == 200:
             return answer
-        raise _refusal(status, answer)
+        raise _error(status, answer)
 
-    def require_known(self) -> None:
+    def check_access(self) -> None:
         """Check that the cluster answers, knows the user, and has the pipeline. Rights that writing
         does not need may be missing (403). Raises UnavailableError, UserError."""
         targets = ["/"]
@@ -131,9 +131,9 @@ class Cluster:
         for target in targets:
             status, answer = self._request("GET", target, {}, None)
             if status == 404:
-                raise UserError(f"elasticsearch: there is no {target}: correct `pipeline`")
+                raise UserError(f"elasticsearch: {target} does not exist: correct `pipeline`")
             if status not in (200, 403):
-                raise _refusal(status, answer)
+                raise _error(status, answer)
 
     def install(self, template: Template) -> None:
         """Skipped when a template of that name exists. Raises UnavailableError, UserError."""
@@ -145,7 +145,7 @@ class Cluster:
             if status == 404:
                 status, answer = self._create(target, template)
             if status != 200:
-                raise _refusal(status, answer)
+                raise _error(status, answer)
             self._installed.add(template.name)
 
     def require_steady(self, index: str) -> None:
@@ -158,16 +158,16 @@ class Cluster:
             target = f"/_alias/{quote(target_of(index), safe='*')}"
             status, answer = self._request("GET", target, {}, None)
             if status not in (200, 403, 404):
-                raise _refusal(status, answer)
+                raise _error(status, answer)
             try:
                 alias = moving(answer, index) if status == 200 else None
             except ValueError as error:
-                raise UnavailableError(f"elasticsearch: no answer of _alias: {error}") from error
+                raise UnavailableError(f"elasticsearch: invalid _alias: {error}") from error
             if alias is not None:
                 raise UserError(
-                    f"elasticsearch: {alias} is an alias whose write index moves on: an event that "
-                    "is repeated after a rollover would be there twice; use delivery "
-                    "at-least-once, or an index that is named by the time (%Y.%m.%d)"
+                    f"elasticsearch: the alias {alias} rolls over: an event that is repeated "
+                    "after a rollover would be duplicated; use delivery at-least-once, or an "
+                    "index named by the time (%Y.%m.%d)"
                 )
             self._steady.add(index)
 
@@ -200,9 +200,9 @@ class Cluster:
                     f"elasticsearch: no connection within {CONNECT_SECONDS:.0f} s"
                 ) from error
             seconds = self._connection.timeout_seconds
-            raise OverloadedError(f"elasticsearch: no answer within {seconds:.0f} s") from error
+            raise OverloadedError(f"elasticsearch: no response within {seconds:.0f} s") from error
         except TransportError as error:
-            if isinstance(error, TlsError) and any(said in error.message for said in UNTRUSTED):
+            if isinstance(error, TlsError) and any(text in error.message for text in UNTRUSTED):
                 raise UserError(
                     "elasticsearch: the cluster's certificate is not trusted, see the options ca "
                     f"and fingerprint: {_first_line(error.message)}"
@@ -246,12 +246,12 @@ class _Text(_Untouched):
     mimetype = "text/*"
 
 
-class _Refusal(msgspec.Struct):
+class _ErrorResponse(msgspec.Struct):
     error: Cause | str = ""
 
 
-def _refusal(status: int, answer: bytes) -> UnavailableError | UserError:
-    message = f"elasticsearch: status {status}: {_said(answer)}"
+def _error(status: int, answer: bytes) -> UnavailableError | UserError:
+    message = f"elasticsearch: status {status}: {_error_text(answer)}"
     if status == 413:
         return TooLargeError(message)
     if status == 429:
@@ -261,17 +261,17 @@ def _refusal(status: int, answer: bytes) -> UnavailableError | UserError:
     return UserError(message)
 
 
-def _said(answer: bytes) -> str:
+def _error_text(answer: bytes) -> str:
     try:
-        error = msgspec.json.decode(answer, type=_Refusal).error
+        error = msgspec.json.decode(answer, type=_ErrorResponse).error
     except msgspec.DecodeError:
-        return excerpt(re.sub(r"\s+", " ", answer.decode("utf-8", "replace")), SAID_CHARACTERS)
-    said = error if isinstance(error, str) else f"{error.type}: {error.reason}"
-    return excerpt(said, SAID_CHARACTERS)
+        return excerpt(re.sub(r"\s+", " ", answer.decode("utf-8", "replace")), QUOTED_CHARACTERS)
+    text = error if isinstance(error, str) else f"{error.type}: {error.reason}"
+    return excerpt(text, QUOTED_CHARACTERS)
 
 
 def _first_line(text: str) -> str:
-    return excerpt(text.partition("\n")[0], SAID_CHARACTERS)
+    return excerpt(text.partition("\n")[0], QUOTED_CHARACTERS)
 
 
 class _Alias(msgspec.Struct):
@@ -290,12 +290,12 @@ def target_of(index: str) -> str:
 def moving(content: bytes, index: str) -> str | None:
     """The first alias in ``content``, an answer of ``_alias``, that ``index`` may name and whose
     write index moves by rollover. Raises ValueError for another answer."""
-    found: defaultdict[str, list[bool | None]] = defaultdict(list)
-    for one in msgspec.json.decode(content, type=dict[str, _Aliases]).values():
-        for name, alias in one.aliases.items():
-            found[name].append(alias.is_write_index)
+    write_flags: defaultdict[str, list[bool | None]] = defaultdict(list)
+    for index_aliases in msgspec.json.decode(content, type=dict[str, _Aliases]).values():
+        for name, alias in index_aliases.aliases.items():
+            write_flags[name].append(alias.is_write_index)
     pattern = _alias_pattern(index)
-    for name, writes in sorted(found.items()):
+    for name, writes in sorted(write_flags.items()):
         if pattern.fullmatch(name) and (len(writes) > 1 or writes[0] is not None):
             return name
     return None
@@ -303,12 +303,12 @@ def moving(content: bytes, index: str) -> str | None:
 
 def _alias_pattern(index: str) -> re.Pattern[str]:
     parts = INDEX_PART.split(index)
-    found = ""
+    pattern = ""
     for fixed, time, column in zip(
         parts[::3], [*parts[1::3], None], [*parts[2::3], None], strict=True
     ):
-        found += re.escape(fixed) + ("[0-9]+" if time else "[a-z0-9._-]+" if column else "")
-    return re.compile(found)
+        pattern += re.escape(fixed) + ("[0-9]+" if time else "[a-z0-9._-]+" if column else "")
+    return re.compile(pattern)
 
 
 LEAST_BYTES = 64 * 1024

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.config.functions import ATOMIC, BINARY
-from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import TIME_PATTERNS
 from flumeng.platform.options.problems import nearest
@@ -51,7 +51,7 @@ def check_host(text: str) -> None:
     except ValueError as error:
         raise ValueError("expected a port from 1 to 65535") from error
     if url.username or url.password:
-        raise ValueError("expected no credentials in the URL: they have options of their own")
+        raise ValueError("expected no credentials in the URL: use api_key or username")
     if url.query or url.fragment:
         raise ValueError("expected a URL without a query")
 
@@ -59,8 +59,8 @@ def check_host(text: str) -> None:
 def check_index(text: str) -> None:
     fixed = INDEX_PART.sub("", text)
     if not _FIXED.fullmatch(fixed):
-        wanted = f"a-z 0-9 . _ -, the patterns {' '.join(TIME_PATTERNS)} and {{column}}"
-        raise ValueError(f"expected only {wanted}")
+        allowed = f"a-z 0-9 . _ -, the patterns {' '.join(TIME_PATTERNS)} and {{column}}"
+        raise ValueError(f"expected only {allowed}")
     if not re.match("[a-z0-9.]", text) or text in (".", ".."):
         raise ValueError('expected a lower-case letter or a digit first, like "logs-%Y.%m.%d"')
     if len(text) > 100:
@@ -75,47 +75,48 @@ def check_fingerprint(text: str) -> None:
 @dataclass(frozen=True)
 class Elasticsearch(SinkOptions):
     """Indexes each event as a document. An event that is written again replaces itself: its
-    `_id` is its journal and its number there, its index follows from its own time."""
+    `_id` is its journal and its number there; its index depends on its own time."""
 
     implementation: ClassVar[str] = "flumeng.connectors.elasticsearch.sink:ElasticsearchSink"
 
     hosts: tuple[str, ...] = option(
-        doc="URLs of nodes of the cluster; requests go to them in turn.",
+        doc="URLs of the cluster's nodes; requests go to them in turn.",
         check=check_host,
         minimum=1,
         example='["https://search1.example:9200", "https://search2.example:9200"]',
     )
     index: str = option(
-        doc="The index: `%Y %m %d %H %M` come from the event's time in UTC, `{column}` from a "
-        "column, as far as an index may be called so. With `data_stream` the data stream.",
+        doc="The index, or with `data_stream` the data stream. `%Y %m %d %H %M` are of the "
+        "event's time in UTC, `{column}` is a column in lower case, with `-` for illegal "
+        "characters.",
         check=check_index,
         example='"logs-{app}-%Y.%m.%d"',
     )
     data_stream: bool = option(
-        doc="`index` names a data stream. The time is `@timestamp` there, and an event that is "
-        "written again after a rollover is there twice.",
+        doc="`index` names a data stream. The event's time becomes `@timestamp`. An event that "
+        "is written again after a rollover is duplicated.",
         default=False,
     )
     id: Literal["event", "none"] = option(
-        doc="`event`: the `_id` is that of the event, so that it is there once; `none`: the "
-        "cluster makes one up, which indexes faster.",
+        doc="`event`: the `_id` is that of the event, so a repeated event replaces itself; "
+        "`none`: the cluster assigns one, which indexes faster.",
         default="event",
     )
     op: Literal["index", "create"] = option(
-        doc="What happens to a document that is there: `index` replaces it, `create` leaves it.",
+        doc="For a document that exists already: `index` replaces it, `create` keeps it.",
         default="index",
     )
     pipeline: str | None = option(
         doc="An ingest pipeline of the cluster.", example="geoip", default=None
     )
     routing: str | None = option(
-        doc="The column by whose value documents are shared out to shards.",
+        doc="The column that routes documents to shards.",
         example="host",
         default=None,
     )
     template: bool = option(
-        doc="An index template with types for flumeng's columns is installed, unless the cluster "
-        "has one of that name.",
+        doc="Install an index template with types for flumeng's columns, unless one of that name "
+        "exists.",
         default=False,
     )
 
@@ -125,7 +126,7 @@ class Elasticsearch(SinkOptions):
         example='"${secret:search-api-key}"',
         default=None,
     )
-    username: str | None = option(doc="The user.", example="flumeng", default=None)
+    username: str | None = option(doc="The user name.", example="flumeng", default=None)
     password: str | None = option(
         doc="The user's password.",
         secret=True,
@@ -133,14 +134,14 @@ class Elasticsearch(SinkOptions):
         default=None,
     )
     ca: str | None = option(
-        doc="The file of the CA that has signed the cluster's certificates, on each host that "
-        "collects; without one the host's own CAs.",
+        doc="The CA file for the cluster's certificates, on each collecting host; by default the "
+        "host's own CAs.",
         check=check_absolute,
         example="/etc/flumeng/tls/search-ca.pem",
         default=None,
     )
     certificate: str | None = option(
-        doc="The file of a client certificate, on each host that collects.",
+        doc="The client certificate's file, on each collecting host.",
         check=check_absolute,
         example="/etc/flumeng/tls/flumeng.pem",
         default=None,
@@ -159,16 +160,16 @@ class Elasticsearch(SinkOptions):
     )
 
     compression: Literal["gzip", "none"] = option(
-        doc="How requests are compressed.", default="none"
+        doc="The compression of requests.", default="none"
     )
     request_bytes: int = option(
-        doc="How large a request becomes at most, before compression. The sink finds out how much "
-        "of that the cluster takes.",
+        doc="Size limit of a request, before compression. Below it, the sink adapts the size to "
+        "the cluster.",
         between=(64 * 1024, 100 * MIB),
         default=8 * MIB,
     )
     timeout: float = option(
-        doc="How long an answer is waited for.", unit="seconds", between=(1, 600), default=30.0
+        doc="Time limit for a response.", unit="seconds", between=(1, 600), default=30.0
     )
 
     @property
@@ -181,8 +182,8 @@ class Elasticsearch(SinkOptions):
 
     @property
     def placed_by(self) -> tuple[str, ...]:
-        found = [column or "ts" for _, column in INDEX_PART.findall(self.index)]
-        return tuple(dict.fromkeys([*found, *([self.routing] if self.routing else [])]))
+        columns = [column or "ts" for _, column in INDEX_PART.findall(self.index)]
+        return tuple(dict.fromkeys([*columns, *([self.routing] if self.routing else [])]))
 
     def misfits(self, columns: Columns, /) -> Iterator[str]:
         for name in self.placed_by:
@@ -195,7 +196,7 @@ class Elasticsearch(SinkOptions):
             yield f"a data stream needs the column ts; {nearest('ts', list(columns))}"
         for name in columns:
             if name in RESERVED:
-                yield f"{name} is a field that Elasticsearch keeps for itself: rename the column"
+                yield f"{name} is reserved by Elasticsearch: rename the column"
 
     def needs(self) -> Iterator[Need]:
         for host in self.hosts:
@@ -210,12 +211,12 @@ class Elasticsearch(SinkOptions):
         if self.username is not None and self.password is None:
             yield "username", "expected the password too"
         if self.api_key is not None and self.username is not None:
-            yield "api_key", "expected either an API key or a user"
+            yield "api_key", "expected an API key or a user, not both"
         if (self.certificate is None) != (self.key is None):
             given = "key" if self.certificate is None else "certificate"
             yield given, "expected certificate and key together"
         if self.ca is not None and self.fingerprint is not None:
-            yield "fingerprint", "expected either a CA or a fingerprint"
+            yield "fingerprint", "expected a CA or a fingerprint, not both"
         plain = [host for host in self.hosts if host.startswith("http:")]
         secured = "fingerprint" if self.fingerprint else "certificate" if self.certificate else "ca"
         if plain and (self.ca or self.fingerprint or self.certificate):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from flumeng.connectors.api.dead_letters import schema_around
 from flumeng.connectors.api.sink import Attempt, Row, TaskRevision, Written
 from flumeng.connectors.elasticsearch import template
-from flumeng.connectors.elasticsearch.bodies import Bodies
 from flumeng.connectors.elasticsearch.bulk import DONE_SCHEMA, IndexEvents
+from flumeng.connectors.elasticsearch.bulk_body import BulkBody
 from flumeng.connectors.elasticsearch.cluster import Connection, connect
 from flumeng.connectors.elasticsearch.options import Elasticsearch
 from flumeng.events.lazy_batch import LazyBatch
@@ -26,7 +26,7 @@ class ElasticsearchSink:
     def __init__(self, options: Elasticsearch, task: TaskRevision) -> None:
         self.identified = options.id == "event"
         self._index = options.index
-        self._bodies = Bodies(options)
+        self._bulk_body = BulkBody(options)
         self._template = template.of(options, task.flow) if options.template else None
         self._connection = Connection(
             options.hosts,
@@ -44,16 +44,16 @@ class ElasticsearchSink:
         )
 
     def probe(self) -> None:
-        connect(self._connection).require_known()
+        connect(self._connection).check_access()
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         try:
-            self._bodies.check(batch.schema)
+            self._bulk_body.check(batch.schema)
         except UserError as error:
             raise UserError(f"elasticsearch: {error}") from error
         patience = attempt.patience_seconds
         steady = self._index if attempt.exactly_once else None
-        stage = IndexEvents(self._connection, self._bodies, self._template, patience, steady)
+        stage = IndexEvents(self._connection, self._bulk_body, self._template, patience, steady)
         around = attempt.dead_letters.around(stage, DONE_SCHEMA)
         return batch.arrow(around, schema_around(DONE_SCHEMA))
 

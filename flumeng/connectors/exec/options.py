@@ -19,9 +19,8 @@ class Exec(KeepsAnswers):
     the source. Attributes: `source`, `command`.
 
     With `once_per: cluster` it runs at the times of a schedule, each time on one of the nodes that
-    collect the flow. It finds the due time as `FLUMENG_DUE` in its environment, and the one whose
-    lines were taken last as `FLUMENG_SINCE`, which is not there at first. An event's time is the
-    due time.
+    collect the flow. `FLUMENG_DUE` in its environment is the due time. `FLUMENG_SINCE`, absent at
+    first, is the due time of the run whose lines were taken last. An event's time is the due time.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.exec.source:ExecSource"
@@ -33,27 +32,27 @@ class Exec(KeepsAnswers):
         example='["/usr/bin/vmstat", "-n", "10"]',
     )
     mode: Literal["streaming", "periodic", "once"] = option(
-        doc="`streaming`: run it for ever, again when it ends. `periodic`: run it every so often. "
-        "`once`: run it until it has ended well once.",
+        doc="`streaming`: run it for ever, and restart it when it ends. `periodic`: run it every "
+        "`every_seconds`. `once`: run it until it has succeeded once.",
         default="streaming",
     )
     every_seconds: float = option(
-        doc="With `periodic`, from start to start; a run that takes longer is waited for.",
+        doc="With `periodic`: the time from start to start; a longer run delays the next.",
         between=(0.1, 604_800),
         default=60.0,
     )
     max_line_bytes: int = max_line_bytes()
     once_per: Literal["node", "cluster"] = option(
-        doc="`node`: it runs on each node of `place.ingest`, as `mode` says. `cluster`: it runs "
-        "once at each time of `schedule`; `mode` does not count.",
+        doc="`node`: each node of `place.ingest` runs it, by `mode`. `cluster`: one node runs it "
+        "at each time of `schedule`; `mode` has no effect.",
         default="node",
     )
     schedule: Schedule | None = option(doc="With `cluster`: when to run it.", default=None)
     answers: Answers | None = option(
-        doc="With `cluster`: where what it has printed lies until it is in all sinks.", default=None
+        doc="With `cluster`: where its output is stored until all sinks have it.", default=None
     )
     timeout_seconds: float = option(
-        doc="With `cluster`: a run that takes longer is ended, and its lines are not taken.",
+        doc="With `cluster`: a run that takes longer is ended, and its output is discarded.",
         between=(0.1, 600),
         default=60.0,
     )
@@ -82,7 +81,7 @@ class Exec(KeepsAnswers):
         if self._polled and (self.mode, self.every_seconds) != ("streaming", 60.0):
             yield (
                 "mode",
-                "does not count with `once_per: cluster`: leave out mode and every_seconds",
+                "has no effect with `once_per: cluster`: leave out mode and every_seconds",
             )
 
     def needs(self) -> Iterator[Need]:
@@ -92,5 +91,5 @@ class Exec(KeepsAnswers):
 
     def arrival(self) -> str:
         if self._polled:
-            return "what a run has printed that ended well is taken once"
-        return "what was printed and not accepted when the worker broke is lost"
+            return "the output of a successful run is taken once"
+        return "output that is not journaled when the worker fails is lost"

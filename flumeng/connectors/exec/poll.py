@@ -19,7 +19,7 @@ import pyarrow as pa
 from flumeng.connectors.exec.options import Exec
 from flumeng.connectors.polls.poll import Answer
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
-from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
+from flumeng.platform.guarded_commands import GUARD, STOP_SECONDS, environment
 from flumeng.platform.scrubbing import scrub
 
 DUE, SINCE = "FLUMENG_DUE", "FLUMENG_SINCE"
@@ -42,16 +42,16 @@ class ExecPoll:
     def ask(self, state: str, due: datetime) -> Answer:
         """``FLUMENG_SINCE`` is no later than ``due``, which may be retried late."""
         taken = _moment(state) if state else None
-        known = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
-        with self._started(environment() | known) as run:
+        due_times = {DUE: due.isoformat()} | ({SINCE: min(taken, due).isoformat()} if taken else {})
+        with self._started(environment() | due_times) as run:
             run.read(self._options.timeout_seconds)
         if self._closed:
             raise UnavailableError("the poll was closed")
         program = self._options.command[0]
         if run.problem:
-            raise UserError(f"{program} {run.problem}{run.said}")
+            raise UserError(f"{program} {run.problem}{run.stderr_end}")
         if run.status:
-            raise UserError(f"{program} ended with status {run.status}{run.said}")
+            raise UserError(f"{program} ended with status {run.status}{run.stderr_end}")
         latest = max(taken or due, due).isoformat()
         return Answer(_lines(run.printed, self._options.max_line_bytes), latest)
 
@@ -62,11 +62,11 @@ class ExecPoll:
                 self._run.end()
 
     @contextmanager
-    def _started(self, known: dict[str, str]) -> Iterator[_Run]:
+    def _started(self, env: dict[str, str]) -> Iterator[_Run]:
         with self._lock:
             if self._closed:
                 raise UnavailableError("the poll was closed")
-            run = self._run = _Run(self._options.command, known)
+            run = self._run = _Run(self._options.command, env)
         try:
             yield run
         finally:
@@ -78,11 +78,11 @@ class ExecPoll:
 class _Run:
     """One run of the command, which ends before ``read`` returns."""
 
-    def __init__(self, command: tuple[str, ...], known: dict[str, str]) -> None:
+    def __init__(self, command: tuple[str, ...], env: dict[str, str]) -> None:
         self._guard = subprocess.Popen(
             [*GUARD, *command],
             cwd="/",
-            env=known,
+            env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -94,10 +94,10 @@ class _Run:
         self.status = 0
 
     @property
-    def said(self) -> str:
+    def stderr_end(self) -> str:
         """The end of standard error, after a colon."""
-        said = " ".join(scrub(self._stderr.decode(errors="replace")).split())
-        return f": {said}" if said else ""
+        text = " ".join(scrub(self._stderr.decode(errors="replace")).split())
+        return f": {text}" if text else ""
 
     def read(self, seconds: float) -> None:
         """Read until it has ended, or is ended after ``seconds``."""
@@ -164,8 +164,8 @@ def _moment(state: str) -> datetime:
         return datetime.fromisoformat(state).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise CorruptError(
-            "the state of the poll is no time: when something else than a command was asked "
-            "before, take that change back, or make another flow for the command"
+            "the stored state of the poll is not a time. If the flow polled another source "
+            "before, undo that change, or make a new flow for the command"
         ) from error
 
 

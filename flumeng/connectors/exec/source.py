@@ -16,7 +16,7 @@ from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlo
 from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.exec.options import Exec
 from flumeng.platform.backoff import Backoff
-from flumeng.platform.guarded import GUARD, STOP_SECONDS, environment
+from flumeng.platform.guarded_commands import GUARD, STOP_SECONDS, environment
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +73,13 @@ class ExecSource(Source):
         while not self._stopping.is_set():
             began = loop.time()
             try:
-                status, said = await self._run_once()
+                status, stderr_end = await self._run_once()
             except Exception as error:
                 self._context.fail(error)
                 return
             if self._stopping.is_set():
                 return
-            self._tell(status, said)
+            self._report_status(status, stderr_end)
             took = loop.time() - began
             if mode == "once" and status == 0:
                 self._submit(Messages(b""), {self._done_key: True})
@@ -111,11 +111,11 @@ class ExecSource(Source):
         finally:
             self._command = None
 
-    def _tell(self, status: int, said: str) -> None:
+    def _report_status(self, status: int, stderr_end: str) -> None:
         problem = None
         if status:
             problem = f"{self._options.command[0]} ended with status {status}"
-            problem += f": {said}" if said else ""
+            problem += f": {stderr_end}" if stderr_end else ""
         if problem and problem != self.problem:
             log.warning("%s", problem)
         if problem != self.problem:
@@ -126,8 +126,8 @@ class ExecSource(Source):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    def take(self, found: list[Messages]) -> None:
-        for messages in found:
+    def take(self, blocks: list[Messages]) -> None:
+        for messages in blocks:
             self._submit(messages, None)
 
     def discard(self, nbytes: int) -> None:
@@ -177,9 +177,9 @@ class _Command(asyncio.SubprocessProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         status = self._transport.get_returncode()
         assert status is not None
-        said = " ".join(self._stderr.decode(errors="replace").split())
+        stderr_end = " ".join(self._stderr.decode(errors="replace").split())
         if not self.ended.done():
-            self.ended.set_result((status, said))
+            self.ended.set_result((status, stderr_end))
 
     def pause(self) -> None:
         if self._ending:

@@ -51,16 +51,16 @@ def avro_schema(schema: pa.Schema) -> dict[str, Any]:
 def _record(name: str, fields: list[pa.Field]) -> dict[str, Any]:
     for field in fields:
         if not NAME.fullmatch(field.name):
-            raise UserError(f"files: avro has no column {field.name}: rename it with select")
-    found = [{"name": f.name, "type": _nullable(f"{name}_{f.name}", f.type)} for f in fields]
-    return {"type": "record", "name": name, "fields": found}
+            raise UserError(f"files: avro cannot name a column {field.name}: rename it with select")
+    columns = [{"name": f.name, "type": _nullable(f"{name}_{f.name}", f.type)} for f in fields]
+    return {"type": "record", "name": name, "fields": columns}
 
 
-def _nullable(place: str, kind: pa.DataType) -> Any:
-    return "null" if pa.types.is_null(kind) else ["null", _type(place, kind)]
+def _nullable(path: str, kind: pa.DataType) -> Any:
+    return "null" if pa.types.is_null(kind) else ["null", _type(path, kind)]
 
 
-def _type(place: str, kind: pa.DataType) -> Any:
+def _type(path: str, kind: pa.DataType) -> Any:
     if kind in PLAIN:
         return PLAIN[kind]
     if pa.types.is_timestamp(kind):
@@ -72,22 +72,22 @@ def _type(place: str, kind: pa.DataType) -> Any:
         size = {"precision": kind.precision, "scale": kind.scale}
         return {"type": "bytes", "logicalType": "decimal", **size}
     if pa.types.is_list(kind):
-        return {"type": "array", "items": _nullable(place, kind.value_type)}
+        return {"type": "array", "items": _nullable(path, kind.value_type)}
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-        return {"type": "map", "values": _nullable(place, kind.item_type)}
+        return {"type": "map", "values": _nullable(path, kind.item_type)}
     if pa.types.is_struct(kind):
-        return _record(place, [kind.field(number) for number in range(kind.num_fields)])
-    raise UserError(f"files: avro has no {kind} ({place.removeprefix('event_')})")
+        return _record(path, [kind.field(number) for number in range(kind.num_fields)])
+    raise UserError(f"files: avro does not support {kind} ({path.removeprefix('event_')})")
 
 
 def _numbers(rows: pa.Table) -> pa.Table:
     """Times and dates as Avro's numbers: Python's years are 1 to 9999."""
-    for place, field in enumerate(rows.schema):
-        column = rows.column(place)
+    for number, field in enumerate(rows.schema):
+        column = rows.column(number)
         if pa.types.is_timestamp(field.type):
             micros = column.cast(pa.timestamp("us", field.type.tz), safe=False)
-            rows = rows.set_column(place, field.name, micros.cast(pa.int64()))
+            rows = rows.set_column(number, field.name, micros.cast(pa.int64()))
         elif pa.types.is_date(field.type):
             days = column.cast(pa.date32()).cast(pa.int32())
-            rows = rows.set_column(place, field.name, days)
+            rows = rows.set_column(number, field.name, days)
     return rows

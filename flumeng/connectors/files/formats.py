@@ -204,12 +204,12 @@ def _base64(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The schema of ``plain``. Raises UserError for colliding column names."""
-    found = plain(schema.empty_table()).schema
-    names = [name.lower() for name in found.names]
-    for name in found.names:
+    flat = plain(schema.empty_table()).schema
+    names = [name.lower() for name in flat.names]
+    for name in flat.names:
         if names.count(name.lower()) > 1:
-            raise UserError(f"files: two columns would be {name}: rename one with select")
-    return found
+            raise UserError(f"files: two columns become {name}: rename one with select")
+    return flat
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import ExactlyOnce, SinkOptions
 from flumeng.config.functions import BOOLEAN, DATE, INTEGER, TEXT, TIMESTAMP
-from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (
     Credentials,
     InStore,
@@ -32,7 +32,7 @@ class Roll:
     """The size limit of a file. `batch.seconds` sets how long events gather for one."""
 
     bytes: int = option(
-        doc="A file that has grown to this size is closed, and the batch goes on in another.",
+        doc="A file of this size is closed, and the batch continues in another.",
         between=(2**20, 2**32),
         default=2**29,
     )
@@ -48,8 +48,8 @@ class Files(InStore, SinkOptions):
     implementation: ClassVar[str] = "flumeng.connectors.files.sink:FilesSink"
 
     path: str = option(
-        doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC, "
-        "`{column}` is the value of a column, as Hive writes it.",
+        doc="The directory, a path or a URL. `%Y %m %d %H %M` come from the event's time in UTC; "
+        "`{column}` is the value of a column, encoded as in Hive.",
         check=check_location,
         example='"s3a://lake/web/dt=%Y-%m-%d/hour=%H"',
     )
@@ -58,22 +58,21 @@ class Files(InStore, SinkOptions):
         default="parquet",
     )
     compression: Literal["zstd", "snappy", "gzip", "none"] = option(
-        doc="How files are compressed; `snappy` only with `parquet` and `orc`.", default="zstd"
+        doc="The compression of files; `snappy` only with `parquet` and `orc`.", default="zstd"
     )
     columns: Literal["nested", "flat"] = option(
-        doc="With `flat` a struct `a` is a column `a_b` for each of its fields, and maps and "
-        "lists are JSON texts; `csv` always is so.",
+        doc="With `flat`, a struct `a` becomes a column `a_b` for each of its fields, and maps "
+        "and lists become JSON texts. `csv` is always flat.",
         default="nested",
     )
-    roll: Roll = option(doc="When a file is full.", default=Roll())
+    roll: Roll = option(doc="The size limit of files.", default=Roll())
     shared: bool = shared_option()
     marker: bool = option(
-        doc="Each commit puts an empty file `_SUCCESS` into the directories that have got files, "
-        "after them.",
+        doc="Each commit ends with an empty file `_SUCCESS` in each directory that got files.",
         default=False,
     )
     credentials: Credentials | None = option(
-        doc="Who the sink is to its store; without it, who the environment says.", default=None
+        doc="Credentials for the store; by default those of the environment.", default=None
     )
 
     makes_files: ClassVar[bool] = True
@@ -97,7 +96,7 @@ class Files(InStore, SinkOptions):
             if name not in columns:
                 yield f"the path needs the column {name}; {nearest(name, list(columns))}"
             elif columns[name].name not in _IN_PATHS:
-                yield f"{name} is a {columns[name].name}, which no path can hold: cast it to text"
+                yield (f"{name} is a {columns[name].name}, which no path can hold: cast it to text")
         if self.format == "text" and "body" not in columns:
             yield f"text writes the column body; {nearest('body', list(columns))}"
 

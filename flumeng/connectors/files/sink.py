@@ -20,7 +20,7 @@ from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, Open
 from flumeng.connectors.files.options import Files
 from flumeng.events.lazy_batch import LazyBatch
 from flumeng.events.pattern_path import PatternPath
-from flumeng.filters.receipt_bound import refused
+from flumeng.filters.refused_times import refused
 from flumeng.platform import secrets
 from flumeng.platform.errors import UserError
 from flumeng.platform.file_store import FileStore, below, open_store
@@ -63,7 +63,7 @@ class FilesSink:
 
     def written(self, rows: Sequence[Row]) -> Written:
         if any(row["source"] is None for row in rows):
-            raise BatchTooWideError(f"over {MOST_FILES} files of one split")
+            raise BatchTooWideError(f"more than {MOST_FILES} files in one split")
         files = tuple({row["target"]: (row["source"], row["target"]) for row in rows}.values())
         events, far = (sum(row[name] for row in rows) for name in ("events", "refused"))
         return Written(events, files, far)
@@ -105,10 +105,10 @@ class _StagedFiles:
         self._options = options
         self._staging = staging
         self._store = store
-        self._place = path
+        self._directory = path
         self._path = PatternPath(options.location)
         self._files: OpenFiles[str, _StagedFile] = OpenFiles()
-        self._directories: set[str] = set()
+        self._targets: set[str] = set()
 
     @property
     def too_many(self) -> bool:
@@ -119,7 +119,7 @@ class _StagedFiles:
             if self.too_many:
                 return
             rows = plain(part) if self._options.columns == "flat" else part
-            self._directories.add(directory)
+            self._targets.add(directory)
             file = self._files.get(directory, partial(self._new, directory, rows.schema))
             file.write(rows, refused(part))
             if file.output.tell() >= self._options.roll.bytes:
@@ -127,16 +127,16 @@ class _StagedFiles:
 
     def finish(self) -> list[tuple[str, str, int, int]]:
         files = self._files.close_all()
-        found = [(file.source, file.target, file.events, file.refused) for file in files]
+        rows = [(file.source, file.target, file.events, file.refused) for file in files]
         if self._options.marker:
-            found += [self._mark(directory) for directory in self._directories]
-        if found:
-            self._store.sync(self._place)
-        return found
+            rows += [self._mark(directory) for directory in self._targets]
+        if rows:
+            self._store.sync(self._directory)
+        return rows
 
     def _mark(self, directory: str) -> tuple[str, str, int, int]:
         name = f"{MARKER}-{uuid.uuid4().hex}"
-        path = f"{self._place}/{name}"
+        path = f"{self._directory}/{name}"
         self._store.open_output(path).close()
         self._store.sync(path)
         return below(self._staging, name), below(directory, MARKER), 0, 0
@@ -144,7 +144,7 @@ class _StagedFiles:
     def _new(self, directory: str, schema: pa.Schema) -> _StagedFile:
         form, compression = self._options.format, self._options.compression
         name = f"part-{uuid.uuid4().hex}{formats.ending(form, compression)}"
-        path = f"{self._place}/{name}"
+        path = f"{self._directory}/{name}"
         output = self._store.open_output(path)
         writer = formats.create(output, schema, form, compression)
         source, target = below(self._staging, name), below(directory, name)

@@ -40,9 +40,9 @@ class FlowFinder(FinderBase):
         return cls(options, store)
 
     def find(self, before: Before) -> Findings:
-        known = self._mine(before.partitions)
+        existing = self._mine(before.partitions)
         journals = self._journals.registered()
-        fresh = [name for name in journals if name not in known]
+        fresh = [name for name in journals if name not in existing]
         reached = self._bounds(fresh) if fresh else {}
         at_end = self._latest and before.scope is None
         offers = {
@@ -53,28 +53,28 @@ class FlowFinder(FinderBase):
                 end=(journal.end or 0) if journal.closed else None,
             )
             for name, journal in journals.items()
-            if name in known or name in reached
+            if name in existing or name in reached
         }
         silent = [name for name in fresh if name not in reached]
         is_there = bool(journals) or self._store.exists(paths.flow(self._flow))
         return Findings(
             offers,
             scope=(f"flow {self._flow}",),
-            gone=frozenset(subscribed(name) for name in known - journals.keys()),
+            gone=frozenset(subscribed(name) for name in existing - journals.keys()),
             troubles=tuple(f"the server of the journal {name} does not answer" for name in silent),
             lacks=() if is_there else (f"there is no flow {self._flow}",),
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
-        found = self._bounds(self._mine(partitions))
-        return {subscribed(name): bounds for name, bounds in found.items()}
+        by_journal = self._bounds(self._mine(partitions))
+        return {subscribed(name): bounds for name, bounds in by_journal.items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         names = self._mine(at)
         if not names or len(names) > MOST_TIMES:
             return {}
-        found = self._journals.times({name: at[subscribed(name)] for name in names})
-        return {subscribed(name): moment for name, moment in found.items()}
+        moments = self._journals.times({name: at[subscribed(name)] for name in names})
+        return {subscribed(name): moment for name, moment in moments.items()}
 
     def close(self) -> None:
         self._journals.close()
@@ -84,5 +84,5 @@ class FlowFinder(FinderBase):
         return {name for name in names if flow_of(name) == self._flow}
 
     def _bounds(self, journals: Collection[str]) -> dict[str, Bounds]:
-        found = self._journals.positions(self._journals.addresses(journals))
-        return {name: Bounds(position.floor, position.safe) for name, position in found.items()}
+        positions = self._journals.positions(self._journals.addresses(journals))
+        return {name: Bounds(position.floor, position.safe) for name, position in positions.items()}

@@ -64,17 +64,17 @@ class FlowJournals:
     def registered(self) -> dict[str, Journal]:
         """Journal -> its registration; an unreadable one is derived from the journal's name."""
         listed = [name for name in self._listing.names() if flow_of(name) == self._flow]
-        wanted = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
+        znodes = [paths.journal(name) for name in sorted(filter(is_journal, listed))]
         return {
-            path.name: journal_registry.as_known(path, record)
-            for path, record in zip(wanted, self._store.read_each(wanted), strict=True)
+            path.name: journal_registry.record_or_derived(path, record)
+            for path, record in zip(znodes, self._store.read_each(znodes), strict=True)
             if record is not None
         }
 
     def addresses(self, journals: Collection[str]) -> dict[str, str]:
-        known = Addresses(self._store)
-        known.read(sorted(journals))
-        return known.of(journals)
+        addresses = Addresses(self._store)
+        addresses.read(sorted(journals))
+        return addresses.of(journals)
 
     def positions(self, addresses: Mapping[str, str]) -> dict[str, Position]:
         """The ends of journals at these ``addresses``; lacks those of silent servers."""
@@ -103,8 +103,8 @@ class FlowJournals:
                     return int(batch["ts"].cast("int64")[0].as_py())
             return None
 
-        found = zip(addresses, self._threads.map(time_of, addresses), strict=True)
-        return {name: moment for name, moment in found if moment is not None}
+        moments = zip(addresses, self._threads.map(time_of, addresses), strict=True)
+        return {name: moment for name, moment in moments if moment is not None}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)

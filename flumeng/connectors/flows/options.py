@@ -25,14 +25,14 @@ class FlowSource(SourceOptions):
 
     name: str = option(doc="The flow to read.", check=check_name, example="web-logs")
     start_from: Literal["earliest", "latest"] = option(
-        doc="Where a journal begins that is there when this flow is: at the first event that it "
-        "still keeps, or behind the last. All that come later are read whole.",
+        doc="Where to start in journals that exist when the flow is applied: at the first event "
+        "that they still keep, or after the last. Later journals are read whole.",
         default="earliest",
     )
     after: Literal["sources", "filters"] = option(
-        doc="Whether events are as they arrive at that flow's filters, or go through its "
-        "`multiline` and `filters` first, but not through its branches. When those change, this "
-        "flow gets a new revision in the same transaction.",
+        doc="`sources`: the events before that flow's filters. `filters`: the events after its "
+        "`multiline` and `filters`, but not its branches. When these change, this flow gets a new "
+        "revision in the same transaction.",
         default="sources",
     )
     discovery_seconds: float = option(

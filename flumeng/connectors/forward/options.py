@@ -11,12 +11,12 @@ from flumeng.config.component import SinkOptions
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
 
-_TLS_DOC = "Talks TLS; `{}` is enough where the host trusts the server."
+_TLS_DOC = "Use TLS; `{}` suffices where the host trusts the server."
 
 
 def _targets(example: str) -> Any:
     return option(
-        doc="Where to, as host:port; the next one is taken when one does not answer or fails.",
+        doc="The servers, as host:port. When one does not answer or fails, the next is used.",
         check=check_address,
         minimum=1,
         example=example,
@@ -25,15 +25,15 @@ def _targets(example: str) -> Any:
 
 def _wait_for_close() -> Any:
     return option(
-        doc="A part of a batch counts as written when the server, having read to its end, closes "
-        "the connection. `false`: when the server's host has it.",
+        doc="A split of a batch counts as written when the server has read it to its end and "
+        "closes the connection. `false`: when the server's host has it.",
         default=True,
     )
 
 
 def _timeout_seconds() -> Any:
     return option(
-        doc="How long the server may take to connect, for each MiB, and to close.",
+        doc="Time limit for the connection, for each MiB, and for the close.",
         between=(0.1, 50),
         default=30,
     )
@@ -57,13 +57,13 @@ class ForwardSyslog(SinkOptions):
 
     targets: tuple[str, ...] = _targets('["logs-1.example:6514", "logs-2.example:6514"]')
     message: Literal["body", "rfc5424"] = option(
-        doc="What is sent: the body as it was received, or a message of RFC 5424 made of the "
-        "columns `facility`, `severity`, `ts`, `host`, `app`, `procid`, `msgid`, `structured` and "
-        "`message` (without that `body`), as far as they are there.",
+        doc="`body`: the body as received; `rfc5424`: a message of RFC 5424 from those of the "
+        "columns `facility`, `severity`, `ts`, `host`, `app`, `procid`, `msgid`, `structured` "
+        "and `message` that exist. `body` replaces a missing `message`.",
         default="body",
     )
     framing: Literal["octet-counted", "newline"] = option(
-        doc="How messages are told apart (RFC 6587). With `newline` a line feed in a message is "
+        doc="How messages are delimited (RFC 6587). With `newline`, a line feed in a message is "
         "sent as `#012`.",
         default="octet-counted",
     )
@@ -86,11 +86,11 @@ class ForwardTcp(SinkOptions):
 
     targets: tuple[str, ...] = _targets('["logs-1.example:5170", "logs-2.example:5170"]')
     message: Literal["body", "json"] = option(
-        doc="What is sent: the body as it is, or the whole event as JSON.", default="body"
+        doc="`body`: the body as received; `json`: the whole event as JSON.", default="body"
     )
     framing: Literal["newline", "length-prefixed"] = option(
-        doc="`newline`: a line an event, a line feed in it is sent as `#012`; `length-prefixed`: "
-        "four bytes before each event are its length, the highest first.",
+        doc="`newline`: one line per event, a line feed in it is sent as `#012`; "
+        "`length-prefixed`: each event follows its length in four bytes, big-endian.",
         default="newline",
     )
     tls: ClientTls | None = option(doc=_TLS_DOC, default=None)

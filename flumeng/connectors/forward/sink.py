@@ -97,13 +97,13 @@ class Forward:
     def _connect(self) -> _Connection:
         """Connect to the first target that answers; those with recent failures come last."""
         now = time.monotonic()
-        said = []
-        for target in sorted(self.options.targets, key=lambda one: _avoided(one, now)):
+        errors = []
+        for target in sorted(self.options.targets, key=lambda address: _avoided(address, now)):
             try:
                 return _Connection(target, self.options.tls, self.options.timeout_seconds)
             except UnavailableError as error:
-                said.append(str(error))
-        raise UnavailableError("; ".join(said))
+                errors.append(str(error))
+        raise UnavailableError("; ".join(errors))
 
 
 class _Connection:
@@ -151,7 +151,7 @@ class _Connection:
         try:
             while True:
                 if not self._socket.recv(65536):
-                    raise ConnectionResetError("the server has closed in the middle")
+                    raise ConnectionResetError("the server closed the connection before the end")
         except (BlockingIOError, ssl.SSLWantReadError):
             self._socket.settimeout(seconds)
 

@@ -17,14 +17,14 @@ NONE = b"-"
 def check(events: pa.Schema) -> None:
     """Raises UserError for unsuitable columns."""
     if "message" not in events.names and "body" not in events.names:
-        raise UserError("rfc5424: there is neither a column message nor body")
+        raise UserError("rfc5424: needs the column message or body")
     for name in ("facility", "severity"):
         if name in events.names and not pa.types.is_integer(events.field(name).type):
-            raise UserError(f"rfc5424: the column {name} is no whole number")
+            raise UserError(f"rfc5424: the column {name} is not an integer")
     if "ts" in events.names and not pa.types.is_timestamp(events.field("ts").type):
-        raise UserError("rfc5424: the column ts is no time")
-    known = ("structured", "message", "body", *(name for name, _ in NAMES))
-    check_plain(events, [name for name in known if name in events.names], "rfc5424")
+        raise UserError("rfc5424: the column ts is not a timestamp")
+    text_columns = ("structured", "message", "body", *(name for name, _ in NAMES))
+    check_plain(events, [name for name in text_columns if name in events.names], "rfc5424")
 
 
 def rows(events: pa.RecordBatch) -> pa.BinaryArray:

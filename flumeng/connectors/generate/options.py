@@ -12,10 +12,10 @@ from flumeng.platform.options.option import option
 
 @dataclass(frozen=True)
 class Generate(SourceOptions):
-    """Makes numbered events, to test and to measure. Attributes: `source`, `seed`.
+    """Generates numbered events, to test and to measure. Attributes: `source`, `seed`.
 
     A body is the seed, the event's number in 16 digits and filling. Numbers begin with 0 and have
-    no gaps, also over restarts.
+    no gaps, even after restarts.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.generate.source:GenerateSource"
@@ -23,17 +23,17 @@ class Generate(SourceOptions):
 
     keeps_place: ClassVar[bool] = True
     events_per_second: int = option(
-        doc="How many; 0 makes as many as the journal takes.",
+        doc="The rate; 0: as fast as the journal accepts.",
         unit="events",
         between=(0, 10**9),
         default=10,
     )
     bytes: int = option(doc="The size of a body.", between=(32, 2**20), default=200)
     count: int = option(
-        doc="How many in all; 0 never ends.", unit="events", between=(0, 10**15), default=0
+        doc="The total number; 0: without end.", unit="events", between=(0, 10**15), default=0
     )
     seed: int = option(
-        doc="Names this source within its flow, and begins each body.",
+        doc="Identifies this source within its flow; each body begins with it.",
         between=(0, 10**9),
         default=0,
     )
@@ -42,4 +42,4 @@ class Generate(SourceOptions):
         yield "seed", f"generate {self.seed}"
 
     def arrival(self) -> str:
-        return "each number is made once"
+        return "each number is generated once"

@@ -18,16 +18,15 @@ EXAMPLE = (
 @dataclass(frozen=True)
 class Group(SinkOptions):
     sinks: tuple[Component[SinkOptions], ...] = option(
-        doc="Its members: two or more sinks.", minimum=1, example=EXAMPLE
+        doc="The members: two or more sinks.", minimum=1, example=EXAMPLE
     )
     backoff_seconds: float = option(
-        doc="A member that has failed is left alone for so long, and for twice as long after each "
-        "further failure.",
+        doc="The first back-off of a failed member. It doubles with each further failure.",
         between=(0.1, 86_400),
         default=10.0,
     )
     max_backoff_seconds: float = option(
-        doc="It is never left alone for longer.", between=(0.1, 86_400), default=300.0
+        doc="The longest back-off of a member.", between=(0.1, 86_400), default=300.0
     )
 
     bare: ClassVar[str] = "sinks"
@@ -40,24 +39,24 @@ class Group(SinkOptions):
     def exactly_once(self) -> ExactlyOnce | None:
         """A failed member may have written events that the next one gets too, unless they are
         staged."""
-        staged = all(one.options.exactly_once == "staged" for one in self.sinks)
+        staged = all(sink.options.exactly_once == "staged" for sink in self.sinks)
         return "staged" if staged else None
 
     @property
     def makes_files(self) -> bool:
-        return any(one.options.makes_files for one in self.sinks)
+        return any(sink.options.makes_files for sink in self.sinks)
 
     @property
     def one_row_an_event(self) -> bool:
-        return any(one.options.one_row_an_event for one in self.sinks)
+        return any(sink.options.one_row_an_event for sink in self.sinks)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if len(self.sinks) == 1:
             yield "", f"expected two sinks or more: {self.sinks[0].name} alone needs no group"
-        for one in self.sinks:
-            if isinstance(one.options, Group):
-                yield "", f"{one.name} is a group, and no member of one: name its sinks here"
-            elif one.options.in_driver:
+        for sink in self.sinks:
+            if isinstance(sink.options, Group):
+                yield "", f"{sink.name} is a group, which cannot be a member: list its sinks here"
+            elif sink.options.in_driver:
                 possible = (
                     name
                     for name, cls in registry.usable("sink")
@@ -65,8 +64,8 @@ class Group(SinkOptions):
                 )
                 yield (
                     "",
-                    f"{one.name} writes in the driver of the collector, and a group chooses in the "
-                    f"executors: its members are {', '.join(possible)}",
+                    f"{sink.name} writes in the collector's driver, but members write in "
+                    f"executors: use {', '.join(possible)}",
                 )
         if self.backoff_seconds > self.max_backoff_seconds:
             yield "", "expected backoff_seconds to be at most max_backoff_seconds"
@@ -74,10 +73,10 @@ class Group(SinkOptions):
 
 @dataclass(frozen=True)
 class FirstOf(Group):
-    """Failover: events go into the first of several sinks that takes them.
+    """Failover: events go into the first of several sinks that accepts them.
 
-    The order of the list is the priority. While a member fails the next one has the events, and it
-    is tried again when its back-off is over.
+    The order of the list is the priority. While a member fails, the next one gets the events. A
+    failed member is tried again after its back-off.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.groups.sink:FirstOfSink"
@@ -87,7 +86,7 @@ class FirstOf(Group):
 class OneOf(Group):
     """Load balancing: each split of a batch goes into one of several sinks, which take turns.
 
-    A member that fails is passed over until its back-off is over, and others have its share.
+    A member that fails is skipped until its back-off is over, and others get its share.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.groups.sink:OneOfSink"

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from flumeng.config import registry
-from flumeng.config.summary import summary
+from flumeng.config.component_summary import summary
 from flumeng.connectors.api.dead_letters import DEAD_LETTERS, DeadLetters, schema_around
 from flumeng.connectors.api.sink import Attempt, Row, Sink, TaskRevision, Written
 from flumeng.connectors.groups.options import Group
@@ -57,8 +57,8 @@ class GroupSink:
             registry.get("sink", part.name).implementation_class()(part.options, task)
             for part in options.sinks
         ]
-        self.roots = tuple(sorted({root for one in self._members for root in one.roots}))
-        self.identified = any(one.identified for one in self._members)
+        self.roots = tuple(sorted({root for member in self._members for root in member.roots}))
+        self.identified = any(member.identified for member in self._members)
         self._availability = of_group(
             (task.flow, repr(options)),
             len(self._members),
@@ -69,7 +69,7 @@ class GroupSink:
     @property
     def trouble(self) -> str:
         """Members that fail while others take their events."""
-        return self._told("left alone", self._availability.failing())
+        return self._described("in back-off", self._availability.failing())
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         self._place = attempt.dead_letters.place
@@ -102,7 +102,7 @@ class GroupSink:
         ).all_arrow
         if stage is None:
             raise UserError(
-                f"{letters.place}: a sink that takes DataFrames is no member of a group"
+                f"{letters.place}: a sink that takes DataFrames cannot be a member of a group"
             )
         return stage
 
@@ -118,8 +118,8 @@ class GroupSink:
                 by_member.setdefault(row["member"], []).extend(_read(row["rows"]))
         self._availability.note(by_member, failed)
         if any(row["member"] is None for row in rows):
-            raise UnavailableError(self._told("no member takes events", failed))
-        parts = [self._members[number].written(found) for number, found in by_member.items()]
+            raise UnavailableError(self._described("no member accepts events", failed))
+        parts = [self._members[number].written(output) for number, output in by_member.items()]
         staged = self._roots(by_member)
         return Written(
             sum(part.events for part in parts),
@@ -132,16 +132,16 @@ class GroupSink:
     def _roots(self, members: Iterable[int]) -> tuple[str, ...]:
         return tuple({root: None for number in members for root in self._members[number].roots})
 
-    def _told(self, what: str, reasons: Mapping[int, str]) -> str:
+    def _described(self, state: str, reasons: Mapping[int, str]) -> str:
         if not reasons:
             return ""
         most = max(20, REASONS_CHARACTERS // len(reasons))
-        said = [
+        texts = [
             f"[{number}] {summary(self._options.sinks[number])}: {reason}"
             for number, reason in sorted(reasons.items())
         ]
-        cut = (text if len(text) <= most else f"{text[: most - 3]}..." for text in said)
-        return f"{self._place}: {what}: {'; '.join(cut)}"
+        cut = (text if len(text) <= most else f"{text[: most - 3]}..." for text in texts)
+        return f"{self._place}: {state}: {'; '.join(cut)}"
 
 
 class FirstOfSink(GroupSink):
@@ -168,11 +168,11 @@ class WriteToOne:
 
     def _write(self, held: Any) -> Iterator[pa.RecordBatch]:
         taking = _Taking(self.stages, held)
-        found = taking.try_all(self._order())
-        if found is None:
+        output = taking.try_all(self._order())
+        if output is None:
             yield _row(None, None, taking.failed)
         else:
-            yield from found
+            yield from output
 
     def _order(self) -> list[int]:
         ready = list(self.ready)
@@ -197,22 +197,22 @@ class _Taking:
                 break
             self.held.seek(0)
             try:
-                found = list(self.stages[number](iter(pa.ipc.open_stream(self.held))))
+                output = list(self.stages[number](iter(pa.ipc.open_stream(self.held))))
             except _DeadLettersError as error:
                 raise error.of from error
             except FAILURES as error:
                 self.failed[number] = scrub(str(error)) or type(error).__name__
             else:
                 self.failed.pop(number, None)
-                return list(_rows(number, found, self.failed))
+                return list(_rows(number, output, self.failed))
         return None
 
 
 def _rows(
-    number: int, found: Sequence[pa.RecordBatch], failed: Mapping[int, str]
+    number: int, output: Sequence[pa.RecordBatch], failed: Mapping[int, str]
 ) -> Iterator[pa.RecordBatch]:
     own: list[pa.RecordBatch] = []
-    for batch in found:
+    for batch in output:
         if DEAD_LETTERS not in batch.schema.names:
             own.append(batch)
             continue
@@ -239,8 +239,8 @@ def _read(rows: bytes) -> list[Row]:
     if not rows:
         return []
     with pa.ipc.open_stream(rows) as reader:
-        found: list[Row] = reader.read_all().to_pylist()
-        return found
+        output: list[Row] = reader.read_all().to_pylist()
+        return output
 
 
 def _split() -> int:
@@ -308,7 +308,7 @@ class Availability:
     def failing(self) -> dict[int, str]:
         """Members that failed since their last success, with reasons."""
         with self._lock:
-            return {n: one.reason for n, one in enumerate(self._members) if one.failures}
+            return {n: member.reason for n, member in enumerate(self._members) if member.failures}
 
     def take_turns(self, count: int) -> int:
         """Reserves ``count`` turns; returns the number of the first."""
@@ -334,7 +334,7 @@ class Availability:
 
 @lru_cache(maxsize=4096)
 def of_group(
-    key: Hashable,  # noqa: ARG001  told apart by the cache
+    key: Hashable,  # noqa: ARG001  the cache's key
     members: int,
     backoff_seconds: float,
     max_backoff_seconds: float,

@@ -49,7 +49,7 @@ PARSE_ASIDE_BYTES = 64 << 10
 """Larger and compressed bodies are parsed in other threads."""
 
 MOST_WAITING = 10_000
-_PLACES = threading.BoundedSemaphore(MOST_WAITING)
+_DELIVERY_SLOTS = threading.BoundedSemaphore(MOST_WAITING)
 
 HEALTH_PATH = "/health"
 Scope = MutableMapping[str, Any]
@@ -58,11 +58,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class KnownPath:
-    """A path of Splunk HEC or Loki. ``status`` and ``said``: the answer to accepted events.
+    """A path of Splunk HEC or Loki. ``status`` and ``answer``: the reply to accepted events.
     ``content_type`` replaces the clients' wrong header. ``options``: OPTIONS is a probe."""
 
     status: int = 200
-    said: Mapping[str, object] = field(default_factory=dict)
+    answer: Mapping[str, object] = field(default_factory=dict)
     content_type: str = ""
     health: bool = False
     options: bool = False
@@ -72,20 +72,20 @@ _SUCCESS = {"text": "Success", "code": 0}
 _HEALTHY = {"text": "HEC is healthy", "code": 17}
 _ANY = KnownPath()
 _HEC = "/services/collector"
-_KNOWN = {
+_KNOWN_PATHS = {
     HEALTH_PATH: KnownPath(health=True),
     "/loki/api/v1/push|/api/prom/push": KnownPath(204),
-    rf"{_HEC}/health(/1\.0)?/?": KnownPath(said=_HEALTHY, health=True),
+    rf"{_HEC}/health(/1\.0)?/?": KnownPath(answer=_HEALTHY, health=True),
     rf"{_HEC}(/event)?(/1\.0)?/?": KnownPath(
-        said=_SUCCESS, content_type="application/json", options=True
+        answer=_SUCCESS, content_type="application/json", options=True
     ),
-    rf"{_HEC}/raw(/1\.0)?/?": KnownPath(said=_SUCCESS, options=True),
+    rf"{_HEC}/raw(/1\.0)?/?": KnownPath(answer=_SUCCESS, options=True),
 }
 
 
-def known_path(path: str) -> KnownPath:
-    found = (known for pattern, known in _KNOWN.items() if re.fullmatch(pattern, path))
-    return next(found, _ANY)
+def find_path(path: str) -> KnownPath:
+    matches = (match for pattern, match in _KNOWN_PATHS.items() if re.fullmatch(pattern, path))
+    return next(matches, _ANY)
 
 
 class Connection(NamedTuple):
@@ -130,7 +130,7 @@ class HttpApp:
         try:
             client = self._tls.client(transport) if self._tls is not None else Client()
         except UnauthorizedError as error:
-            return Connection(peer, stranger=f"this client is not let in: {error}")
+            return Connection(peer, stranger=f"this client is rejected: {error}")
         return Connection(peer, client)
 
     def disconnected(self, connection: Connection) -> None:
@@ -143,14 +143,14 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         body = ReceivedBody(receive, headers)
-        said: Mapping[str, object]
+        answer: Mapping[str, object]
         more: list[tuple[bytes, bytes]] = []
         try:
             await self._take(scope, headers, body)
-            known = known_path(scope["path"])
-            status, said = known.status, known.said
+            path = find_path(scope["path"])
+            status, answer = path.status, path.answer
         except RefusedError as refused:  # and with it the received part of the body is freed
-            status, said, more = refused.status, {"error": str(refused)}, [*refused.headers]
+            status, answer, more = refused.status, {"error": str(refused)}, [*refused.headers]
         if status in (400, 404, 405, 411, 413, 415, 501):
             self._context.counters.malformed += 1
         if status == 504:
@@ -163,12 +163,12 @@ class HttpApp:
         stranger = status in (401, 403)
         if stranger:
             self._context.counters.unauthorized += 1
-            self._strangers.warning("%s is not let in: %s", address(scope["client"]), said["error"])
+            self._strangers.warning("%s is rejected: %s", address(scope["client"]), answer["error"])
         if stranger or (
             status >= 400 and not await body.is_read_to_its_end(self._options.max_body_bytes)
         ):
             more.append((b"connection", b"close"))
-        text = b"" if status == 204 else json.dumps(said).encode() + b"\n"
+        text = b"" if status == 204 else json.dumps(answer).encode() + b"\n"
         answer_headers = more
         if text:
             length = (b"content-length", b"%d" % len(text))
@@ -189,7 +189,7 @@ class HttpApp:
         for waiting in self._undelivered:
             if not waiting.done():
                 waiting.set_exception(
-                    _stopping("what was sent is journaled, not known as delivered")
+                    _stopping("the events are journaled, their delivery is not confirmed")
                 )
 
     def pause(self) -> None:
@@ -217,7 +217,7 @@ class HttpApp:
         cause = (
             self._context.held_by() or "the flow's rate limit is reached, or its journal is behind"
         )
-        return RefusedError(429, f"{cause}: send this again a little later")
+        return RefusedError(429, f"{cause}: retry later")
 
     async def settle(self, timeout_seconds: float) -> None:
         """Refuse new requests; return when all are answered, or after the time-out."""
@@ -233,11 +233,11 @@ class HttpApp:
 
     async def _take(self, scope: Scope, headers: Mapping[bytes, bytes], body: ReceivedBody) -> None:
         """Return when the events have the state that ``ack`` names. Raises RefusedError."""
-        method, known = scope["method"], known_path(scope["path"])
+        method, path = scope["method"], find_path(scope["path"])
         reading = method in ("GET", "HEAD")
-        if reading and not known.health:
-            raise RefusedError(404, f"send events with POST; {HEALTH_PATH} says how it is")
-        probing = reading or (method == "OPTIONS" and known.options)
+        if reading and not path.health:
+            raise RefusedError(404, f"send events with POST; GET {HEALTH_PATH} returns the health")
+        probing = reading or (method == "OPTIONS" and path.options)
         if not probing and method not in ("POST", "PUT"):
             raise RefusedError(405, "send events with POST")
         if probing:
@@ -249,7 +249,7 @@ class HttpApp:
         if self._options.ack != "delivered":
             await self._accept(scope, headers, body, client)
             return
-        with _place():
+        with _delivery_slot():
             end = await self._accept(scope, headers, body, client)
             await self._until_delivered(end)
 
@@ -269,7 +269,7 @@ class HttpApp:
             seconds = math.ceil(wait)
             raise RefusedError(
                 429,
-                f"your address sends more than it may: send this again in {seconds} s",
+                f"rate limit of your address exceeded: retry in {seconds} s",
                 [(b"retry-after", b"%d" % seconds)],
             )
 
@@ -281,7 +281,7 @@ class HttpApp:
         try:
             with BODIES.share() as memory:
                 try:
-                    kind = known_path(scope["path"]).content_type or content_type
+                    kind = find_path(scope["path"]).content_type or content_type
                     pieces = await self._pieces(headers, kind, body, memory)
                 finally:
                     _connection(scope).peer.take(body.received_bytes, 0)
@@ -298,7 +298,7 @@ class HttpApp:
                     return 0
                 return await self._until_durable(durable)
         except OverBoundError as error:
-            raise RefusedError(429, "too much at once: send this again a little later") from error
+            raise RefusedError(429, "too many bytes in flight: retry later") from error
 
     async def _pieces(
         self, headers: Mapping[bytes, bytes], content_type: str, body: ReceivedBody, memory: Share
@@ -329,7 +329,7 @@ class HttpApp:
 
         def refuse(reason: str) -> None:
             if not durable.done():
-                durable.set_exception(RefusedError(400, f"this cannot be stored: {reason}"))
+                durable.set_exception(RefusedError(400, f"the events cannot be stored: {reason}"))
 
         received_us = self._context.clock_us()
         for index, (data, bounds, _) in enumerate(pieces, 1):
@@ -346,7 +346,7 @@ class HttpApp:
         try:
             return await asyncio.wait_for(durable, DURABLE_SECONDS)
         except TimeoutError as error:
-            raise RefusedError(503, "not durable in time: send this again") from error
+            raise RefusedError(503, f"not durable within {DURABLE_SECONDS:.0f} s: retry") from error
         finally:
             self._undecided.discard(durable)
 
@@ -361,22 +361,22 @@ class HttpApp:
         if not in_time:
             raise RefusedError(
                 504,
-                f"accepted and journaled, but not delivered within {seconds:g} s yet: sent again "
-                "it is there twice",
+                f"journaled, but not delivered within {seconds:g} s: a retry would duplicate the "
+                "events",
             )
 
     def _origin(self, scope: Scope, content_type: str, client: str) -> Origin:
         peer = scope.get("client") or ("unknown", 0)
         attrs = [("source", "http"), ("peer", address(peer))]
-        said = {"client": client, "path": scope["path"], "content_type": content_type}
-        attrs += [(name, short(value)) for name, value in said.items() if value]
+        optional = {"client": client, "path": scope["path"], "content_type": content_type}
+        attrs += [(name, short(value)) for name, value in optional.items() if value]
         return Origin(peer[0], tuple(attrs), self._rules)
 
 
 def _connection(scope: Scope) -> Connection:
-    found = scope["state"]["connection"]
-    assert isinstance(found, Connection)
-    return found
+    connection = scope["state"]["connection"]
+    assert isinstance(connection, Connection)
+    return connection
 
 
 @functools.cache
@@ -386,18 +386,16 @@ def _parsers() -> ThreadPoolExecutor:
 
 
 @contextlib.contextmanager
-def _place() -> Iterator[None]:
-    """A place among the requests that wait for delivery. Raises RefusedError."""
-    if not _PLACES.acquire(blocking=False):
-        raise RefusedError(
-            429, f"{MOST_WAITING} requests wait for their delivery: send this again a little later"
-        )
+def _delivery_slot() -> Iterator[None]:
+    """A slot among the requests that wait for delivery. Raises RefusedError."""
+    if not _DELIVERY_SLOTS.acquire(blocking=False):
+        raise RefusedError(429, f"{MOST_WAITING} requests wait for their delivery: retry later")
     try:
         yield
     finally:
-        _PLACES.release()
+        _DELIVERY_SLOTS.release()
 
 
 def _stopping(also: str = "") -> RefusedError:
     then = f" ({also})" if also else ""
-    return RefusedError(503, f"this node is stopping: send this again, there or elsewhere{then}")
+    return RefusedError(503, f"this node is stopping: retry here or at another node{then}")

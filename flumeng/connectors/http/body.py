@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flumeng.connectors.api.framing import Framer, Messages
 from flumeng.journal.log.frame import MAX_ROWS
-from flumeng.platform.json_text import without_surrogates
+from flumeng.platform.json_surrogates import without_surrogates
 
 PIECE_BYTES = 1 << 20
 ENTRIES_AT_ONCE = 10_000
@@ -84,7 +84,7 @@ _SPACE = b" \t\r\n"
 _SEPARATOR = b"\x1e"
 
 _decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
-_decode_one = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -156,18 +156,18 @@ def require_text(content_type: str) -> None:
     if kind in _PROTOBUF:
         raise RefusedError(
             415,
-            f"Content-Type {kind}: send lines or JSON; an exporter of OpenTelemetry does with "
-            "OTEL_EXPORTER_OTLP_PROTOCOL=http/json, or `encoding: json` in the Collector",
+            f"unsupported Content-Type {kind}: send lines or JSON. An OpenTelemetry exporter "
+            "needs OTEL_EXPORTER_OTLP_PROTOCOL=http/json, a Collector `encoding: json`",
         )
     if kind in _PACKED:
         raise RefusedError(
-            415, f"Content-Type {kind}: use the header Content-Encoding for the compression"
+            415, f"unsupported Content-Type {kind}: name the compression in Content-Encoding"
         )
     if kind in _BINARY or kind.startswith(_BINARY_FAMILIES):
         raise RefusedError(
             415,
-            f"Content-Type {kind}: send lines of text (text/plain), JSON (application/json) or "
-            "lines of JSON (application/x-ndjson)",
+            f"unsupported Content-Type {kind}: send lines of text (text/plain), JSON "
+            "(application/json) or lines of JSON (application/x-ndjson)",
         )
 
 
@@ -176,7 +176,7 @@ def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding not in _CODECS:
-        raise RefusedError(415, f"Content-Encoding {encoding}: use gzip or zstd")
+        raise RefusedError(415, f"unsupported Content-Encoding {encoding}: use gzip or zstd")
     parts: list[bytes] = []
     size = 0
     try:
@@ -200,7 +200,7 @@ def unpack(body: bytes, encoding: str, most_bytes: int, memory: Share) -> bytes:
 
 
 def too_large(most_bytes: int) -> RefusedError:
-    return RefusedError(413, f"the body is larger than {most_bytes} bytes: send it in parts")
+    return RefusedError(413, f"the body is larger than {most_bytes} bytes: send several requests")
 
 
 def _parse_bytes(body: bytes, content_type: str) -> int:
@@ -260,7 +260,7 @@ def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
     """RFC 7464: a record separator before each value."""
     first, *texts = body.split(_SEPARATOR, MOST_ENTRIES + 1)
     if first.strip(_SPACE):
-        raise RefusedError(400, "the body is no JSON text sequence: it begins with no separator")
+        raise RefusedError(400, "the body is no JSON text sequence: no record separator first")
     _require_few(len(texts))
     for number, text in enumerate(texts, 1):
         _check(without_surrogates(text), f"value {number}")
@@ -270,10 +270,10 @@ def _pieces_of_sequence(body: bytes) -> Iterator[Messages]:
 def _pieces_of_frames(body: bytes) -> Iterator[Messages]:
     """Octet-counted syslog messages, as from Heroku's Logplex."""
     framer = Framer("octet-counted", len(body))
-    found = framer.feed(body, len(body)) if body else []
+    frames = framer.feed(body, len(body)) if body else []
     if framer.malformed or framer.held:
-        raise RefusedError(400, "the body has something else than messages after octet counts")
-    for data, bounds, _ in found:
+        raise RefusedError(400, "the body is not octet-counted messages")
+    for data, bounds, _ in frames:
         assert bounds is not None
         pairs = zip(*bounds, strict=True)
         yield from _pieces_of_values([data[start:end].rstrip(b"\r\n") for start, end in pairs])
@@ -317,7 +317,7 @@ def _are_lines(piece: bytes) -> bool:
 
 def _check(text: bytes, where: str) -> None:
     try:
-        _decode_one(text)
+        _decode_value(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedError(400, f"{where} is not JSON: {error}") from error
 
@@ -345,13 +345,13 @@ def _pieces_of_json(body: bytes) -> Iterator[Messages]:
     try:
         values = _values(text) if is_array else [text]
         if not is_array:
-            _decode_one(without_surrogates(text))
+            _decode_value(without_surrogates(text))
     except (msgspec.DecodeError, RecursionError) as error:
-        found = _values_in_a_row(text)
-        if found is None:
-            what = "a JSON array" if is_array else "JSON"
-            raise RefusedError(400, f"the body is not {what}: {error}") from error
-        values = found
+        concatenated = _values_in_a_row(text)
+        if concatenated is None:
+            expected = "a JSON array" if is_array else "JSON"
+            raise RefusedError(400, f"the body is not {expected}: {error}") from error
+        values = concatenated
     yield from _pieces_of_values(values)
 
 
@@ -376,7 +376,7 @@ def _values_in_a_row(body: bytes) -> list[bytes] | None:
     ]
     try:
         for text in texts:
-            _decode_one(without_surrogates(text))
+            _decode_value(without_surrogates(text))
     except (msgspec.DecodeError, RecursionError):
         return None
     return texts
@@ -384,7 +384,7 @@ def _values_in_a_row(body: bytes) -> list[bytes] | None:
 
 def _require_few(entries: int) -> None:
     if entries > MOST_ENTRIES:
-        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines, or it in parts")
+        raise RefusedError(413, f"more than {MOST_ENTRIES} entries: send lines or more requests")
 
 
 def _entries(array_of_json: bytes) -> int:

@@ -36,24 +36,24 @@ class Http(SourceOptions):
 
     listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:8080"')
     max_body_bytes: int = option(
-        doc="A larger body, also once it is unpacked, is refused with 413.",
+        doc="A body larger than this, before or after decompression, is refused with 413.",
         between=(1024, 2**26),
         default=2**22,
     )
     max_line_bytes: int = max_line_bytes()
     ack: Literal["received", "journaled", "delivered"] = option(
-        doc="When a request is answered with 200: once it is read (`received`), once its events "
-        "are as durable as the flow says (`journaled`), or once each of them is in all sinks of "
-        "the flow, was dropped by a filter, or is in the dead letters (`delivered`).",
+        doc="When to answer 200: once the request is read (`received`), once its events are as "
+        "durable as the flow says (`journaled`), or once each of them is in all sinks of the "
+        "flow, was dropped by a filter, or is in the dead letters (`delivered`).",
         default="journaled",
     )
     ack_timeout_seconds: float = option(
-        doc="With `delivered`, a request whose events are journaled and not delivered for so long "
-        "is answered with 504. They will be delivered; a sender that repeats them doubles them.",
+        doc="With `delivered`: a request whose events are journaled but not delivered within "
+        "this time is answered with 504. They will be delivered; a retry duplicates them.",
         between=(0.1, 3600),
         default=30.0,
     )
-    auth: SenderAuth | None = option(doc="Who may send; by default everybody may.", default=None)
+    auth: SenderAuth | None = option(doc="Authorized senders; by default all.", default=None)
     per_peer: PeerLimits = option(doc=PER_PEER_DOC, default=NO_LIMITS)
     tls: Tls | None = option(doc=TLS_DOC, default=None)
 
@@ -76,11 +76,11 @@ class Http(SourceOptions):
     def arrival(self) -> str:
         if self.ack == "received":
             return (
-                "senders are answered 200 before their events are accepted: what is not accepted "
-                "when the worker breaks is lost"
+                "senders are answered 200 before their events are journaled: those not journaled "
+                "when the worker fails are lost"
             )
-        when = ", once the sinks have it" if self.ack == "delivered" else ""
+        when = ", once the sinks have the events," if self.ack == "delivered" else ""
         return (
-            f"nothing is lost that senders repeat until they are answered 200{when}; repeated is "
-            "doubled"
+            f"senders that retry until they are answered 200{when} lose nothing; a retry may "
+            "duplicate events"
         )

@@ -28,12 +28,12 @@ class ReceivedBody:
         """The body, of the announced length. Raises RefusedError, OverBoundError."""
         if not self._length and not self._coding:
             raise RefusedError(
-                411, "announce the body by Content-Length or Transfer-Encoding: chunked"
+                411, "missing header: send Content-Length or Transfer-Encoding: chunked"
             )
         if self._coding not in ("", "chunked"):
             raise RefusedError(
                 501,
-                f"Transfer-Encoding {self._coding}: send chunked, compressed by Content-Encoding",
+                f"Transfer-Encoding {self._coding}: send chunked, compress by Content-Encoding",
             )
         if self._length.isdigit() and int(self._length) > most_bytes:
             raise too_large(most_bytes)
@@ -52,7 +52,7 @@ class ReceivedBody:
             raise RefusedError(408, f"the body took longer than {BODY_SECONDS:.0f} s") from error
         if size != (int(self._length) if self._length else max(size, 1)):
             announced = self._length.decode() or "chunked"
-            raise RefusedError(400, f"the body has {size} bytes, announced: {announced}")
+            raise RefusedError(400, f"the body has {size} bytes, but {announced} were announced")
         return b"".join(parts)
 
     async def is_read_to_its_end(self, most_bytes: int) -> bool:

@@ -118,11 +118,11 @@ def _read(response: urllib3.BaseHTTPResponse) -> Answer:
     text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
     if response.read(1):
         response.close()
-    said = excerpt(" ".join(text.split()), QUOTED_CHARACTERS)
+    quoted = excerpt(" ".join(text.split()), QUOTED_CHARACTERS)
     sentence = f"HTTP {response.status} {response.reason or ''}".rstrip()
     return Answer(
         response.status,
-        f"{sentence}: {said}" if said else sentence,
+        f"{sentence}: {quoted}" if quoted else sentence,
         _after_seconds(response.headers.get("Retry-After", "")),
     )
 

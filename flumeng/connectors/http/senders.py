@@ -21,7 +21,7 @@ from flumeng.platform.errors import UserError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 20.0
+REFRESH_SECONDS = 20.0
 """Less than a minute together with the 30 s for which a command's output is used."""
 
 _BEARER, _BASIC = 'Bearer realm="flumeng"', 'Basic realm="flumeng", charset="UTF-8"'
@@ -50,12 +50,12 @@ class Senders:
         """Raises UserError for a missing secret, or a malformed token."""
         self._tokens, self._passwords = await asyncio.to_thread(self._read)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         problem = ""
         try:
             self._tokens, self._passwords = await asyncio.to_thread(self._read)
         except UserError as error:
-            problem = f"auth stays as it was: {error}"
+            problem = f"auth still uses the old secrets: {error}"
         if problem != self.problem:
             self.problem = problem
             if problem:
@@ -75,8 +75,8 @@ class Senders:
     def _proven(self, authorization: bytes) -> str:
         name = self.of(authorization)
         if name is None:
-            said = "is not known" if authorization else "is missing"
-            raise RefusedError(401, f"the header Authorization {said}", self._challenge)
+            problem = "is invalid" if authorization else "is missing"
+            raise RefusedError(401, f"the header Authorization {problem}", self._challenge)
         return name
 
     def of(self, authorization: bytes) -> str | None:
@@ -90,7 +90,7 @@ class Senders:
     def _of_token(self, given: bytes) -> str | None:
         """Compares all tokens in constant time."""
         digest = hashlib.sha256(given).digest()
-        same = [n for n, known in self._tokens.items() if hmac.compare_digest(known, digest)]
+        same = [n for n, expected in self._tokens.items() if hmac.compare_digest(expected, digest)]
         return same[0] if same and given else None
 
     def _of_user(self, given: bytes) -> str | None:
@@ -99,16 +99,16 @@ class Senders:
             name = user.decode()
         except (binascii.Error, UnicodeDecodeError):
             return None
-        known = self._passwords.get(name, _NOBODY)
-        same = hmac.compare_digest(known, hashlib.sha256(password).digest())
+        expected = self._passwords.get(name, _NOBODY)
+        same = hmac.compare_digest(expected, hashlib.sha256(password).digest())
         return name if same and colon and password and name in self._passwords else None
 
     def may_use(self, path: str) -> frozenset[str]:
         """The names that may send to ``path``, by ``auth.paths``."""
         if {".", ".."} & set(path.split("/")):  # its reader may resolve it to another path
             return frozenset()
-        for place, senders in self._paths:
-            if path == place or path.startswith(f"{place}/"):
+        for prefix, senders in self._paths:
+            if path == prefix or path.startswith(f"{prefix}/"):
                 return senders
         return frozenset()
 
@@ -118,8 +118,8 @@ class Senders:
             token = secrets.resolve(reference)
             if not _TOKEN.fullmatch(token):
                 raise UserError(
-                    f"the secret of auth.tokens.{name} is no token: expected letters, digits and "
-                    "any of ._~+/-, and = only at the end (RFC 6750)"
+                    f"the secret of auth.tokens.{name} is not a token: expected letters, digits "
+                    "and any of ._~+/-, and = only at the end (RFC 6750)"
                 )
             tokens[name] = hashlib.sha256(token.encode()).digest()
         for name, reference in self._options.users.items():

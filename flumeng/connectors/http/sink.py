@@ -61,8 +61,8 @@ class HttpSink:
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
         if attempt.batch is not None and not identity.present(batch.schema):
             raise UserError(
-                "http cannot take the dead letters of a flow that delivers exactly once: it has to "
-                "know of which split of a batch they are"
+                "http cannot take the dead letters of an exactly-once flow: their split of the "
+                "batch is unknown"
             )
         letters = attempt.dead_letters
         patience = attempt.patience_seconds
@@ -136,8 +136,8 @@ class SendSplit:
         if self.batch is None:
             return uuid.uuid4().hex
         split = request.events[0].column(identity.SPLIT)[0].as_py()
-        place = (self.batch.series, self.sink, self.batch.number, split, request.number)
-        return hashlib.sha256("\n".join(map(str, place)).encode()).hexdigest()[:32]
+        identifiers = (self.batch.series, self.sink, self.batch.number, split, request.number)
+        return hashlib.sha256("\n".join(map(str, identifiers)).encode()).hexdigest()[:32]
 
 
 def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Request]:
@@ -147,8 +147,8 @@ def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Req
     texts: list[bytes] = []
     for chunk in chunks.cut(batches, CHUNK_BYTES):
         first = 0
-        found = json_text.rows(identity.strip(chunk)).to_pylist()
-        for row, text in enumerate(found):
+        rows = json_text.rows(identity.strip(chunk)).to_pylist()
+        for row, text in enumerate(rows):
             if texts and size + len(text) + 1 > most_bytes:
                 events += [chunk.slice(first, row - first)] if row > first else []
                 yield Request(str(number), tuple(events), tuple(texts))
@@ -161,8 +161,8 @@ def requests(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[Req
 
 
 def _resolved(headers: Mapping[str, str]) -> dict[str, str]:
-    found = secrets.filled(headers)
-    for name, whole in found.items():
+    resolved = secrets.filled(headers)
+    for name, whole in resolved.items():
         if not whole.isascii() or not whole.isprintable():
             raise UserError(f"http: the secret in the header {name} is not printable ASCII")
-    return found
+    return resolved

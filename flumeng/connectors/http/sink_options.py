@@ -24,7 +24,7 @@ def check_header(name: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise ValueError("expected the name of a header, like X-Source")
     if name.lower() in (*_OURS, IDEMPOTENCY_KEY.lower()):
-        raise ValueError("this header is made by flumeng")
+        raise ValueError("flumeng sets this header itself")
 
 
 @dataclass(frozen=True)
@@ -37,37 +37,36 @@ class Http(SinkOptions):
     implementation: ClassVar[str] = "flumeng.connectors.http.sink:HttpSink"
 
     url: str = option(
-        doc="Where requests go.", check=check_url, example='"https://hooks.example/events"'
+        doc="The receiver's URL.", check=check_url, example='"https://hooks.example/events"'
     )
     method: Literal["POST", "PUT"] = option(doc="The method of requests.", default="POST")
     format: Literal["ndjson", "json"] = option(
         doc="`ndjson`: each event is a line; `json`: a request is one array.", default="ndjson"
     )
     compression: Literal["none", "gzip", "zstd"] = option(
-        doc="How requests are compressed, said in `Content-Encoding`.", default="none"
+        doc="The compression of requests, as in `Content-Encoding`.", default="none"
     )
     headers: Mapping[str, str] = option(
-        doc="Headers of each request; a value may have references to secrets in it.",
+        doc="Headers of each request; a value may contain references to secrets.",
         check=check_header,
         example='{Authorization: "Bearer ${secret:hooks}"}',
         factory=dict,
     )
     request_bytes: int = option(
-        doc="How large a request is at most, before it is compressed; one event may be larger.",
+        doc="Size limit of a request, before compression; a single event may exceed it.",
         default=2**20,
         between=(2**10, 2**26),
     )
     idempotent: bool = option(
-        doc="The receiver takes a request whose `Idempotency-Key` it has had as done, without "
-        "doing it again. Exactly-once delivery needs that.",
+        doc="The receiver accepts a request whose `Idempotency-Key` it has processed before, "
+        "without processing it again. Exactly-once delivery needs that.",
         default=False,
     )
     timeout_seconds: float = option(
-        doc="How long the receiver may take for an answer.", default=30.0, between=(0.1, 600)
+        doc="Time limit for the receiver's response.", default=30.0, between=(0.1, 600)
     )
     ca: str | None = option(
-        doc="A file with the certificates of authorities that are trusted, instead of those of "
-        "the host.",
+        doc="A file of CA certificates to trust instead of the host's.",
         check=check_absolute,
         example="/etc/flumeng/tls/hooks-ca.pem",
         default=None,

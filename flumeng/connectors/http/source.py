@@ -16,7 +16,7 @@ from flumeng.connectors.api.source import Source, SourceContext
 from flumeng.connectors.http.app import HttpApp
 from flumeng.connectors.http.options import Http
 from flumeng.connectors.http.protocol import Protocol
-from flumeng.connectors.http.senders import LOOK_SECONDS, Senders
+from flumeng.connectors.http.senders import REFRESH_SECONDS, Senders
 from flumeng.connectors.network import tls
 from flumeng.connectors.network.handshakes import Handshakes
 from flumeng.connectors.network.peers import address
@@ -45,13 +45,13 @@ class HttpSource(Source):
         self._app = HttpApp(options, context, self._tls, self._senders)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._looking: list[asyncio.Task[None]] = []
+        self._refreshing: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        for part, seconds in ((self._tls, tls.LOOK_SECONDS), (self._senders, LOOK_SECONDS)):
+        for part, seconds in ((self._tls, tls.REFRESH_SECONDS), (self._senders, REFRESH_SECONDS)):
             if part is not None:
                 await part.start()
-                self._looking.append(asyncio.create_task(tls.every(seconds, part.look)))
+                self._refreshing.append(asyncio.create_task(tls.every(seconds, part.refresh)))
         listener = await listen(self._options.listen, "tcp", share=self._context.share_ports)
         config = uvicorn.Config(
             self._app,
@@ -76,8 +76,8 @@ class HttpSource(Source):
         self._serving.add_done_callback(self._on_end)
 
     async def stop(self) -> None:
-        for looking in self._looking:
-            looking.cancel()
+        for refreshing in self._refreshing:
+            refreshing.cancel()
         if self._server is None or self._serving is None:
             return
         await self._app.settle(SETTLE_SECONDS)

@@ -1,5 +1,5 @@
 """Current addresses of journals: ``/journals/J`` names a node, ``/live/nodes/N`` its address.
-Entries are reread after ``LOOK_SECONDS``, sooner while a node is not live or a server lacks the
+Entries are reread after ``REREAD_SECONDS``, sooner while a node is not live or a server lacks the
 journal. Watches would notify each of n collectors of each of n nodes."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zkschema.table import ZPath
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0
+REREAD_SECONDS = 60.0
 DOUBT_SECONDS = 1.0
 DOUBT_MOST_SECONDS = 10.0
 
@@ -31,38 +31,38 @@ R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
-class _Known(Generic[V]):
-    """``value`` was read at ``looked_at``, and is reread at ``look_at``."""
+class _Cached(Generic[V]):
+    """``value`` was read at ``read_at``, and is reread at ``reread_at``."""
 
     value: V
-    looked_at: float
-    look_at: float
+    read_at: float
+    reread_at: float
     doubt_seconds: float = DOUBT_SECONDS
 
 
 @dataclass
 class Addresses:
-    """Thread-safe; only ``look`` and ``read`` block. ``clock``: monotonic seconds."""
+    """Thread-safe; only ``reread`` and ``read`` block. ``clock``: monotonic seconds."""
 
     store: Store
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _journals: dict[str, _Known[str]] = field(default_factory=dict)
-    _nodes: dict[str, _Known[tuple[str, ...]]] = field(default_factory=dict)
+    _journals: dict[str, _Cached[str]] = field(default_factory=dict)
+    _nodes: dict[str, _Cached[tuple[str, ...]]] = field(default_factory=dict)
     _unreadable: set[str] = field(default_factory=set)
 
     def of(self, journals: Iterable[str]) -> dict[str, str]:
         """Journal -> host:port; lacks unknown journals, and those whose node is not live."""
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for name in journals:
             journal = self._journals.get(name)
             node = self._nodes.get(journal.value) if journal else None
             if journal and node and node.value and is_journal(name):
-                found[name] = server_of(name, journal.value, node.value)
-        return found
+                addresses[name] = server_of(name, journal.value, node.value)
+        return addresses
 
     def due(self, journals: Iterable[str]) -> list[str]:
-        """The journals that ``look`` would read."""
+        """The journals that ``reread`` would read."""
         now = self.clock()
         return [name for name in journals if self._due_at(name) <= now]
 
@@ -77,7 +77,7 @@ class Addresses:
                 if node := self._nodes.get(journal.value):
                     self._nodes[journal.value] = _doubted(node)
 
-    def look(self, journals: Iterable[str]) -> bool:
+    def reread(self, journals: Iterable[str]) -> bool:
         """Read due journals and nodes once. Returns whether an address changed; False without
         ZooKeeper."""
         names = sorted(set(journals))
@@ -87,51 +87,51 @@ class Addresses:
         return self.of(names) != before
 
     def read(self, journals: Sequence[str]) -> None:
-        """Like ``look``; raises UnavailableError."""
+        """Like ``reread``; raises UnavailableError."""
         now = self.clock()
-        self._look_at_journals([name for name in journals if _due(self._journals, name, now)])
+        self._read_journals([name for name in journals if _due(self._journals, name, now)])
         nodes = {journal.value for journal in map(self._journals.get, journals) if journal}
-        self._look_at_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
+        self._read_nodes(sorted(n for n in nodes if n and _due(self._nodes, n, now)))
 
     def retain(self, journals: AbstractSet[str]) -> None:
         with self._lock:
-            self._journals = {n: known for n, known in self._journals.items() if n in journals}
-            nodes = {known.value for known in self._journals.values()}
-            self._nodes = {node: known for node, known in self._nodes.items() if node in nodes}
+            self._journals = {n: entry for n, entry in self._journals.items() if n in journals}
+            nodes = {entry.value for entry in self._journals.values()}
+            self._nodes = {node: entry for node, entry in self._nodes.items() if node in nodes}
 
     def _due_at(self, name: str) -> float:
         journal = self._journals.get(name)
         if journal is None:
             return 0.0
         node = self._nodes.get(journal.value)
-        return min(journal.look_at, node.look_at if node else journal.look_at)
+        return min(journal.reread_at, node.reread_at if node else journal.reread_at)
 
-    def _look_at_journals(self, names: Sequence[str]) -> None:
-        found = self._read([paths.journal(name) for name in names])
+    def _read_journals(self, names: Sequence[str]) -> None:
+        records = self._read([paths.journal(name) for name in names])
         with self._lock:
-            for name, record in zip(names, found, strict=True):
+            for name, record in zip(names, records, strict=True):
                 node = record.value.primary if record else ""
-                self._journals[name] = _known(self._journals.get(name), node, self.clock())
+                self._journals[name] = _cached(self._journals.get(name), node, self.clock())
 
-    def _look_at_nodes(self, names: Sequence[str]) -> None:
-        found = self._read([paths.live_node(name) for name in names])
+    def _read_nodes(self, names: Sequence[str]) -> None:
+        records = self._read([paths.live_node(name) for name in names])
         with self._lock:
-            for name, record in zip(names, found, strict=True):
+            for name, record in zip(names, records, strict=True):
                 addresses = tuple(record.value.addresses) if record else ()
-                self._nodes[name] = _known(self._nodes.get(name), addresses, self.clock())
+                self._nodes[name] = _cached(self._nodes.get(name), addresses, self.clock())
 
-    def _read(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+    def _read(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         """An unreadable record counts as missing."""
-        if not wanted:
+        if not znodes:
             return []
-        found = self.store.read_each(wanted)
-        for path, record in zip(wanted, found, strict=True):
+        records = self.store.read_each(znodes)
+        for path, record in zip(znodes, records, strict=True):
             if not isinstance(record, Unreadable):
                 self._unreadable.discard(str(path))
             elif str(path) not in self._unreadable:
                 self._unreadable.add(str(path))
                 log.error("%s", record)
-        return [None if isinstance(record, Unreadable) else record for record in found]
+        return [None if isinstance(record, Unreadable) else record for record in records]
 
 
 def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
@@ -139,23 +139,23 @@ def server_of(journal: str, node: str, addresses: Sequence[str]) -> str:
     return addresses[worker_of(journal, len(addresses)) if node_of(journal) == node else 0]
 
 
-def _due(known: dict[str, _Known[V]], name: str, now: float) -> bool:
-    return name not in known or known[name].look_at <= now
+def _due(entries: dict[str, _Cached[V]], name: str, now: float) -> bool:
+    return name not in entries or entries[name].reread_at <= now
 
 
-def _known(before: _Known[V] | None, value: V, now: float) -> _Known[V]:
+def _cached(before: _Cached[V] | None, value: V, now: float) -> _Cached[V]:
     """A missing value is reread soon."""
-    look_at = now + (LOOK_SECONDS if value else DOUBT_SECONDS)
-    if before is None or before.value != value or now >= before.looked_at + LOOK_SECONDS:
-        return _Known(value, now, look_at)
-    return _Known(value, now, look_at, before.doubt_seconds)
+    reread_at = now + (REREAD_SECONDS if value else DOUBT_SECONDS)
+    if before is None or before.value != value or now >= before.read_at + REREAD_SECONDS:
+        return _Cached(value, now, reread_at)
+    return _Cached(value, now, reread_at, before.doubt_seconds)
 
 
-def _doubted(known: _Known[V]) -> _Known[V]:
+def _doubted(entry: _Cached[V]) -> _Cached[V]:
     """Reread soon; each further doubt doubles the wait until the value changes."""
-    look_at = known.looked_at + known.doubt_seconds
-    if look_at >= known.look_at:
-        return known
+    reread_at = entry.read_at + entry.doubt_seconds
+    if reread_at >= entry.reread_at:
+        return entry
     return replace(
-        known, look_at=look_at, doubt_seconds=min(2 * known.doubt_seconds, DOUBT_MOST_SECONDS)
+        entry, reread_at=reread_at, doubt_seconds=min(2 * entry.doubt_seconds, DOUBT_MOST_SECONDS)
     )

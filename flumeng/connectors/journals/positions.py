@@ -15,12 +15,12 @@ from flumeng.connectors.journals.addresses import Addresses
 from flumeng.connectors.ranged.watcher import WatchedEnds
 from flumeng.journal.serving import watch_client
 from flumeng.journal.serving.watch import WatchAnswer, WatchRequest
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import CorruptError, UnavailableError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 """Interval of checking for due addresses."""
 GATHER_SECONDS = 0.02
 """Tasks that start to watch within this time share a request."""
@@ -45,12 +45,12 @@ def backoff_seconds(failures: int) -> float:
 
 @dataclass(eq=False)
 class _Server:
-    """``told``: the watch has answered. ``again``: replace the watch although ``names`` are the
+    """``answered``: the watch has answered. ``again``: replace the watch although ``names`` are the
     same."""
 
     address: str
     names: frozenset[str]
-    told: bool = False
+    answered: bool = False
     again: bool = False
     failures: int = 0
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -60,8 +60,14 @@ class PositionWatcher(WatchedEnds[Reach]):
     """Watches all servers of watched journals in one thread. Silent servers delay only their own
     journals, which have no end then. ``follow`` watches one server."""
 
-    def __init__(self, addresses: Addresses, follow: Follow = watch_client.watch) -> None:
+    def __init__(
+        self,
+        addresses: Addresses,
+        follow: Follow = watch_client.watch,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
         super().__init__()
+        self.poll_seconds = poll_seconds
         self._addresses = addresses
         self._follow = follow
         self._closing = False
@@ -71,9 +77,9 @@ class PositionWatcher(WatchedEnds[Reach]):
         # Used only by the watcher's thread:
         self._servers: dict[str, _Server] = {}
         self._missing: set[str] = set()
-        self._looker = ThreadPoolExecutor(1, "addresses")
-        self._looking = False
-        self._thread = vital.start("positions", self._run)
+        self._reader = ThreadPoolExecutor(1, "addresses")
+        self._reading = False
+        self._thread = fail_fast.start("positions", self._run)
 
     def close(self) -> None:
         """End all watches and both threads; blocks until then."""
@@ -82,7 +88,7 @@ class PositionWatcher(WatchedEnds[Reach]):
         self._thread.join()
 
     def _on_owners(self) -> None:
-        """Look soon, once for all changes until then."""
+        """Start watches soon, once for all changes until then."""
         if not self._gathering:
             self._gathering = True
             self._call(self._wake.set)
@@ -103,38 +109,38 @@ class PositionWatcher(WatchedEnds[Reach]):
     async def _work(self) -> None:
         while not self._closing:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(CHECK_SECONDS):
                     await self._wake.wait()
                 self._wake.clear()
                 await asyncio.sleep(GATHER_SECONDS)
                 self._gathering = False
                 self._arrange()
-            self._look_up()
+            self._check_addresses()
         for server in self._servers.values():
             self._stop(server)
-        self._looker.shutdown(wait=False, cancel_futures=True)
+        self._reader.shutdown(wait=False, cancel_futures=True)
 
-    def _look_up(self) -> None:
+    def _check_addresses(self) -> None:
         self._addresses.doubt(self._missing)
         due = self._addresses.due(self._watched())
-        if due and not self._looking:
-            self._looking = True
-            self._looker.submit(self._addresses.look, due).add_done_callback(self._on_looked)
+        if due and not self._reading:
+            self._reading = True
+            self._reader.submit(self._addresses.reread, due).add_done_callback(self._on_read)
 
-    def _on_looked(self, looked: Future[bool]) -> None:
-        self._looking = False
-        if not looked.cancelled() and looked.result():
+    def _on_read(self, changed: Future[bool]) -> None:
+        self._reading = False
+        if not changed.cancelled() and changed.result():
             self._call(self._wake.set)
 
     def _arrange(self) -> None:
-        wanted = self._watched()
-        self._addresses.retain(wanted)
-        self._missing &= wanted
-        places = self._addresses.of(wanted)
+        watched = self._watched()
+        self._addresses.retain(watched)
+        self._missing &= watched
+        servers = self._addresses.of(watched)
         names: defaultdict[str, set[str]] = defaultdict(set)
-        for name, address in places.items():
+        for name, address in servers.items():
             names[address].add(name)
-        self._lose([n for n, reach in list(self._ends.items()) if places.get(n) != reach.address])
+        self._lose([n for n, reach in list(self._ends.items()) if servers.get(n) != reach.address])
         for address in self._servers.keys() - names.keys():
             self._stop(self._servers.pop(address))
         for address, these in names.items():
@@ -154,12 +160,12 @@ class PositionWatcher(WatchedEnds[Reach]):
 
     def _replace(self, server: _Server) -> None:
         """A watch without an answer yet is replaced after its first one."""
-        if server.told:
+        if server.answered:
             self._stop(server)
             self._start(server)
 
     def _start(self, server: _Server) -> None:
-        server.told = False
+        server.answered = False
         server.task = self._loop.create_task(self._keep_watch(server), name=server.address)
 
     def _stop(self, server: _Server) -> None:
@@ -180,15 +186,15 @@ class PositionWatcher(WatchedEnds[Reach]):
                 self._on_nonsense(server, f"{type(error).__name__}: {error}")
             else:
                 if not replaced:
-                    await asyncio.sleep(began + POLL_SECONDS - self._loop.time())
+                    await asyncio.sleep(began + self.poll_seconds - self._loop.time())
                 continue
-            server.told = False
+            server.answered = False
             await asyncio.sleep(backoff_seconds(server.failures))
 
     async def _watch_once(self, server: _Server) -> bool:
         """Returns whether to start the next watch at once."""
         names, number = server.names, next(self._requests)
-        server.told = server.again = False
+        server.answered = server.again = False
         gap, heartbeat = pace(len(self._servers))
         request = WatchRequest(tuple(names), gap_seconds=gap, heartbeat_seconds=heartbeat)
         async with contextlib.aclosing(self._follow(server.address, request)) as answers:
@@ -201,11 +207,11 @@ class PositionWatcher(WatchedEnds[Reach]):
     def _on_answer(self, server: _Server, number: int, answer: WatchAnswer) -> None:
         if server.failures:
             log.info("journal server %s answers again", server.address)
-        server.told, server.failures = True, 0
+        server.answered, server.failures = True, 0
         self._missing -= answer.positions.keys()
         self._missing.update(answer.not_served)
         self._lose(answer.not_served)
-        told = {
+        reaches = {
             name: Reach(
                 server.address,
                 position.safe,
@@ -216,7 +222,7 @@ class PositionWatcher(WatchedEnds[Reach]):
             )
             for name, position in answer.positions.items()
         }
-        self._learn(told, number)
+        self._learn(reaches, number)
 
     def _on_away(self, server: _Server, why: str) -> None:
         if not server.failures:

@@ -15,7 +15,7 @@ from flumeng.control.snapshot.partitions import journal_of
 from flumeng.events.schema import READ_SCHEMA
 from flumeng.journal.serving.client import JournalClient
 from flumeng.journal.serving.proof import Proof
-from flumeng.platform.idle_clients import IdleClients
+from flumeng.platform.connection_pool import ConnectionPool
 
 if TYPE_CHECKING:
     from flumeng.connectors.journals.executor_tokens import ExecutorTokens
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READ_SECONDS = 5.0
 """Time-out of a frame, which has up to 4 MiB unless a batch was larger."""
 
-_idle: IdleClients[tuple[str, Proof | None], JournalClient] = IdleClients()
+_idle: ConnectionPool[tuple[str, Proof | None], JournalClient] = ConnectionPool()
 
 
 @contextmanager

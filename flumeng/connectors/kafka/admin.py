@@ -21,7 +21,7 @@ from flumeng.connectors.kafka.errors import (
     meaning,
     require_reader,
 )
-from flumeng.connectors.kafka.names import id_text
+from flumeng.connectors.kafka.partition_names import id_text
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 require_reader()
@@ -53,10 +53,10 @@ class KafkaAdmin:
             raise self._meaning(error.args[0]) from error
 
     def topics(self, names: Iterable[str]) -> dict[str, Future[Any]]:
-        found: dict[str, Future[Any]] = self._client.describe_topics(
+        futures: dict[str, Future[Any]] = self._client.describe_topics(
             TopicCollection(list(names)), request_timeout=ANSWER_SECONDS
         )
-        return found
+        return futures
 
     def offsets(
         self, partitions: Collection[tuple[str, int]], bound: Bound, *, committed: bool
@@ -67,19 +67,19 @@ class KafkaAdmin:
         else:
             spec = _OffsetSpec.earliest() if bound == "earliest" else _OffsetSpec.latest()
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        found: Mapping[Any, Future[Any]] = self._client.list_offsets(
+        futures: Mapping[Any, Future[Any]] = self._client.list_offsets(
             {TopicPartition(*partition): spec for partition in partitions},
             isolation_level=level,
             request_timeout=ANSWER_SECONDS,
         )
-        return {(each.topic, each.partition): future for each, future in found.items()}
+        return {(each.topic, each.partition): future for each, future in futures.items()}
 
     def answer(self, future: Future[Any]) -> Any:
         """Wait for a result, for a bounded time. Raises UnavailableError or UserError."""
         try:
-            found = future.result(ANSWER_SECONDS + GRACE_SECONDS)
+            result = future.result(ANSWER_SECONDS + GRACE_SECONDS)
             self._trouble = None
-            return found
+            return result
         except KafkaException as error:
             raise self._meaning(error.args[0]) from error
         except TimeoutError as error:

@@ -22,7 +22,7 @@ class KafkaBrokers:
         example='["kafka-1.example:9092", "kafka-2.example:9092"]',
     )
     tls: ClientTls | None = option(
-        doc="Talks TLS with the brokers; `{}` is enough where the host trusts them.", default=None
+        doc="TLS to the brokers; `{}` is enough where the host trusts them.", default=None
     )
     username: str | None = option(doc="The user of SASL.", example="flumeng", default=None)
     password: str | None = option(
@@ -32,11 +32,11 @@ class KafkaBrokers:
         secret=True,
     )
     mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = option(
-        doc="How the user proves the password.", default="SCRAM-SHA-512"
+        doc="The mechanism of SASL.", default="SCRAM-SHA-512"
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if (self.username is None) != (self.password is None):
             yield "", "expected username and password together"
         if self.mechanism == "PLAIN" and self.username is not None and self.tls is None:
-            yield "mechanism", "PLAIN sends the password as it is, and needs tls"
+            yield "mechanism", "PLAIN sends the password unencrypted, and needs tls"

@@ -26,7 +26,7 @@ from flumeng.connectors.kafka.errors import (
     KafkaException,
     meaning,
 )
-from flumeng.connectors.kafka.names import id_text
+from flumeng.connectors.kafka.partition_names import id_text
 from flumeng.platform.errors import FlumengError, UnavailableError, UserError
 
 TIMES_SECONDS = 1.0
@@ -37,7 +37,7 @@ COMPARE_SECONDS = 8.0
 CUT = re.compile(r"log truncation detected .*broker end offset is (\d+)")
 """librdkafka reports where a log was truncated only in this text."""
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Described:
 class Offsets:
     """``why`` is the error of one missing partition. ``epochs``: leader epochs, where reported."""
 
-    found: Mapping[Place, int]
+    by_partition: Mapping[PartitionKey, int]
     why: str = ""
-    epochs: Mapping[Place, int] = field(default_factory=dict)
+    epochs: Mapping[PartitionKey, int] = field(default_factory=dict)
 
 
 class Brokers(Protocol):
@@ -75,14 +75,14 @@ class Brokers(Protocol):
 
     def describe(self, topics: Collection[str]) -> Described: ...
 
-    def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
+    def offsets(self, keys: Collection[PartitionKey], bound: Bound) -> Offsets:
         """For a time after the last message, the end of the partition."""
 
-    def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
+    def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Timestamps, in microseconds, of the messages at these offsets or of the next ones. Lacks
         partitions that do not answer in a bounded time."""
 
-    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+    def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
         """Raises CutError when the log was truncated below ``offset`` since the leader of that
         epoch had it. A message at or above ``offset`` must exist."""
 
@@ -105,104 +105,106 @@ class KafkaBrokers:
     def describe(self, topics: Collection[str]) -> Described:
         if not topics:
             return Described()
-        found: dict[str, Topic] = {}
+        existing: dict[str, Topic] = {}
         absent: set[str] = set()
         refused: dict[str, str] = {}
         for name, future in self._admin.topics(topics).items():
             try:
-                said = self._admin.answer(future)
+                description = self._admin.answer(future)
             except UserError as error:
                 if _is_absent(error):
                     absent.add(name)
                 else:
                     refused[name] = str(error)
             else:
-                numbers = tuple(sorted(partition.id for partition in said.partitions))
-                found[name] = Topic(id_text(str(said.topic_id)), numbers, said.is_internal)
-        return Described(found, frozenset(absent), refused)
+                numbers = tuple(sorted(partition.id for partition in description.partitions))
+                existing[name] = Topic(
+                    id_text(str(description.topic_id)), numbers, description.is_internal
+                )
+        return Described(existing, frozenset(absent), refused)
 
-    def offsets(self, places: Collection[Place], bound: Bound) -> Offsets:
-        if not places:
+    def offsets(self, keys: Collection[PartitionKey], bound: Bound) -> Offsets:
+        if not keys:
             return Offsets({})
-        futures = self._admin.offsets(places, bound, committed=self._committed)
+        futures = self._admin.offsets(keys, bound, committed=self._committed)
         first = self._answers(futures)
-        beyond = [place for place, offset in first.found.items() if offset < 0]
+        beyond = [key for key, offset in first.by_partition.items() if offset < 0]
         if not beyond:
             return first
         ends = self.offsets(beyond, "latest")
-        found = {**first.found, **ends.found}
-        return Offsets(found, first.why or ends.why, {**first.epochs, **ends.epochs})
+        offsets = {**first.by_partition, **ends.by_partition}
+        return Offsets(offsets, first.why or ends.why, {**first.epochs, **ends.epochs})
 
-    def _answers(self, futures: Mapping[Place, Future[Any]]) -> Offsets:
+    def _answers(self, futures: Mapping[PartitionKey, Future[Any]]) -> Offsets:
         """Raises UnavailableError or UserError when no partition was answered."""
-        found: dict[Place, int] = {}
-        epochs: dict[Place, int] = {}
+        offsets: dict[PartitionKey, int] = {}
+        epochs: dict[PartitionKey, int] = {}
         trouble: FlumengError | None = None
-        for place, future in futures.items():
+        for key, future in futures.items():
             try:
                 answer = self._admin.answer(future)
             except (UnavailableError, UserError) as error:
                 trouble = error
                 continue
-            found[place] = answer.offset
+            offsets[key] = answer.offset
             if answer.leader_epoch is not None and answer.leader_epoch >= 0:
-                epochs[place] = answer.leader_epoch
-        if trouble is not None and not found:
+                epochs[key] = answer.leader_epoch
+        if trouble is not None and not offsets:
             raise trouble
-        return Offsets(found, str(trouble or ""), epochs)
+        return Offsets(offsets, str(trouble or ""), epochs)
 
-    def times(self, at: Mapping[Place, int]) -> dict[Place, int]:
-        found: dict[Place, int] = {}
-        wanted = dict(list(at.items())[:TIMES_AT_ONCE])
-        if not wanted:
-            return found
+    def times(self, at: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
+        times: dict[PartitionKey, int] = {}
+        requested = dict(list(at.items())[:TIMES_AT_ONCE])
+        if not requested:
+            return times
         with self._reading:
             try:
-                for message in self._first(wanted):
-                    place = (message.topic(), message.partition())
-                    found.setdefault(place, message.timestamp()[1] * 1000)
+                for message in self._first(requested):
+                    key = (message.topic(), message.partition())
+                    times.setdefault(key, message.timestamp()[1] * 1000)
             except KafkaException:
                 self._drop_consumer()
-        return found
+        return times
 
-    def _first(self, wanted: Mapping[Place, int]) -> Iterator[Any]:
+    def _first(self, requested: Mapping[PartitionKey, int]) -> Iterator[Any]:
         consumer = self._consumer = self._consumer or Consumer(self._settings())
-        consumer.assign([TopicPartition(*place, offset) for place, offset in wanted.items()])
-        left = set(wanted)
+        consumer.assign([TopicPartition(*key, offset) for key, offset in requested.items()])
+        left = set(requested)
         deadline = time.monotonic() + TIMES_SECONDS
         while left and time.monotonic() < deadline:
             for message in consumer.consume(len(left), 0.05):
-                place = (message.topic(), message.partition())
-                if place not in left:
+                key = (message.topic(), message.partition())
+                if key not in left:
                     continue
-                left.discard(place)
-                consumer.incremental_unassign([TopicPartition(*place)])
+                left.discard(key)
+                consumer.incremental_unassign([TopicPartition(*key)])
                 if message.error() is None:
                     yield message
         consumer.unassign()
 
-    def compare(self, place: Place, offset: int, leader_epoch: int) -> None:
+    def compare(self, key: PartitionKey, offset: int, leader_epoch: int) -> None:
         """Uses a new client: librdkafka compares epochs only before it knows the leader."""
         consumer = Consumer(self._settings() | {"enable.partition.eof": True})
         try:
-            consumer.assign([TopicPartition(*place, offset, leader_epoch=leader_epoch)])
+            consumer.assign([TopicPartition(*key, offset, leader_epoch=leader_epoch)])
             deadline = time.monotonic() + COMPARE_SECONDS
             while time.monotonic() < deadline:
                 message = consumer.poll(0.1)
-                if message is not None and self._is_same(message, place):
+                if message is not None and self._is_same(message, key):
                     return
         finally:
             consumer.close()
-        raise UnavailableError(f"{self._access}: {place[0]} [{place[1]}] sends nothing")
+        raise UnavailableError(f"{self._access}: {key[0]} [{key[1]}] sends nothing")
 
-    def _is_same(self, message: Any, place: Place) -> bool:
+    def _is_same(self, message: Any, key: PartitionKey) -> bool:
         """Whether librdkafka reads on: the leader's log then holds all offsets below."""
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return True
         cut = CUT.search(error.str())
         if cut is not None:
-            text = f"{self._access}: {place[0]} [{place[1]}]: {error.str()}"
+            text = f"{self._access}: {key[0]} [{key[1]}]: {error.str()}"
             raise CutError(text, int(cut[1]))
         if error.code() not in PASSING and error.code() not in GROUP:
             raise meaning(error, self._access)

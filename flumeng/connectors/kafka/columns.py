@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from flumeng.connectors.kafka.librdkafka import Taken
-from flumeng.connectors.kafka.loops import Numbers, count_headers, gather, list_headers
+from flumeng.connectors.kafka.compiled_loops import Numbers, count_headers, gather, list_headers
+from flumeng.connectors.kafka.librdkafka import MessageBatch
 from flumeng.connectors.kafka.messages import HEADERS, empty_maps
 from flumeng.events.schema import READ_SCHEMA
 
@@ -20,34 +20,34 @@ Columns = dict[str, pa.Array]
 """The columns that differ between messages: ``body``, ``ts``, ``seq``, ``key``, ``headers``."""
 
 
-def pieces(taken: Taken, chosen: Numbers) -> list[Numbers]:
+def pieces(batch: MessageBatch, chosen: Numbers) -> list[Numbers]:
     """Group ``chosen``, numbers of messages, into pieces of about PIECE_BYTES."""
-    ends = np.cumsum(taken.of("body_bytes", chosen) + taken.of("key_bytes", chosen))
+    ends = np.cumsum(batch.of("body_bytes", chosen) + batch.of("key_bytes", chosen))
     cuts = np.flatnonzero(np.diff(ends // PIECE_BYTES)) + 1
     return [piece for piece in np.split(chosen, cuts) if len(piece)]
 
 
-def columns(taken: Taken, chosen: Numbers) -> Columns:
-    milliseconds, kinds, handles = taken.examined(chosen)
+def columns(batch: MessageBatch, chosen: Numbers) -> Columns:
+    milliseconds, kinds, handles = batch.examined(chosen)
     return {
-        "body": binaries(taken.of("body", chosen), taken.of("body_bytes", chosen)),
+        "body": binaries(batch.of("body", chosen), batch.of("body_bytes", chosen)),
         "ts": times(milliseconds, kinds == NO_TIME),
-        "seq": pa.array(taken.of("offset", chosen)),
-        "key": binaries(taken.of("key", chosen), taken.of("key_bytes", chosen)),
+        "seq": pa.array(batch.of("offset", chosen)),
+        "key": binaries(batch.of("key", chosen), batch.of("key_bytes", chosen)),
         "headers": _headers(handles),
     }
 
 
-def binaries(places: Numbers, sizes: Numbers) -> pa.BinaryArray:
-    """Copy the bytes at the addresses ``places``; null where the address is 0."""
-    there = places != 0
+def binaries(addresses: Numbers, sizes: Numbers) -> pa.BinaryArray:
+    """Copy the bytes at ``addresses``; null where the address is 0."""
+    there = addresses != 0
     ends = np.cumsum(np.where(there, sizes, 0), dtype=np.int64)
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
     total = int(ends[-1]) if len(ends) else 0
     assert total == offsets[-1], f"{total} bytes in one column"
     data = pa.allocate_buffer(total)
-    gather(np.ascontiguousarray(places), ends, np.frombuffer(data, np.uint8))
+    gather(np.ascontiguousarray(addresses), ends, np.frombuffer(data, np.uint8))
     valid = None if there.all() else pa.array(there).buffers()[1]
     buffers = [valid, pa.py_buffer(offsets), data]
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
@@ -55,8 +55,8 @@ def binaries(places: Numbers, sizes: Numbers) -> pa.BinaryArray:
 
 def times(milliseconds: Numbers, none: Numbers) -> pa.Array:
     """``ts`` from milliseconds since 1970; null where ``none`` is true."""
-    found = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
-    return found.cast(READ_SCHEMA.field("ts").type, safe=False)
+    column = pa.array(milliseconds, pa.timestamp("ms", "UTC"), mask=none)
+    return column.cast(READ_SCHEMA.field("ts").type, safe=False)
 
 
 def _headers(handles: Numbers) -> pa.MapArray:

@@ -15,9 +15,9 @@ import numpy as np
 
 from flumeng.connectors.kafka.access import Access, consumer_settings
 from flumeng.connectors.kafka.columns import Columns, columns, pieces
+from flumeng.connectors.kafka.compiled_loops import Numbers
 from flumeng.connectors.kafka.errors import GROUP, PASSING, KafkaError, KafkaException, meaning
-from flumeng.connectors.kafka.librdkafka import Client, Taken
-from flumeng.connectors.kafka.loops import Numbers
+from flumeng.connectors.kafka.librdkafka import Client, MessageBatch
 from flumeng.platform.errors import CorruptError, UnavailableError, UserError
 
 MESSAGES_AT_ONCE = 20_000
@@ -51,54 +51,54 @@ class RangeConsumer:
         Raises CorruptError when ``start`` no longer exists, UserError, and UnavailableError when
         nothing arrives for PROGRESS_SECONDS.
         """
-        place, at, moved_at = f"{topic} [{number}]", start, self._clock()
+        label, at, moved_at = f"{topic} [{number}]", start, self._clock()
         self._client.assign(topic, number, start)
         while at < end:
-            with self._client.take(min(end - at, MESSAGES_AT_ONCE), WAIT_SECONDS) as taken:
-                chosen, at_end = self._sorted_out(taken, end, place)
+            with self._client.take(min(end - at, MESSAGES_AT_ONCE), WAIT_SECONDS) as batch:
+                chosen, at_end = self._sorted_out(batch, end, label)
                 if len(chosen) or at_end:
                     on_taken()
-                    at = end if at_end else int(taken.records["offset"][chosen[-1]]) + 1
+                    at = end if at_end else int(batch.records["offset"][chosen[-1]]) + 1
                     moved_at = self._clock()
-                    found = [columns(taken, piece) for piece in pieces(taken, chosen)]
+                    converted = [columns(batch, piece) for piece in pieces(batch, chosen)]
                 elif self._clock() - moved_at > PROGRESS_SECONDS:
-                    raise self._stands_still(place, at)
+                    raise self._no_progress(label, at)
                 else:
                     continue
-            yield found
+            yield converted
         self._client.unassign()
 
     def close(self) -> None:
         self._client.close()
 
-    def _sorted_out(self, taken: Taken, end: int, place: str) -> tuple[Numbers, bool]:
+    def _sorted_out(self, batch: MessageBatch, end: int, label: str) -> tuple[Numbers, bool]:
         """The numbers of the messages below ``end``, and whether the range is complete."""
-        codes, offsets = taken.records["code"], taken.records["offset"]
+        codes, offsets = batch.records["code"], batch.records["offset"]
         beyond = np.flatnonzero((codes == 0) & (offsets >= end))
         stop, at_end = (int(beyond[0]), True) if len(beyond) else (len(codes), False)
         for number in np.flatnonzero(codes[:stop]):
-            error = taken.error(int(number))
+            error = batch.error(int(number))
             if error.code() == KafkaError._PARTITION_EOF:
                 at_end |= bool(offsets[number] >= end)
             elif error.code() in PASSING:
                 self._note(error)
             elif error.code() not in GROUP:
-                raise self._meaning(error, place)
+                raise self._meaning(error, label)
         return np.flatnonzero(codes[:stop] == 0), at_end
 
-    def _meaning(self, error: Any, place: str) -> Exception:
+    def _meaning(self, error: Any, label: str) -> Exception:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            return CorruptError(f"{self._access}: messages of {place} are gone: {error.str()}")
+            return CorruptError(f"{self._access}: messages of {label} are gone: {error.str()}")
         return meaning(error, self._access)
 
-    def _stands_still(self, place: str, at: int) -> Exception:
+    def _no_progress(self, label: str, at: int) -> Exception:
         trouble = self._trouble
         if trouble is not None and trouble.code() not in PASSING:
             return meaning(trouble, self._access)
-        said = "" if trouble is None else f": {trouble.str()}"
+        cause = "" if trouble is None else f": {trouble.str()}"
         return UnavailableError(
-            f"{self._access}: nothing of {place} came from offset {at} on within "
-            f"{PROGRESS_SECONDS:g} s{said}"
+            f"{self._access}: no messages of {label} from offset {at} on within "
+            f"{PROGRESS_SECONDS:g} s{cause}"
         )
 
     def _note(self, error: Any) -> None:

@@ -75,9 +75,9 @@ def require_reader() -> None:
         raise UserError(NEEDS)
 
 
-def meaning(error: Any, who: object) -> FlumengError:
+def meaning(error: Any, client: object) -> FlumengError:
     """Translate an error of librdkafka; its text names the client."""
-    text = f"{who}: {error.str()}"
+    text = f"{client}: {error.str()}"
     if error.code() in PERSONS:
         return UserError(text)
     return CorruptError(text) if error.code() in DAMAGED else UnavailableError(text)

@@ -5,7 +5,7 @@ Rules
  and its offsets are of other messages. It is read only after an operator has chosen an offset;
  with ``on_gone: earliest`` it is read from its beginning, with a note.
 2. The start of a partition is decided when it is first seen: by the source's options if its topic
- is new to the source; at its beginning if the topic, or a pattern for it, was wanted before.
+ is new to the source; at its beginning if the topic, or a pattern for it, was searched before.
 3. Topics that may only be hidden (this user may not see them) are neither found nor gone.
 """
 
@@ -18,8 +18,13 @@ from collections.abc import Collection, Mapping
 from flumeng.connectors.api.finding import Before, Bounds, Findings, FindingTask, Offer
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.admin import Bound
-from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, Place, Topic
-from flumeng.connectors.kafka.names import ID_CHARACTERS, TOPIC_CHARACTERS, KafkaPartition, parsed
+from flumeng.connectors.kafka.brokers import Brokers, Described, KafkaBrokers, PartitionKey, Topic
+from flumeng.connectors.kafka.partition_names import (
+    ID_CHARACTERS,
+    TOPIC_CHARACTERS,
+    KafkaPartition,
+    parsed,
+)
 from flumeng.connectors.kafka.source_options import PARTITION, KafkaSource
 from flumeng.control.snapshot.partitions import label_of
 from flumeng.control.zookeeper import Store
@@ -67,27 +72,27 @@ class KafkaFinder:
     def find(self, before: Before) -> Findings:
         described = self._brokers.describe(self._topics(before))
         self._ids = {name: topic.id[:ID_CHARACTERS] for name, topic in described.topics.items()}
-        return _Look(self._options, self._brokers, before, described).findings()
+        return _Search(self._options, self._brokers, before, described).findings()
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         names = self._current(partitions)
-        floors = self._brokers.offsets(names, "earliest").found
-        ends = self._brokers.offsets(names, "latest").found
+        floors = self._brokers.offsets(names, "earliest").by_partition
+        ends = self._brokers.offsets(names, "latest").by_partition
         return {
-            name: Bounds(min(floors[place], ends[place]), ends[place])
-            for place, name in names.items()
-            if place in floors and place in ends
+            name: Bounds(min(floors[key], ends[key]), ends[key])
+            for key, name in names.items()
+            if key in floors and key in ends
         }
 
     def offsets(self, partitions: Collection[str], to: str) -> dict[str, int]:
         names = self._current(partitions)
-        found = self._brokers.offsets(names, bound_of(to)).found
-        return {names[place]: offset for place, offset in found.items()}
+        offsets = self._brokers.offsets(names, bound_of(to)).by_partition
+        return {names[key]: offset for key, offset in offsets.items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
         names = self._current(at)
-        found = self._brokers.times({place: at[name] for place, name in names.items()})
-        return {names[place]: moment for place, moment in found.items()}
+        moments = self._brokers.times({key: at[name] for key, name in names.items()})
+        return {names[key]: moment for key, moment in moments.items()}
 
     def finished(self) -> None:
         """Nothing to record."""
@@ -96,14 +101,14 @@ class KafkaFinder:
         self._brokers.close()
 
     def _topics(self, before: Before) -> set[str]:
-        wanted = set(self._options.topics)
+        topics = set(self._options.topics)
         if self._options.pattern is not None:
-            known = {partition.topic for partition in parsed(before.partitions).values()}
-            wanted.update(filter(self._options.reads, {*self._brokers.names(), *known}))
-        return wanted
+            earlier = {partition.topic for partition in parsed(before.partitions).values()}
+            topics.update(filter(self._options.reads, {*self._brokers.names(), *earlier}))
+        return topics
 
-    def _current(self, partitions: Collection[str]) -> dict[Place, str]:
-        """The partitions whose topics still exist with the same id: place -> name."""
+    def _current(self, partitions: Collection[str]) -> dict[PartitionKey, str]:
+        """The partitions whose topics still exist with the same id: key -> name."""
         return {
             (partition.topic, partition.number): name
             for name, partition in parsed(partitions).items()
@@ -111,7 +116,7 @@ class KafkaFinder:
         }
 
 
-class _Look:
+class _Search:
     def __init__(
         self, options: KafkaSource, brokers: Brokers, before: Before, described: Described
     ) -> None:
@@ -119,11 +124,11 @@ class _Look:
         self._brokers = brokers
         self._before = before
         self._described = described
-        self._known: defaultdict[str, dict[str, KafkaPartition]] = defaultdict(dict)
+        self._earlier: defaultdict[str, dict[str, KafkaPartition]] = defaultdict(dict)
         for name, partition in parsed(before.partitions).items():
-            self._known[partition.topic][name] = partition
+            self._earlier[partition.topic][name] = partition
         self._offers: dict[str, Offer] = {}
-        self._fresh: defaultdict[str, dict[Place, str]] = defaultdict(dict)
+        self._fresh: defaultdict[str, dict[PartitionKey, str]] = defaultdict(dict)
         self._gone: set[str] = set()
         self._kept: set[str] = set()
         self._held: dict[str, str] = {}
@@ -154,36 +159,36 @@ class _Look:
         if topic.internal and name not in self._options.topics:
             return
         if len(name) > TOPIC_CHARACTERS:
-            self._lacks.append(f"the name of topic {name} is longer than {TOPIC_CHARACTERS}")
+            self._lacks.append(f"the name of topic {name} exceeds {TOPIC_CHARACTERS} characters")
             return
         own = topic.id[:ID_CHARACTERS]
-        known = self._known[name]
-        others = {one for one, partition in known.items() if partition.topic_id != own}
-        new = not known and not _was_wanted(name, self._before.scope)
+        earlier = self._earlier[name]
+        others = {full for full, partition in earlier.items() if partition.topic_id != own}
+        new = not earlier and not _was_searched(name, self._before.scope)
         begin = self._options.start_from if new else "earliest"
-        if others and len(others) == len(known):
-            word = self._word(name, own)
-            if word is None:
+        if others and len(others) == len(earlier):
+            start = self._start_of_recreated(name, own)
+            if start is None:
                 self._kept |= others
                 return
-            begin = word
+            begin = start
         self._gone |= others
         starts = self._options.start_offsets if new else {}
         for number in topic.partitions:
             self._offer(KafkaPartition(name, number, own), begin, starts)
 
-    def _word(self, name: str, own: str) -> str | None:
+    def _start_of_recreated(self, name: str, own: str) -> str | None:
         """Where to start a recreated topic; None until an operator has decided."""
         key = f"{name}.{own}"
         if key in self._before.accepted:
             return self._before.accepted[key]
-        what = f"topic {name} was deleted and recreated"
+        lost = f"topic {name} was deleted and recreated: unread messages are lost"
         if self._options.on_gone == "earliest":
-            self._notes.append(f"{what}: what was not read is lost, the new one is read from 0")
+            self._notes.append(f"{lost}, the new one is read from 0")
             return "earliest"
         self._held[key] = (
-            f"{what}: what was not read of the old one is lost, and the new one is not read. Go on "
-            "with it by `flumeng flow reset FLOW --to earliest` (or latest, or a time)"
+            f"{lost}, and the new one is not read. To read it: `flumeng flow reset FLOW --to "
+            "earliest` (or latest, or a time)"
         )
         return None
 
@@ -196,24 +201,24 @@ class _Look:
         if name not in self._before.partitions and label not in starts:
             self._fresh[begin][partition.topic, partition.number] = name
 
-    def _begin(self, fresh: Mapping[Place, str], to: str) -> None:
+    def _begin(self, fresh: Mapping[PartitionKey, str], to: str) -> None:
         """Set the start of new partitions. Those without an answer are not offered."""
-        found = self._brokers.offsets(fresh, bound_of(to))
-        missing = [name for place, name in fresh.items() if place not in found.found]
+        starts = self._brokers.offsets(fresh, bound_of(to))
+        missing = [name for key, name in fresh.items() if key not in starts.by_partition]
         for name in missing:
             del self._offers[name]
         if missing:
-            self._troubles.append(f"{_named(missing)} do not say where they begin: {found.why}")
-        for place, offset in found.found.items():
-            name = fresh[place]
+            self._troubles.append(f"the start of {_named(missing)} is unknown: {starts.why}")
+        for key, offset in starts.by_partition.items():
+            name = fresh[key]
             self._offers[name] = Offer(offset, self._offers[name].end)
 
     def _miss(self) -> None:
         for topic, why in self._described.refused.items():
-            self._kept |= self._known[topic].keys()
+            self._kept |= self._earlier[topic].keys()
             self._troubles.append(why)
         for topic in self._described.absent:
-            self._gone |= self._known[topic].keys()
+            self._gone |= self._earlier[topic].keys()
             if topic in self._options.topics:
                 self._lacks.append(f"Kafka has no topic {topic}: create it, or change the flow")
         there = {label_of(name) for name in self._offers}
@@ -238,7 +243,7 @@ def _scope(options: KafkaSource) -> tuple[str, ...]:
     return (*(f"{TOPIC}{name}" for name in options.topics), *pattern)
 
 
-def _was_wanted(topic: str, scope: Collection[str] | None) -> bool:
+def _was_searched(topic: str, scope: Collection[str] | None) -> bool:
     """Whether the last search covered the topic too."""
     patterns = (text[len(PATTERN) :] for text in scope or () if text.startswith(PATTERN))
     return f"{TOPIC}{topic}" in (scope or ()) or any(

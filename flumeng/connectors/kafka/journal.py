@@ -68,7 +68,7 @@ class InKafka:
         self._cuts = RateLimitedLog(log)
         password = None if options.password is None else resolve(options.password)
         settings = connection(options, password) | {"error_cb": self._troubles.append}
-        self._most_bytes = self._look_at_topic(settings)
+        self._most_bytes = self._check_topic(settings)
         try:
             self._producer = Producer(
                 settings
@@ -103,7 +103,7 @@ class InKafka:
     def encode(self, batch: pa.RecordBatch, state: Mapping[str, object] | None = None) -> Messages:
         """Truncates a body that makes a message too large for the topic, like an over-long line.
         Raises UserError for an event that is too large without its body."""
-        assert not state, "sources that journal their place are refused where flows are read"
+        assert not state, "flows with sources that journal their state are refused"
         body, ts, host, attrs = (batch.column(name) for name in ("body", "ts", "host", "attrs"))
         times = ts.cast(pa.int64()).to_pylist()
         rows = list(zip(body.to_pylist(), host.to_pylist(), times, attrs.to_pylist(), strict=True))
@@ -147,7 +147,7 @@ class InKafka:
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Never called back: ``confirms`` is always true."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Nothing to maintain."""
 
     def trim(self, ack: int) -> None:
@@ -157,8 +157,8 @@ class InKafka:
         left = len(value) - excess
         if left < 0:
             raise UserError(
-                f"host and attributes are larger than {self._most_bytes} bytes, which is what the "
-                f"topic {self._options.topic} takes (max.message.bytes)"
+                f"host and attributes exceed the limit of {self._most_bytes} bytes of the topic "
+                f"{self._options.topic} (max.message.bytes)"
             )
         self._cuts.warning(
             "journal %s: a message of more than %d bytes (max.message.bytes) was cut",
@@ -174,12 +174,12 @@ class InKafka:
             raise JournalFailedError(f"journal {self.id}: {refused.str()}")
 
     def _held(self) -> HeldError:
-        said = f": {self._troubles[0].str()}" if self._troubles else ""
+        cause = f": {self._troubles[0].str()}" if self._troubles else ""
         brokers = ",".join(self._options.brokers)
-        text = f"journal {self.id}: the brokers {brokers} do not answer{said}"
-        return HeldError(text, f"Kafka does not answer{said}")
+        text = f"journal {self.id}: the brokers {brokers} do not answer{cause}"
+        return HeldError(text, f"Kafka does not answer{cause}")
 
-    def _look_at_topic(self, settings: Mapping[str, Any]) -> int:
+    def _check_topic(self, settings: Mapping[str, Any]) -> int:
         """Check the topic; return its largest message size in bytes."""
         topic = self._options.topic
         admin = AdminClient(dict(settings))
@@ -189,24 +189,24 @@ class InKafka:
             described = admin.describe_topics(TopicCollection([topic]))
             described[topic].result(OPEN_SECONDS)
             asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
-            (found,) = asked.values()
-            entries = found.result(max(0.1, deadline - time.monotonic()))
+            (config,) = asked.values()
+            entries = config.result(max(0.1, deadline - time.monotonic()))
         except KafkaException as error:
             cause = error.args[0]
             if cause.code() in NO_TOPIC:
                 raise UserError(
-                    f"journal.kafka: the topic {topic}: {cause.str()}; make it, with as many "
-                    "partitions as tasks are to read it"
+                    f"journal.kafka: the topic {topic}: {cause.str()}; create it, with a partition "
+                    "for each task that reads it"
                 ) from error
             if cause.code() in PERSONS:
                 raise UserError(f"journal.kafka: {topic}: {cause.str()}") from error
-            said = f": {self._troubles[0].str()}" if self._troubles else ""
-            raise UnavailableError(f"journal.kafka: {cause.str()}{said}") from error
+            trouble = f": {self._troubles[0].str()}" if self._troubles else ""
+            raise UnavailableError(f"journal.kafka: {cause.str()}{trouble}") from error
         except TimeoutError as error:
             raise UnavailableError("journal.kafka: the brokers do not answer") from error
         if "delete" not in entries["cleanup.policy"].value:
             raise UserError(
-                f"journal.kafka: the topic {topic} is compacted: each event has to be kept until "
-                "it is read, so set its cleanup.policy to delete"
+                f"journal.kafka: the topic {topic} is compacted and would lose events: set its "
+                "cleanup.policy to delete"
             )
         return int(entries["max.message.bytes"].value)

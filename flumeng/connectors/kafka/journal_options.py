@@ -25,12 +25,12 @@ class KafkaJournal(KafkaBrokers, OutsideJournal):
     implementation: ClassVar[str] = "flumeng.connectors.kafka.journal:InKafka"
 
     topic: str = option(
-        doc="The topic, which has to be there, and is written by nobody else.",
+        doc="The topic. It must exist and have no other writers.",
         check=check_topic,
         example="flumeng-web-logs",
     )
     compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
-        doc="How messages are compressed.", default="lz4"
+        doc="The compression of messages.", default="lz4"
     )
 
     def needs(self) -> Iterator[Need]:
@@ -38,7 +38,7 @@ class KafkaJournal(KafkaBrokers, OutsideJournal):
             yield "output", f"kafka://{broker}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"Kafka, {self.topic}"
 
     @property

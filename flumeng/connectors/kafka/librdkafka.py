@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from flumeng.connectors.kafka.compiled_loops import Numbers, destroy, examine, gather, library
 from flumeng.connectors.kafka.errors import KafkaError, KafkaException
-from flumeng.connectors.kafka.loops import Numbers, destroy, examine, gather, library
 
 TEXT_BYTES = 512
 CONSUMER = 1
@@ -67,7 +67,7 @@ _assign = _function("assign", c_int, c_void_p, c_void_p)
 _consume = _function("consume_batch_queue", c_ssize_t, c_void_p, c_int, POINTER(c_void_p), c_size_t)
 
 
-class Taken:
+class MessageBatch:
     """Messages in order; ``records`` is an array of MESSAGE. Leaving the context frees them."""
 
     def __init__(self, messages: Numbers) -> None:
@@ -88,15 +88,15 @@ class Taken:
 
     def examined(self, chosen: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Times, timestamp types and header handles, see ``examine``. Not for error records."""
-        found = (
+        columns = (
             np.empty(len(chosen), np.int64),
             np.empty(len(chosen), np.int32),
             np.empty(len(chosen), np.uintp),
         )
-        examine(self._messages[chosen], *found)
-        return found
+        examine(self._messages[chosen], *columns)
+        return columns
 
-    def __enter__(self) -> Taken:
+    def __enter__(self) -> MessageBatch:
         return self
 
     def __exit__(
@@ -116,42 +116,42 @@ class Client:
         self._on_error = _OnError(
             lambda _client, code, text, _: on_error(KafkaError(code, _decoded(text)))
         )
-        said = ctypes.create_string_buffer(TEXT_BYTES)
+        why = ctypes.create_string_buffer(TEXT_BYTES)
         conf = _conf_new()
         _conf_set_error_cb(conf, self._on_error)
         _conf_set_log_cb(conf, None)
         for name, value in settings.items():
             if name != "logger":
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                if _conf_set(conf, name.encode(), text.encode(), said, TEXT_BYTES) != 0:
+                if _conf_set(conf, name.encode(), text.encode(), why, TEXT_BYTES) != 0:
                     _conf_destroy(conf)
-                    raise KafkaException(KafkaError(KafkaError._INVALID_ARG, _decoded(said.value)))
-        self._client = _new(CONSUMER, conf, said, TEXT_BYTES)
+                    raise KafkaException(KafkaError(KafkaError._INVALID_ARG, _decoded(why.value)))
+        self._client = _new(CONSUMER, conf, why, TEXT_BYTES)
         if not self._client:
             _conf_destroy(conf)
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, _decoded(said.value)))
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, _decoded(why.value)))
         _poll_set_consumer(self._client)
         self._queue = _queue_get_consumer(self._client)
 
     def assign(self, topic: str, number: int, start: int) -> None:
         """Read only this partition, from ``start`` on."""
-        places = _list_new(1)
-        _list_add(places, topic.encode(), number)
-        _list_set_offset(places, topic.encode(), number, start)
-        code = _assign(self._client, places)
-        _list_destroy(places)
+        partitions = _list_new(1)
+        _list_add(partitions, topic.encode(), number)
+        _list_set_offset(partitions, topic.encode(), number, start)
+        code = _assign(self._client, partitions)
+        _list_destroy(partitions)
         if code != 0:
             raise KafkaException(KafkaError(code))
 
     def unassign(self) -> None:
         _assign(self._client, None)
 
-    def take(self, count: int, wait_seconds: float) -> Taken:
+    def take(self, count: int, wait_seconds: float) -> MessageBatch:
         """Up to ``count`` messages: those that arrive within ``wait_seconds``."""
         messages = np.empty(count, np.uintp)
         into = messages.ctypes.data_as(POINTER(c_void_p))
-        found = _consume(self._queue, int(wait_seconds * 1000), into, count)
-        return Taken(messages[: max(found, 0)])
+        size = _consume(self._queue, int(wait_seconds * 1000), into, count)
+        return MessageBatch(messages[: max(size, 0)])
 
     def close(self) -> None:
         _queue_destroy(self._queue)

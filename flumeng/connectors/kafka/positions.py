@@ -10,7 +10,7 @@ from flumeng.config import FlowSpec
 from flumeng.connectors.api.ranged import CutError, Gone, Range, Reach, Standstill
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.brokers import Brokers, KafkaBrokers
-from flumeng.connectors.kafka.names import parsed
+from flumeng.connectors.kafka.partition_names import parsed
 from flumeng.connectors.kafka.reader import KafkaReader
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.connectors.kafka.watcher import Extent, ExtentWatcher
@@ -27,8 +27,8 @@ def describe(standstill: Standstill) -> str:
                 f"the log of {label} was cut at offset {offset}, and {acked} is acked: another "
                 f"leader of Kafka has written other messages from {offset} to {acked - 1}, which "
                 "were not read; to read them: pause the flow, and `flumeng flow reset --to "
-                f"{label}={offset} --partitions {standstill.partition}`; to pass over them: the "
-                f"same with {label}={acked}, or say on_gone: earliest"
+                f"{label}={offset} --partitions {standstill.partition}`; to skip them: the same "
+                f"with {label}={acked}, or set on_gone: earliest"
             )
         case "lost":
             return (
@@ -38,14 +38,14 @@ def describe(standstill: Standstill) -> str:
             )
         case "gone":
             return (
-                f"{label} has nothing below offset {offset} any more, and only {acked} is acked: "
-                "Kafka has deleted messages before they were read; to go on with what is left: "
-                "pause the flow, and `flumeng flow reset --to earliest`, or say on_gone: earliest"
+                f"{label} begins at offset {offset}, but only {acked} is acked: Kafka has deleted "
+                "unread messages; to go on with the messages that are left: pause the flow, and "
+                "`flumeng flow reset --to earliest`, or set on_gone: earliest"
             )
         case "held" | "damaged":
             return (
-                f"{label} stops at offset {offset}: {standstill.why}; it is tried again; to pass "
-                "over it: pause the flow, and `flumeng flow reset --to "
+                f"{label} stops at offset {offset}: {standstill.why}; it is retried; to skip it: "
+                "pause the flow, and `flumeng flow reset --to "
                 f"{label}=OFFSET --partitions {standstill.partition}`"
             )
         case "unanswered":
@@ -62,8 +62,8 @@ UNKNOWN = Reach("", 0, trouble="this is not the name of a partition of Kafka")
 
 def source_of(spec: FlowSpec) -> KafkaSource | None:
     """The flow's Kafka source: there is at most one."""
-    options = (part.options for part in spec.partitioned)
-    return next((one for one in options if isinstance(one, KafkaSource)), None)
+    sources = (part.options for part in spec.partitioned)
+    return next((options for options in sources if isinstance(options, KafkaSource)), None)
 
 
 def reader_of(spec: FlowSpec) -> KafkaReader | None:
@@ -79,16 +79,16 @@ class Watchers:
     def __init__(self, connect: Callable[[Access, bool], Brokers] | None = None) -> None:
         self._connect = connect or (lambda access, all_: KafkaBrokers(access, committed=all_))
         self._lock = threading.Lock()
-        self._known: dict[tuple[Access, bool], ExtentWatcher] = {}
+        self._watchers: dict[tuple[Access, bool], ExtentWatcher] = {}
         self.probes = ThreadPoolExecutor(PROBE_THREADS, "kafka probe")
 
     def of(self, source: KafkaSource) -> ExtentWatcher:
         """Raises UserError when the password is not found."""
         key = Access.of(source), source.isolation == "committed"
         with self._lock:
-            if key not in self._known:
-                self._known[key] = ExtentWatcher(self._connect(*key))
-            return self._known[key]
+            if key not in self._watchers:
+                self._watchers[key] = ExtentWatcher(self._connect(*key))
+            return self._watchers[key]
 
 
 class KafkaPositions:
@@ -101,7 +101,7 @@ class KafkaPositions:
         self._reader: KafkaReader | None = None
         self._watcher: ExtentWatcher | None = None
         self._partitions: frozenset[str] | None = None
-        self._known: frozenset[str] = frozenset()
+        self._parsed: frozenset[str] = frozenset()
 
     def open(self, spec: FlowSpec) -> None:
         self.close()
@@ -112,14 +112,14 @@ class KafkaPositions:
         """Empty when the flow has no Kafka source any more: its partitions are being unassigned."""
         if self._watcher is None:
             return {}
-        wanted = frozenset(partitions)
-        if wanted != self._partitions:
-            self._known = frozenset(parsed(wanted))
-            self._watcher.watch(self, self._known, self._wake)
-            self._partitions = wanted
-        found = self._watcher.of(self._known)
-        reaches = {name: self._reach(name, extent) for name, extent in found.items()}
-        return reaches | dict.fromkeys(wanted - self._known, UNKNOWN)
+        names = frozenset(partitions)
+        if names != self._partitions:
+            self._parsed = frozenset(parsed(names))
+            self._watcher.watch(self, self._parsed, self._wake)
+            self._partitions = names
+        extents = self._watcher.of(self._parsed)
+        reaches = {name: self._reach(name, extent) for name, extent in extents.items()}
+        return reaches | dict.fromkeys(names - self._parsed, UNKNOWN)
 
     def refresh(self, partitions: Collection[str]) -> None:
         if self._watcher is not None:
@@ -127,7 +127,7 @@ class KafkaPositions:
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         reader = self._reader
-        assert reader is not None, "nothing is read that could not be reached"
+        assert reader is not None, "a reachable partition has a reader"
 
         def read() -> None:
             next(reader.read(Range(partition, start, end), address), None)
@@ -139,8 +139,8 @@ class KafkaPositions:
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
         """See ``FindingCuts``."""
         source, watcher = self._source, self._watcher
-        assert source is not None, "nothing is compared that could not be reached"
-        assert watcher is not None, "so it is open"
+        assert source is not None, "a reachable partition has a source"
+        assert watcher is not None, "it is open"
 
         def find() -> Gone | None:
             try:

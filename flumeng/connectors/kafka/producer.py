@@ -30,8 +30,8 @@ QUEUE_KBYTES = 32 * 1024
 QUEUE_MESSAGES = 100_000
 LARGEST_BYTES = 32 * 1024 * 1024
 """Larger messages are refused before any broker sees them."""
-LOOK_EVERY = 1_000
-LOOK_SECONDS = 0.5
+POLL_EVERY = 1_000
+POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """Margin for librdkafka to report a message's timeout."""
 PROBES = 100
@@ -101,8 +101,8 @@ class KafkaProducer:
                 self._send_when_there_is_room(topic, value, key, headers, time_ms)
             except KafkaException as error:
                 self._failures.append((error.args[0], value))
-            if number % LOOK_EVERY == 0:
-                self._look(0)
+            if number % POLL_EVERY == 0:
+                self._poll(0)
 
     def refusals(self) -> dict[bytes, str]:
         """Wait for the brokers' answers; return refused values with reasons, including values that
@@ -112,9 +112,9 @@ class KafkaProducer:
             self._all_down_since = began
         limit = self._options.timeout_seconds + GRACE_SECONDS
         with self._translated():
-            left = self._producer.flush(LOOK_SECONDS)
+            left = self._producer.flush(POLL_SECONDS)
             while left:
-                before, left = left, self._producer.flush(LOOK_SECONDS)
+                before, left = left, self._producer.flush(POLL_SECONDS)
                 if left < before:
                     self._all_down_since = None
                 if self._is_down_for(CONNECT_SECONDS) or time.monotonic() - began > limit:
@@ -155,7 +155,7 @@ class KafkaProducer:
     ) -> None:
         """Waits for room in the queue: each message is answered or expires."""
         while True:
-            self._look(LOOK_SECONDS)
+            self._poll(POLL_SECONDS)
             try:
                 self._producer.produce(topic, value, key, -1, None, None, time_ms, headers)
                 return
@@ -168,9 +168,9 @@ class KafkaProducer:
         limit = min(self._options.timeout_seconds, CONNECT_SECONDS)
         while True:
             try:
-                found = self._producer.list_topics(topic, timeout=LOOK_SECONDS)
+                metadata = self._producer.list_topics(topic, timeout=POLL_SECONDS)
             except KafkaException as error:
-                self._look(0)
+                self._poll(0)
                 if self._trouble is not None and self._trouble.code() in PERSONS:
                     raise self._meaning(self._trouble) from error
                 waited = time.monotonic() - began
@@ -178,9 +178,9 @@ class KafkaProducer:
                     raise UnavailableError(self._no_answer(waited)) from error
             else:
                 self._all_down_since = None
-                return found
+                return metadata
 
-    def _look(self, seconds: float) -> None:
+    def _poll(self, seconds: float) -> None:
         with self._translated():
             self._producer.poll(seconds)
 
@@ -194,8 +194,8 @@ class KafkaProducer:
 
     def _no_answer(self, seconds: float) -> str:
         cause = self._trouble.str().partition(" (after ")[0] if self._trouble is not None else ""
-        said = f": {cause}" if cause else ""
-        return f"kafka {self._brokers}: no answer within {seconds:.0f} s{said}"
+        suffix = f": {cause}" if cause else ""
+        return f"kafka {self._brokers}: no answer within {seconds:.0f} s{suffix}"
 
     @property
     def _brokers(self) -> str:

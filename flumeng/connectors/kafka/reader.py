@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from flumeng.connectors.api.ranged import Range
-from flumeng.connectors.kafka import admin, messages, names
+from flumeng.connectors.kafka import admin, messages
 from flumeng.connectors.kafka.access import Access
 from flumeng.connectors.kafka.messages import MESSAGE_SCHEMA
+from flumeng.connectors.kafka.partition_names import KafkaPartition, parse
 from flumeng.connectors.kafka.source_options import KafkaSource
 from flumeng.events.schema import READ_SCHEMA
+from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import CorruptError
-from flumeng.platform.idle_clients import IdleClients
 
 if TYPE_CHECKING:
     from flumeng.connectors.kafka.columns import Columns
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 CONSUMER = "flumeng.connectors.kafka.consumer"
 """Imported only for reading, as its import compiles code."""
-_idle: IdleClients[tuple[Access, bool], RangeConsumer] = IdleClients()
+_idle: ConnectionPool[tuple[Access, bool], RangeConsumer] = ConnectionPool()
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class KafkaReader:
         return frozenset({CONSUMER})
 
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
-        partition = names.parse(piece.partition)
+        partition = parse(piece.partition)
         topic, number = partition.topic, partition.number
         asked: list[Future[Any]] = []
 
@@ -61,19 +62,19 @@ class KafkaReader:
         ask()
         self._require_id(asked.pop(), topic, address)
         with self._consumer() as consumer:
-            for found in consumer.read(topic, number, piece.start, piece.end, ask):
+            for converted in consumer.read(topic, number, piece.start, piece.end, ask):
                 self._require_id(asked.pop(), topic, address)
-                for each in found:
+                for each in converted:
                     events = _events(each, piece, partition)
                     yield _as_journaled(events) if self.journaled else events
 
     def _require_id(self, asked: Future[Any], topic: str, expected: str) -> None:
         """Raises CorruptError when the brokers' answer has another topic id."""
-        found = admin.shared(self.access).topic_id(asked)
-        if found != expected:
+        actual = admin.shared(self.access).topic_id(asked)
+        if actual != expected:
             raise CorruptError(
                 f"{self.access}: the topic {topic} was deleted and recreated: it has the id "
-                f"{found}, and had {expected}"
+                f"{actual}, and had {expected}"
             )
 
     @contextmanager
@@ -91,7 +92,7 @@ class KafkaReader:
         _idle.keep(key, consumer)
 
 
-def _events(of_messages: Columns, piece: Range, partition: names.KafkaPartition) -> pa.RecordBatch:
+def _events(of_messages: Columns, piece: Range, partition: KafkaPartition) -> pa.RecordBatch:
     count = len(of_messages["seq"])
     same = {
         "host": pa.scalar("", pa.string()),
@@ -115,8 +116,8 @@ def _as_journaled(events: pa.RecordBatch) -> pa.RecordBatch:
         }
     except pa.ArrowInvalid as error:
         raise CorruptError(
-            "a message of another producer is in a topic that is a journal of flumeng: its key "
-            f"or a header is not UTF-8: {error}"
+            "the topic of a journal has a message of another producer: its key or a header is not "
+            f"UTF-8: {error}"
         ) from error
     columns = [received.get(name, events[name]) for name in READ_SCHEMA.names]
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)

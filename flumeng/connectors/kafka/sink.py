@@ -24,8 +24,8 @@ from flumeng.connectors.kafka.sink_options import COLUMN, TOPIC, Kafka
 from flumeng.events import identity, json_text
 from flumeng.events.columns import check_plain, texts
 from flumeng.events.lazy_batch import LazyBatch
+from flumeng.platform.connection_pool import ConnectionPool
 from flumeng.platform.errors import UserError
-from flumeng.platform.idle_clients import IdleClients
 from flumeng.platform.scrubbing import Secret
 from flumeng.platform.secrets import resolve
 
@@ -39,7 +39,7 @@ TOPIC_CHARACTERS = 249
 COUNT_SCHEMA = pa.schema([pa.field("events", pa.int64())])
 
 _Key = tuple[Kafka, Secret | None, bool]
-_idle: IdleClients[_Key, KafkaProducer] = IdleClients()
+_idle: ConnectionPool[_Key, KafkaProducer] = ConnectionPool()
 
 
 class KafkaSink:
@@ -65,7 +65,7 @@ class KafkaSink:
         if not COLUMN.search(topic) and topic not in topics:
             raise UserError(
                 f"kafka: there is no topic {topic}, or it is not visible to this user: create it, "
-                "or see whether the brokers create topics by themselves"
+                "or check whether the brokers create topics themselves"
             )
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
@@ -217,14 +217,14 @@ def _topics(events: pa.RecordBatch, template: str) -> pa.BinaryArray:
 def _times(events: pa.RecordBatch) -> Iterable[int]:
     """Milliseconds since 1970; 0, which means now, for times that brokers refuse: none, before
     1970, or in the future."""
-    place = events.schema.get_field_index("ts")
-    if place < 0 or not pa.types.is_timestamp(events.schema.field(place).type):
+    index = events.schema.get_field_index("ts")
+    if index < 0 or not pa.types.is_timestamp(events.schema.field(index).type):
         return repeat(0, events.num_rows)
-    times = events.column(place).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    times = events.column(index).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     now = pa.scalar(round(time.time() * 1000), pa.int64())
-    known = pc.and_(pc.greater(times, 0), pc.less_equal(times, now))
-    found: list[int] = pc.if_else(pc.fill_null(known, False), times, 0).to_pylist()
-    return found
+    valid = pc.and_(pc.greater(times, 0), pc.less_equal(times, now))
+    milliseconds: list[int] = pc.if_else(pc.fill_null(valid, False), times, 0).to_pylist()
+    return milliseconds
 
 
 def _shown(name: bytes | None) -> str:
@@ -236,7 +236,7 @@ def _illegal(name: bytes | None) -> str:
     if name is None:
         return "a column of it is null"
     legal = TOPIC.fullmatch(_shown(name)) and name not in (b".", b"..")
-    return "" if legal else "this is no name of a topic"
+    return "" if legal else "invalid topic name"
 
 
 def _ids(events: pa.RecordBatch) -> pa.BinaryArray:

@@ -28,27 +28,28 @@ class Kafka(KafkaBrokers, SinkOptions):
     """Produces each event as a message into Kafka, at least once.
 
     Brokers answer when all replicas in sync have a message. A batch that is repeated repeats its
-    messages; `event_id` lets consumers tell them.
+    messages; `event_id` lets consumers recognise them.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.kafka.sink:KafkaSink"
 
     topic: str = option(
-        doc="The topic. `{column}` stands for the text in that column; an event that makes no name "
-        "of a topic that is there is refused.",
+        doc="The topic. `{column}` stands for the text in that column; an event for a topic that "
+        "does not exist is refused.",
         check=check_topic,
         example='"logs.{app}"',
     )
     value: Literal["json", "body"] = option(
-        doc="What a message holds: the whole event as JSON, or the body as it is.", default="json"
+        doc="The value of a message: the whole event as JSON, or the body alone.", default="json"
     )
     key: str | None = option(
-        doc="The column with the key, for which messages of one key go into one partition.",
+        doc="The column with the key. Messages with the same key go into the same partition.",
         example="host",
         default=None,
     )
     headers: tuple[str, ...] = option(
-        doc="Columns that become headers of their name; a map such as `attrs`, a header an entry.",
+        doc="Columns that become headers of the same name; each entry of a map such as `attrs` "
+        "becomes a header.",
         example="[host, attrs]",
         default=(),
     )
@@ -57,15 +58,15 @@ class Kafka(KafkaBrokers, SinkOptions):
         default=False,
     )
     partitioner: Literal["murmur2_random", "consistent_random", "random"] = option(
-        doc="How the partition is chosen; `murmur2_random` is that of Java's clients, "
+        doc="The choice of the partition; `murmur2_random` is that of Java's clients, "
         "`consistent_random` that of librdkafka.",
         default="murmur2_random",
     )
     compression: Literal["zstd", "lz4", "snappy", "gzip", "none"] = option(
-        doc="How messages are compressed.", default="lz4"
+        doc="The compression of messages.", default="lz4"
     )
     timeout_seconds: float = option(
-        doc="How long brokers may take for a message, with all attempts.",
+        doc="Time limit of a message, with all attempts.",
         between=(1, 50),
         default=30,
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.column_kinds import EVENT, MESSAGE, Columns
 from flumeng.config.component import Guarantee, OffsetBounds, Placing, SourceOptions
-from flumeng.config.kinds import EVENT, MESSAGE, Columns
 from flumeng.connectors.kafka.broker_options import KafkaBrokers
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.texts import time_of
@@ -54,15 +54,15 @@ class KafkaSource(KafkaBrokers, SourceOptions):
         doc="The topics, by name.", check=check_topic, example="[orders, payments]", default=()
     )
     pattern: str | None = option(
-        doc="All topics whose whole name this regular expression describes, also those that appear "
+        doc="All topics whose whole name matches this regular expression, also those that appear "
         "later.",
         check=check_pattern,
         example="logs[.].*",
         default=None,
     )
     start_from: str = option(
-        doc="Where a partition begins that was never read: `earliest`, `latest`, or a time. One "
-        "that appears later is read from its beginning.",
+        doc="Where to begin partitions that were never read: `earliest`, `latest`, or a time. "
+        "Those that appear later are read from the beginning.",
         check=check_start,
         example='"2026-11-22T08:00:00Z"',
         default="earliest",
@@ -85,17 +85,15 @@ class KafkaSource(KafkaBrokers, SourceOptions):
         default="committed",
     )
     on_gone: Literal["fail", "earliest"] = option(
-        doc="When Kafka has deleted messages that were not read: `fail` stops the partition until "
-        "an operator decides, `earliest` goes on at the first that is left, and puts a record of "
-        "the gap among the dead letters.",
+        doc="When Kafka has deleted unread messages: `fail` stops the partition until an operator "
+        "decides, `earliest` goes on at the first that is left, and puts a record of the gap among "
+        "the dead letters.",
         default="fail",
     )
     discovery_seconds: float = option(
         doc="How often to look for new topics and partitions.", between=(0.5, 3600), default=30.0
     )
-    client_id: str = option(
-        doc="What the brokers know this reader by, for their quotas.", default="flumeng"
-    )
+    client_id: str = option(doc="The client id, for quotas of the brokers.", default="flumeng")
 
     def needs(self) -> Iterator[Need]:
         for broker in self.brokers:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from flumeng.connectors.kafka.brokers import Brokers, Described, Place
-from flumeng.connectors.kafka.names import ID_CHARACTERS, KafkaPartition, parse
+from flumeng.connectors.kafka.brokers import Brokers, Described, PartitionKey
+from flumeng.connectors.kafka.partition_names import ID_CHARACTERS, KafkaPartition, parse
 from flumeng.connectors.ranged.watcher import EndWatcher
 
 BEGINNINGS_SECONDS = 10.0
-ABSENT_LOOKS = 3
+ABSENT_POLLS = 3
 """Polls without a topic before it counts as deleted: restarted brokers may not know it yet."""
 
 
@@ -38,7 +38,7 @@ class ExtentWatcher(EndWatcher[Extent]):
         super().__init__("kafka positions", clock)
         self._brokers = brokers
         # Used only by the watcher's thread:
-        self._floors: dict[Place, int] = {}
+        self._floors: dict[PartitionKey, int] = {}
         self._floors_at = float("-inf")
         self._absent: dict[str, int] = {}
         self._last: dict[str, Extent] = {}
@@ -46,41 +46,41 @@ class ExtentWatcher(EndWatcher[Extent]):
 
     def compare(self, partition: str, offset: int, leader_epoch: int) -> None:
         """Blocks; see ``Brokers``."""
-        place = parse(partition)
-        self._brokers.compare((place.topic, place.number), offset, leader_epoch)
+        parsed = parse(partition)
+        self._brokers.compare((parsed.topic, parsed.number), offset, leader_epoch)
 
     def failed(self, why: str) -> Extent:
         return Extent(trouble=why)
 
-    def ask(self, wanted: frozenset[str]) -> dict[str, Extent]:
-        partitions = {name: parse(name) for name in wanted}
-        described = self._brokers.describe({one.topic for one in partitions.values()})
+    def ask(self, names: frozenset[str]) -> dict[str, Extent]:
+        partitions = {name: parse(name) for name in names}
+        described = self._brokers.describe({partition.topic for partition in partitions.values()})
         troubles = self._troubles(partitions, described)
-        places = {
-            (one.topic, one.number): name
-            for name, one in partitions.items()
-            if name not in troubles and one.topic in described.topics
+        keys = {
+            (partition.topic, partition.number): name
+            for name, partition in partitions.items()
+            if name not in troubles and partition.topic in described.topics
         }
-        latest = self._brokers.offsets(places, "latest")
-        ends = latest.found
-        self._find_floors(places)
-        found = {
+        latest = self._brokers.offsets(keys, "latest")
+        ends = latest.by_partition
+        self._find_floors(keys)
+        extents = {
             name: self._ended(name, partitions[name], described, why)
             for name, why in troubles.items()
         }
-        for place, name in places.items():
-            if place in ends and place in self._floors:
-                topic_id = described.topics[place[0]].id
-                floor = min(self._floors[place], ends[place])
-                epoch = latest.epochs.get(place)
-                found[name] = Extent(topic_id, floor, ends[place], leader_epoch=epoch)
-        sound = {name: extent for name, extent in found.items() if not extent.trouble}
-        self._last = {n: one for n, one in self._last.items() if n in partitions} | sound
-        return found
+        for key, name in keys.items():
+            if key in ends and key in self._floors:
+                topic_id = described.topics[key[0]].id
+                floor = min(self._floors[key], ends[key])
+                epoch = latest.epochs.get(key)
+                extents[name] = Extent(topic_id, floor, ends[key], leader_epoch=epoch)
+        sound = {name: extent for name, extent in extents.items() if not extent.trouble}
+        self._last = {n: extent for n, extent in self._last.items() if n in partitions} | sound
+        return extents
 
-    def _ended(self, name: str, one: KafkaPartition, described: Described, why: str) -> Extent:
-        topic = described.topics.get(one.topic)
-        if topic is None or topic.id[:ID_CHARACTERS] == one.topic_id:
+    def _ended(self, name: str, lost: KafkaPartition, described: Described, why: str) -> Extent:
+        topic = described.topics.get(lost.topic)
+        if topic is None or topic.id[:ID_CHARACTERS] == lost.topic_id:
             return Extent(trouble=why)
         last = self._last.get(name, Extent())
         return Extent(last.topic_id, safe=last.safe, trouble=why, remade=True)
@@ -91,25 +91,25 @@ class ExtentWatcher(EndWatcher[Extent]):
         """Partitions whose topic is missing, recreated or refused, with reasons."""
         self._absent = {topic: self._absent.get(topic, 0) + 1 for topic in described.absent}
         troubles: dict[str, str] = {}
-        for name, one in partitions.items():
-            topic = described.topics.get(one.topic)
-            if topic is not None and topic.id[:ID_CHARACTERS] != one.topic_id:
-                troubles[name] = f"the topic {one.topic} was deleted and recreated"
-            elif topic is not None and one.number not in topic.partitions:
-                troubles[name] = f"the topic {one.topic} has no partition {one.number}"
-            elif self._absent.get(one.topic, 0) >= ABSENT_LOOKS:
-                troubles[name] = f"the topic {one.topic} was deleted"
-            elif one.topic in described.refused:
-                troubles[name] = described.refused[one.topic]
+        for name, partition in partitions.items():
+            topic = described.topics.get(partition.topic)
+            if topic is not None and topic.id[:ID_CHARACTERS] != partition.topic_id:
+                troubles[name] = f"the topic {partition.topic} was deleted and recreated"
+            elif topic is not None and partition.number not in topic.partitions:
+                troubles[name] = f"the topic {partition.topic} has no partition {partition.number}"
+            elif self._absent.get(partition.topic, 0) >= ABSENT_POLLS:
+                troubles[name] = f"the topic {partition.topic} was deleted"
+            elif partition.topic in described.refused:
+                troubles[name] = described.refused[partition.topic]
         return troubles
 
-    def _find_floors(self, places: Collection[Place]) -> None:
+    def _find_floors(self, keys: Collection[PartitionKey]) -> None:
         """Refresh floors rarely: they move slowly, and reading a deleted range fails anyway."""
         now = self._clock()
         due = now - self._floors_at >= BEGINNINGS_SECONDS
-        wanted = [place for place in places if due or place not in self._floors]
-        if wanted:
-            found = self._brokers.offsets(wanted, "earliest").found
-            self._floors = {**(self._floors if not due else {}), **found}
+        requested = [key for key in keys if due or key not in self._floors]
+        if requested:
+            floors = self._brokers.offsets(requested, "earliest").by_partition
+            self._floors = {**(self._floors if not due else {}), **floors}
         if due:
             self._floors_at = now

@@ -128,7 +128,7 @@ class DeltaLake(Table):
         number: int | None = table.transaction_version(series)
         return number
 
-    def _metadata_place(self, _table: Any) -> str:
+    def _metadata_location(self, _table: Any) -> str:
         return f"{self._uri}/_delta_log"
 
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
@@ -139,13 +139,13 @@ class DeltaLake(Table):
         return all(columns.get(field.name) == field.type for field in files[0].schema)
 
     def _meaning(self, error: Exception) -> FlumengError:
-        found = imported("deltalake.exceptions", "delta")
+        exceptions = imported("deltalake.exceptions", "delta")
         text = _one_line(str(error))
-        if isinstance(error, found.CommitFailedError):
+        if isinstance(error, exceptions.CommitFailedError):
             if "Concurrent transaction" in text:
                 return ConflictError(f"another owner commits to the table: {text}")
             return OvertakenError(text)
-        if isinstance(error, found.SchemaMismatchError | found.DeltaProtocolError):
+        if isinstance(error, exceptions.SchemaMismatchError | exceptions.DeltaProtocolError):
             return UserError(text)
         return UnavailableError(text)
 
@@ -158,7 +158,7 @@ def stats(file: TableFile) -> dict[str, Any]:
     for name, groups in _statistics(file.footer):
         nulls[name] = sum(group.null_count for group in groups)
         filled = [group for group in groups if group.num_values]
-        bounds = [found for group in filled if (found := _bounds(group)) is not None]
+        bounds = [bound for group in filled if (bound := _bounds(group)) is not None]
         if bounds and len(bounds) == len(filled):
             least[name] = _json(min(low for low, _ in bounds))
             greatest[name] = _json(max(high for _, high in bounds))
@@ -176,9 +176,9 @@ def _statistics(footer: pq.FileMetaData) -> Iterator[tuple[str, list[pq.Statisti
         if "." in (name := footer.schema.column(number).path):
             continue
         columns = [footer.row_group(g).column(number) for g in range(footer.num_row_groups)]
-        found = [c.statistics for c in columns if c.is_stats_set and c.statistics.has_null_count]
-        if len(found) == len(columns):
-            yield name, found
+        whole = [c.statistics for c in columns if c.is_stats_set and c.statistics.has_null_count]
+        if len(whole) == len(columns):
+            yield name, whole
 
 
 def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
@@ -187,10 +187,10 @@ def _bounds(group: pq.Statistics) -> tuple[Any, Any] | None:
         low, high = (group.min, group.max) if group.has_min_max else (None, None)
     except (OverflowError, ValueError):
         return None
-    return (low, high) if all(map(_is_told, (low, high))) else None
+    return (low, high) if all(map(_is_exact, (low, high))) else None
 
 
-def _is_told(value: Any) -> bool:
+def _is_exact(value: Any) -> bool:
     if isinstance(value, str):
         return len(value.encode()) <= SHORT_BYTES
     return isinstance(value, int | date) and not isinstance(value, bool)
@@ -205,14 +205,14 @@ def _json(value: Any) -> Any:
 
 def _partitions(table: Any, events: pa.Schema) -> tuple[Partition, ...]:
     """Partitioning of an existing table: by columns of the events, or their day."""
-    found = []
+    parts = []
     for name in table.metadata().partition_columns:
         column = name.removesuffix(_DAY)
         if name not in events.names and column in events.names:
-            found.append(Partition(name, column, "day"))
+            parts.append(Partition(name, column, "day"))
         else:
-            found.append(Partition(name, name))
-    return tuple(found)
+            parts.append(Partition(name, name))
+    return tuple(parts)
 
 
 def _name(column: str, transform: str) -> str:
@@ -234,10 +234,10 @@ def _check_fields(fields: Iterable[pa.Field]) -> None:
 def _check_table(table: Any) -> None:
     """Raises UserError when the table needs an unsupported writer feature."""
     settings = table.metadata().configuration
-    asked = [name for name in settings if name.startswith("delta.constraints.")]
+    unsupported = [name for name in settings if name.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
-        asked.append("delta.columnMapping.mode")
-    asked += [
+        unsupported.append("delta.columnMapping.mode")
+    unsupported += [
         f"{key} of the column {field.name}"
         for field in table.schema().fields
         for key in field.metadata
@@ -245,9 +245,9 @@ def _check_table(table: Any) -> None:
         or key.startswith("delta.identity.")
     ]
     features = table.protocol().writer_features or ()
-    asked += [f"the feature {name}" for name in sorted(set(features) - WRITABLE)]
-    if asked:
-        raise UserError(f"flumeng does not write into a Delta table with {asked[0]}")
+    unsupported += [f"the feature {name}" for name in sorted(set(features) - WRITABLE)]
+    if unsupported:
+        raise UserError(f"flumeng cannot write into a Delta table with {unsupported[0]}")
 
 
 def _one_line(text: str) -> str:

@@ -75,7 +75,7 @@ def to_commit(
 
 def numbers(additions: Iterable[Addition]) -> dict[str, int]:
     """Series -> its last number after ``additions``."""
-    batches = (one.batch for one in additions)
+    batches = (addition.batch for addition in additions)
     return {batch.series: batch.number for batch in batches if batch is not None}
 
 
@@ -133,7 +133,7 @@ class GroupCommit:
             if not call.settled and (self._under_way or self._clock() >= call.deadline):
                 if call in self._waiting:
                     self._waiting.remove(call)
-                late = UnavailableError("the table takes too long for the commits of all tasks")
+                late = UnavailableError("the table takes too long for the tasks' commits")
                 call.fail(call.error or late)
             self._under_way |= not call.settled
             return not call.settled
@@ -142,16 +142,16 @@ class GroupCommit:
         calls = [call]
         try:
             calls = self._take(call)
-            unfit = add([one.addition for one in calls])
+            unfit = add([member.addition for member in calls])
         except Exception as error:
             self._end(calls, error)
         except BaseException as error:
             call.settled = True
-            self._end(calls, UnavailableError(f"the commit was cut off: {error!r}"))
+            self._end(calls, UnavailableError(f"the commit was interrupted: {error!r}"))
             raise
         else:
-            for one in calls:
-                one.fits = one.addition not in unfit
+            for member in calls:
+                member.fits = member.addition not in unfit
             self._end(calls)
 
     def _take(self, call: _Call) -> list[_Call]:
@@ -162,16 +162,16 @@ class GroupCommit:
                 until = max(now + GATHER_SECONDS, self._left_at + GAP_SECONDS)
                 self._news.wait_for(self._all_wait, until - now)
             calls = [call] if call.alone else self._together()
-            self._waiting = [one for one in self._waiting if one not in calls]
+            self._waiting = [waiting for waiting in self._waiting if waiting not in calls]
             self._left_at = self._clock()
             return calls
 
     def _together(self) -> list[_Call]:
-        return [one for one in self._waiting if not one.alone]
+        return [waiting for waiting in self._waiting if not waiting.alone]
 
     def _all_wait(self) -> bool:
         calls = self._together()
-        return len(calls) >= MANY_CALLS or {one.task for one in calls} >= {*self._tasks.values()}
+        return len(calls) >= MANY_CALLS or {call.task for call in calls} >= {*self._tasks.values()}
 
     def _end(self, calls: Sequence[_Call], error: Exception | None = None) -> None:
         """Settle ``calls``; after a group's error each call commits alone."""
@@ -194,7 +194,7 @@ _lock = threading.Lock()
 def of(table: Hashable) -> GroupCommit:
     """The group commit of this process for ``table``, a key of address and options."""
     with _lock:
-        found = _of_tables.get(table)
-        if found is None:
-            found = _of_tables[table] = GroupCommit()
-        return found
+        commits = _of_tables.get(table)
+        if commits is None:
+            commits = _of_tables[table] = GroupCommit()
+        return commits

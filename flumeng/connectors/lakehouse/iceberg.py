@@ -98,7 +98,7 @@ class IcebergTable(Table):
                 )
             if gone:
                 update = imported("pyiceberg.table.update.snapshot", "iceberg").ExpireSnapshots
-                update(transaction).by_ids([one.snapshot_id for one in gone]).commit()
+                update(transaction).by_ids([snapshot.snapshot_id for snapshot in gone]).commit()
         if gone:
             iceberg_snapshots.remove_files(table, gone)
 
@@ -112,10 +112,10 @@ class IcebergTable(Table):
             query |= {"scheme": protocol, "endpoint_override": server.rstrip("/")}
         if self._options.region is not None:
             query["region"] = self._options.region
-        place = f"{directory}?{urlencode(query)}" if query else directory
-        return located(place, self._options.credentials)
+        location = f"{directory}?{urlencode(query)}" if query else directory
+        return located(location, self._options.credentials)
 
-    def _metadata_place(self, table: Any) -> str:
+    def _metadata_location(self, table: Any) -> str:
         return f"{table.location().removeprefix('file://')}/metadata"
 
     def _load(self) -> Any | None:
@@ -150,8 +150,8 @@ class IcebergTable(Table):
         return self._load()
 
     def _number(self, table: Any, series: str) -> int | None:
-        found = table.properties.get(NUMBER + series)
-        return None if found is None else int(found)
+        number = table.properties.get(NUMBER + series)
+        return None if number is None else int(number)
 
     def _fits(self, table: Any, files: Sequence[TableFile]) -> bool:
         columns = {field.name: _identity(field) for field in _columns(table)}
@@ -163,23 +163,23 @@ class IcebergTable(Table):
         )
 
     def _meaning(self, error: Exception) -> FlumengError:
-        found = imported("pyiceberg.exceptions", "iceberg")
+        exceptions = imported("pyiceberg.exceptions", "iceberg")
         first = (str(error).strip().splitlines() or [""])[0]
         text = f"{type(error).__name__}: {first}"
         if isinstance(error, OverflowError):
             return UserError(
-                "the library cannot commit times and dates beyond the years 1 to 9999: leave them "
-                "out with where"
+                "times and dates outside of the years 1 to 9999 cannot be committed: drop such "
+                "events with where"
             )
-        if isinstance(error, found.CommitFailedException):
+        if isinstance(error, exceptions.CommitFailedException):
             return OvertakenError(text)
         wrong = (
             ValueError,
-            found.NotInstalledError,
-            found.UnauthorizedError,
-            found.ForbiddenError,
-            found.BadRequestError,
-            found.OAuthError,
+            exceptions.NotInstalledError,
+            exceptions.UnauthorizedError,
+            exceptions.ForbiddenError,
+            exceptions.BadRequestError,
+            exceptions.OAuthError,
         )
         return UserError(text) if isinstance(error, wrong) else UnavailableError(text)
 
@@ -199,7 +199,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
     if pa.types.is_struct(kind):
-        return pa.struct([_plain_field(one).with_nullable(True) for one in kind])
+        return pa.struct([_plain_field(field).with_nullable(True) for field in kind])
     return kind
 
 
@@ -211,10 +211,10 @@ def _identified(files: pa.Schema, table: pa.Schema) -> pa.Schema:
     """``files`` with the table's field ids, by which readers find columns."""
     return pa.schema(
         [
-            table.field(one.name).with_nullable(one.nullable)
-            if table.field(one.name).type == one.type
-            else one
-            for one in files
+            table.field(column.name).with_nullable(column.nullable)
+            if table.field(column.name).type == column.type
+            else column
+            for column in files
         ]
     )
 
@@ -227,7 +227,7 @@ def _check_unmapped(table: Any, added: Sequence[pa.Field]) -> None:
     """Raises UserError for a new column in the name mapping: files without ids would show old
     values."""
     mapping = table.metadata.name_mapping()
-    names = {name for one in (mapping.root if mapping else ()) for name in one.names}
+    names = {name for entry in (mapping.root if mapping else ()) for name in entry.names}
     for field in added:
         if field.name in names:
             raise UserError(
@@ -245,9 +245,9 @@ def _transaction(table: Any) -> Any:
         @property
         def table_metadata(self) -> Any:
             changes = len(self._updates)
-            if getattr(self, "_known", (-1, None))[0] != changes:
-                self._known = changes, super().table_metadata
-            return self._known[1]
+            if getattr(self, "_cached", (-1, None))[0] != changes:
+                self._cached = changes, super().table_metadata
+            return self._cached[1]
 
     return Transaction(table)
 
@@ -277,14 +277,14 @@ def _data_file(metadata: Any, file: TableFile) -> Any:
 
 
 def _partitions(table: Any) -> tuple[Partition, ...]:
-    found = []
+    parts = []
     for field in table.spec().fields:
         name = table.schema().find_column_name(field.source_id)
         transform = str(field.transform)
         if transform not in TRANSFORMS:
-            raise UserError(f"flumeng does not partition by {field.transform} of {name}")
-        found.append(Partition(field.name, name, cast(Transform, transform)))
-    return tuple(found)
+            raise UserError(f"unsupported partition transform: {field.transform} of {name}")
+        parts.append(Partition(field.name, name, cast(Transform, transform)))
+    return tuple(parts)
 
 
 def _directory(table: Any) -> str:
@@ -294,13 +294,13 @@ def _directory(table: Any) -> str:
 
 def _properties(options: Iceberg) -> dict[str, str]:
     catalog = options.catalog
-    found = {"type": catalog.type, "uri": _address(catalog)}
+    properties = {"type": catalog.type, "uri": _address(catalog)}
     if catalog.warehouse is not None:
-        found["warehouse"] = catalog.warehouse
+        properties["warehouse"] = catalog.warehouse
     for name in ("token", "credential"):
         if (reference := getattr(catalog, name)) is not None:
-            found[name] = secrets.resolve(reference)
-    return found
+            properties[name] = secrets.resolve(reference)
+    return properties
 
 
 def _address(catalog: Catalog) -> str:
@@ -315,9 +315,9 @@ def _address(catalog: Catalog) -> str:
     return str(url.render_as_string(hide_password=False))
 
 
-def _storage(options: Iceberg, known: Mapping[str, Secret]) -> dict[str, str]:
-    found = {"s3.connect-timeout": "5", "s3.request-timeout": "10"}
-    found |= {"s3.endpoint": options.endpoint} if options.endpoint is not None else {}
-    found |= {"s3.region": options.region} if options.region is not None else {}
+def _storage(options: Iceberg, resolved: Mapping[str, Secret]) -> dict[str, str]:
+    properties = {"s3.connect-timeout": "5", "s3.request-timeout": "10"}
+    properties |= {"s3.endpoint": options.endpoint} if options.endpoint is not None else {}
+    properties |= {"s3.region": options.region} if options.region is not None else {}
     given = options.credentials.given if options.credentials is not None else {}
-    return found | {STORAGE[name]: known.get(value, value) for name, value in given.items()}
+    return properties | {STORAGE[name]: resolved.get(value, value) for name, value in given.items()}

@@ -27,12 +27,9 @@ def expired(metadata: Any, keep: Snapshots, now_ms: int) -> list[Any]:
     chain = _appended(metadata)
     protected = {ref.snapshot_id for ref in metadata.refs.values()}
     age_ms, least = _retention(metadata, keep)
-    found = [
-        one
-        for one in chain[: max(0, len(chain) - least)]
-        if one.timestamp_ms < now_ms - age_ms and one.snapshot_id not in protected and _is_own(one)
-    ]
-    return found if len(found) >= AT_ONCE else []
+    old = (s for s in chain[: max(0, len(chain) - least)] if s.timestamp_ms < now_ms - age_ms)
+    expirable = [s for s in old if s.snapshot_id not in protected and _is_own(s)]
+    return expirable if len(expirable) >= AT_ONCE else []
 
 
 def _is_own(snapshot: Any) -> bool:
@@ -43,13 +40,13 @@ def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
     """Age in ms and number of snapshots: of the flow, the branch, the table, or the default."""
     branch = metadata.refs.get("main")
 
-    def told(name: str, by_branch: int | None, default: int) -> int:
+    def of_branch_or_table(name: str, by_branch: int | None, default: int) -> int:
         text = metadata.properties.get(name, "")
         by_table = int(text) if text.isdecimal() else default
         return by_table if by_branch is None else by_branch
 
-    age_ms = told(MAX_AGE, branch and branch.max_snapshot_age_ms, DEFAULT_AGE_MS)
-    least = told(LEAST, branch and branch.min_snapshots_to_keep, DEFAULT_LEAST)
+    age_ms = of_branch_or_table(MAX_AGE, branch and branch.max_snapshot_age_ms, DEFAULT_AGE_MS)
+    least = of_branch_or_table(LEAST, branch and branch.min_snapshots_to_keep, DEFAULT_LEAST)
     return (
         age_ms if keep.seconds is None else round(keep.seconds * 1000),
         least if keep.least is None else keep.least,
@@ -58,15 +55,15 @@ def _retention(metadata: Any, keep: Snapshots) -> tuple[int, int]:
 
 def _appended(metadata: Any) -> list[Any]:
     """The latest snapshots of the main branch followed only by appends, oldest first."""
-    by_id = {one.snapshot_id: one for one in metadata.snapshots}
-    found = []
-    one = by_id.get(metadata.current_snapshot_id)
-    while one is not None:
-        found.append(one)
-        if one.summary is None or one.summary.operation.value != APPEND:
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    chain = []
+    snapshot = by_id.get(metadata.current_snapshot_id)
+    while snapshot is not None:
+        chain.append(snapshot)
+        if snapshot.summary is None or snapshot.summary.operation.value != APPEND:
             break
-        one = by_id.get(one.parent_snapshot_id)
-    return found[::-1]
+        snapshot = by_id.get(snapshot.parent_snapshot_id)
+    return chain[::-1]
 
 
 def remove_files(table: Any, gone: Sequence[Any]) -> None:
@@ -74,23 +71,23 @@ def remove_files(table: Any, gone: Sequence[Any]) -> None:
     clean-up."""
     try:
         dropped: dict[str, int] = {}
-        for one in gone:
-            dropped |= _manifests(table, one)
-        for one in sorted(table.metadata.snapshots, key=_sequence_number, reverse=True):
-            if not dropped or min(dropped.values()) > _sequence_number(one):
+        for snapshot in gone:
+            dropped |= _manifests(table, snapshot)
+        for snapshot in sorted(table.metadata.snapshots, key=_sequence_number, reverse=True):
+            if not dropped or min(dropped.values()) > _sequence_number(snapshot):
                 break  # older snapshots have older manifests only
-            for manifest in _manifests(table, one):
+            for manifest in _manifests(table, snapshot):
                 dropped.pop(manifest, None)
-        for file in (*sorted(dropped), *(one.manifest_list for one in gone)):
+        for file in (*sorted(dropped), *(snapshot.manifest_list for snapshot in gone)):
             table.io.delete(file)
     except Exception as error:  # any error of the store's library
-        log.warning("metadata of %d expired snapshots stays: %s", len(gone), error)
+        log.warning("cannot delete the metadata of %d expired snapshots: %s", len(gone), error)
 
 
 def _manifests(table: Any, snapshot: Any) -> dict[str, int]:
     """Path -> sequence number; 0 in tables of format 1."""
-    found = snapshot.manifests(table.io)
-    return {manifest.manifest_path: manifest.sequence_number or 0 for manifest in found}
+    manifests = snapshot.manifests(table.io)
+    return {manifest.manifest_path: manifest.sequence_number or 0 for manifest in manifests}
 
 
 def _sequence_number(snapshot: Any) -> int:

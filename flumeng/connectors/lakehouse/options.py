@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 from urllib.parse import urlsplit
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import ExactlyOnce, SinkOptions, missing
-from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import (
     Credentials,
     InStore,
@@ -31,9 +31,9 @@ Transform = Literal["identity", "year", "month", "day", "hour"]
 
 def partition(text: str) -> tuple[str, Transform]:
     """Column and transform of a checked entry of ``partition_by``."""
-    found = _PARTITION.fullmatch(text)
-    assert found is not None
-    return found[2] or found[3], cast(Transform, found[1] or "identity")
+    match = _PARTITION.fullmatch(text)
+    assert match is not None
+    return match[2] or match[3], cast(Transform, match[1] or "identity")
 
 
 def check_partition(text: str) -> None:
@@ -69,7 +69,7 @@ def check_catalog_uri(text: str) -> None:
     if uri.scheme.partition("+")[0] not in ("http", "https", "postgresql", "sqlite"):
         raise ValueError(f"expected an address, like {_URIS['rest']} or {_URIS['sql']}")
     if uri.password is not None:
-        raise ValueError("expected no password in the address: it has an option of its own")
+        raise ValueError("expected no password in the address: use the option password")
 
 
 def check_endpoint(text: str) -> None:
@@ -92,31 +92,31 @@ class TableOptions(SinkOptions):
 
 @dataclass(frozen=True)
 class Delta(InStore, TableOptions):
-    """Appends to a Delta Lake table, which remembers the last batch of each flow: a reader of it
-    sees each event exactly once. Needs `flumeng[delta]`."""
+    """Appends to a Delta Lake table, which records the last batch of each flow: its readers see
+    each event exactly once. Needs `flumeng[delta]`."""
 
     implementation: ClassVar[str] = "flumeng.connectors.lakehouse.delta:DeltaSink"
 
     path: str = option(
-        doc="The table's directory, a path or a URL; the table is made when there is none.",
+        doc="The table's directory, a path or a URL. A missing table is created.",
         check=check_directory,
         example='"s3a://lake/web"',
     )
     partition_by: tuple[str, ...] = option(
-        doc="By which columns a new table is partitioned; `day(ts)` makes a column `ts_day`. A "
-        "table that is there keeps its own.",
+        doc="The columns by which a new table is partitioned; `day(ts)` makes a column `ts_day`. "
+        "An existing table keeps its own partitioning.",
         check=check_day_partition,
         example='["day(ts)", app]',
         default=(),
     )
     schema: Evolution = option(
-        doc="Whether columns that the table does not have are added to it, or an error.",
+        doc="`add`: columns that the table lacks are added to it; `fixed`: they are an error.",
         default="add",
     )
-    compression: Compression = option(doc="How files are compressed.", default="zstd")
+    compression: Compression = option(doc="The compression of files.", default="zstd")
     shared: bool = shared_option()
     credentials: Credentials | None = option(
-        doc="Who the sink is to its store, S3; without it, who the environment says.",
+        doc="Credentials for S3; by default those of the environment.",
         default=None,
     )
 
@@ -135,15 +135,15 @@ class Delta(InStore, TableOptions):
 def _unusual(credentials: Credentials, store: str) -> str | None:
     """The problem with credentials that the libraries do not support, or None."""
     if store != "s3":
-        return "only for S3: let the environment of the collector say it"
+        return "supported only for S3: use the collector's environment"
     if credentials.role or credentials.ca:
-        return "role and ca: let the environment of the collector say it"
+        return "role and ca are not supported: use the collector's environment"
     return None
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Where an Iceberg table is registered."""
+    """The catalog of an Iceberg table."""
 
     type: Literal["rest", "sql"] = option(
         doc="An Iceberg REST catalog, or a database: PostgreSQL, or SQLite to try it on one host."
@@ -154,12 +154,12 @@ class Catalog:
         example='"https://catalog.example/api"',
     )
     name: str = option(
-        doc="What the catalog calls itself; in a `sql` catalog it is a part of each table's key.",
+        doc="The catalog's name; in a `sql` catalog it is part of each table's key.",
         default="default",
     )
     warehouse: str | None = option(
-        doc="Where a `sql` catalog puts new tables, a path or a URL; or what a `rest` catalog "
-        "calls the warehouse.",
+        doc="For `sql`: where new tables are created, a path or a URL. For `rest`: the catalog's "
+        "name of the warehouse.",
         default=None,
         example='"s3://lake/warehouse"',
     )
@@ -170,7 +170,7 @@ class Catalog:
         example='"${secret:catalog-token}"',
     )
     credential: str | None = option(
-        doc="Or what it gives tokens for, `id:secret`.",
+        doc="Or the credential that a `rest` catalog exchanges for tokens, `id:secret`.",
         secret=True,
         default=None,
         example='"${secret:catalog-credential}"',
@@ -191,23 +191,22 @@ class Catalog:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Which snapshots of a table are kept. Each one that is kept makes every commit slower."""
+    """The retention of a table's snapshots. Each retained snapshot slows down every commit."""
 
     expire: bool = option(
-        doc="Whether the sink expires snapshots: those of flumeng's own commits, behind which rows "
-        "were only appended, so that no row is lost. `false` leaves that to the table's own "
-        "maintenance.",
+        doc="Expire snapshots of flumeng's own commits that are followed only by appends, so "
+        "that no row is lost. `false` leaves expiry to the table's own maintenance.",
         default=True,
     )
     seconds: float | None = option(
-        doc="Younger snapshots are kept. When not given, by the table's "
-        "`history.expire.max-snapshot-age-ms`; without that those of the last hour.",
+        doc="Snapshots younger than this are kept. Default: the table's "
+        "`history.expire.max-snapshot-age-ms`, else one hour.",
         default=None,
         minimum=0,
     )
     least: int | None = option(
-        doc="So many of the newest are kept, however old. When not given, by the table's "
-        "`history.expire.min-snapshots-to-keep`; without that 20.",
+        doc="This many of the newest are kept, however old. Default: the table's "
+        "`history.expire.min-snapshots-to-keep`, else 20.",
         default=None,
         minimum=1,
     )
@@ -215,41 +214,41 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class Iceberg(TableOptions):
-    """Appends to an Apache Iceberg table, which remembers the last batch of each flow: a reader of
-    it sees each event exactly once. Needs `flumeng[iceberg]`."""
+    """Appends to an Apache Iceberg table, which records the last batch of each flow: its readers
+    see each event exactly once. Needs `flumeng[iceberg]`."""
 
     implementation: ClassVar[str] = "flumeng.connectors.lakehouse.iceberg:IcebergSink"
 
     catalog: Catalog = option(
-        doc="Where the table is registered.",
+        doc="The table's catalog.",
         example='{type: rest, uri: "https://catalog.example/api"}',
     )
     table: str = option(
-        doc="Its namespace and name; the table is made when there is none.",
+        doc="Its namespace and name. A missing table is created.",
         check=check_table_name,
         example="web.events",
     )
     partition_by: tuple[str, ...] = option(
-        doc="By which columns, or the year, month, day or hour of which, a new table is "
-        "partitioned. A table that is there keeps its own.",
+        doc="The columns, or their year, month, day or hour, by which a new table is "
+        "partitioned. An existing table keeps its own partitioning.",
         check=check_partition,
         example='["day(ts)", app]',
         default=(),
     )
     schema: Evolution = option(
-        doc="Whether columns that the table does not have are added to it and its numbers grow "
-        "where those of the events are wider, or an error.",
+        doc="`add`: columns that the table lacks are added to it, and its numbers are widened to "
+        "those of the events; `fixed`: both are errors.",
         default="add",
     )
-    compression: Compression = option(doc="How files are compressed.", default="zstd")
+    compression: Compression = option(doc="The compression of files.", default="zstd")
     snapshots: Snapshots = option(
-        doc="Which snapshots of flumeng's commits are kept: by default as the table says, else "
-        "those of the last hour, and the newest 20. Those of other writers are always kept.",
+        doc="The retention of flumeng's snapshots: by default as the table says, else the last "
+        "hour and the newest 20. Snapshots of other writers are always kept.",
         example="{seconds: 86400}",
         factory=Snapshots,
     )
     endpoint: str | None = option(
-        doc="The S3 server that has the tables, where that is not Amazon's.",
+        doc="The table's S3 server, if not Amazon's.",
         check=check_endpoint,
         example='"https://s3.example:9000"',
         default=None,
@@ -258,7 +257,7 @@ class Iceberg(TableOptions):
         doc="The region of the S3 server.", example="eu-central-1", default=None
     )
     credentials: Credentials | None = option(
-        doc="Who the sink is to S3; without it, who the environment says.", default=None
+        doc="Credentials for S3; by default those of the environment.", default=None
     )
 
     @property

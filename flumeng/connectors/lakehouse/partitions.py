@@ -37,11 +37,11 @@ def check(partitions: Sequence[Partition], events: pa.Schema) -> None:
         kind = events.field(partition.column).type
         timed = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         if partition.transform != "identity" and not timed:
-            raise UserError(f"partition_by: {partition.column} is {kind}, and has no day")
+            raise UserError(f"partition_by: {partition.column} is {kind}, not a time or date")
         if partition.transform == "identity" and not _is_plain(kind):
             raise UserError(
-                f"partition_by: {partition.column} is {kind}: use texts, whole numbers, dates, "
-                f"true and false, or day({partition.column})"
+                f"partition_by: {partition.column} is {kind}: use texts, integers, dates, "
+                f"booleans, or day({partition.column})"
             )
 
 

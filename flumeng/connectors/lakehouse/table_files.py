@@ -21,7 +21,7 @@ from flumeng.connectors.files.formats import ParquetFile
 from flumeng.connectors.files.open_files import GATHERED_BYTES, MOST_FILES, OpenFiles
 from flumeng.connectors.lakehouse import partitions
 from flumeng.connectors.lakehouse.partitions import Partition, Values
-from flumeng.filters.receipt_bound import refused
+from flumeng.filters.refused_times import refused
 from flumeng.platform.errors import UnavailableError
 from flumeng.platform.file_store import FileStore, open_store
 from flumeng.platform.options.patterns import split_query
@@ -81,8 +81,8 @@ class WriteFiles:
     def __call__(
         self, batches: Iterator[pa.RecordBatch], refuse: Refuse
     ) -> Iterator[pa.RecordBatch]:
-        store, place = open_store(self.layout.directory, self.layout.secrets.__getitem__)
-        files = _Files(self.layout, store, place)
+        store, directory = open_store(self.layout.directory, self.layout.secrets.__getitem__)
+        files = _Files(self.layout, store, directory)
         for events in chunks.tables(self._bounded(batches, refuse), GATHERED_BYTES):
             try:
                 files.write(_cast(events, self.layout.schema))
@@ -106,7 +106,7 @@ class WriteFiles:
             if long is None:
                 yield batch
                 continue
-            reason = f"a column of partition_by has over {partitions.LONGEST_BYTES} bytes"
+            reason = f"a partition_by column has more than {partitions.LONGEST_BYTES} bytes"
             refuse(batch.filter(long), [reason] * pc.sum(long).as_py())
             yield batch.filter(pc.invert(long))
 
@@ -126,7 +126,7 @@ class Unreachable:
 def read(rows: Sequence[Row]) -> list[TableFile]:
     """The files written by all splits. Raises BatchTooWideError."""
     if any(row["path"] is None for row in rows):
-        raise BatchTooWideError(f"over {MOST_FILES} files of one split: partition_by is too fine")
+        raise BatchTooWideError(f"over {MOST_FILES} files in one split: partition_by is too fine")
     return [
         TableFile(
             row["path"],
@@ -143,10 +143,10 @@ def read(rows: Sequence[Row]) -> list[TableFile]:
 class _Files:
     """The open files of a split, by partition values."""
 
-    def __init__(self, layout: Layout, store: FileStore, place: str) -> None:
+    def __init__(self, layout: Layout, store: FileStore, directory: str) -> None:
         self._layout = layout
         self._store = store
-        self._place = place
+        self._directory = directory
         self._files: OpenFiles[Values, _OpenFile] = OpenFiles()
 
     @property
@@ -167,11 +167,11 @@ class _Files:
         return files
 
     def _new(self, values: Values) -> _OpenFile:
-        return _OpenFile(self._layout, self._store, self._place, values)
+        return _OpenFile(self._layout, self._store, self._directory, values)
 
 
 class _OpenFile:
-    def __init__(self, layout: Layout, store: FileStore, place: str, values: Values) -> None:
+    def __init__(self, layout: Layout, store: FileStore, directory: str, values: Values) -> None:
         named = zip(layout.partitions, values, strict=True)
         directories = [_directory(partition, value) for partition, value in named]
         names = [partition.name for partition in layout.partitions]
@@ -179,13 +179,15 @@ class _OpenFile:
         self._table = layout.directory
         self._stored = list(layout.stored)
         self._path = "/".join([*directories, f"part-{uuid.uuid4().hex}.parquet"])
-        self.directory = "/".join([place, *directories])
+        self.directory = "/".join([directory, *directories])
         self._store = store
         self._store.make_directory(self.directory)
-        self._place = f"{place}/{self._path}"
+        self._target = f"{directory}/{self._path}"
         self._events = self._refused = 0
         schema = pa.schema([layout.schema.field(name) for name in layout.stored])
-        self._writer = ParquetFile(self._store.open_output(self._place), schema, layout.compression)
+        self._writer = ParquetFile(
+            self._store.open_output(self._target), schema, layout.compression
+        )
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write(rows.select(self._stored))
@@ -194,7 +196,7 @@ class _OpenFile:
 
     def close(self) -> None:
         self._writer.close()
-        self._store.sync(self._place)
+        self._store.sync(self._target)
 
     def row(self) -> Row:
         footer = pa.BufferOutputStream()

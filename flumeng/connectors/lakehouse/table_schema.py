@@ -32,34 +32,34 @@ def fit(events: pa.Schema, table: pa.Schema, *, add: bool, widen: bool) -> Fit:
     same_but_for_case = {field.name.lower(): field.name for field in table}
     files, added, widened = [], [], []
     for field in events:
-        known = by_name.get(field.name)
-        if known is None:
+        column = by_name.get(field.name)
+        if column is None:
             if (other := same_but_for_case.get(field.name.lower())) is not None:
                 raise UserError(f"the column {field.name} is called {other} in the table")
             added.append(field.with_nullable(True))
             files.append(field)
             continue
-        kind = widest(known.type, field.type)
+        kind = widest(column.type, field.type)
         if kind is None:
             raise UserError(
-                f"the column {field.name} is {field.type}, and {known.type} in the table: cast it "
+                f"the column {field.name} is {field.type}, and {column.type} in the table: cast it "
                 "in select"
             )
-        if kind != known.type:
-            widened.append(known.with_type(kind))
-        if field.nullable and not known.nullable:
+        if kind != column.type:
+            widened.append(column.with_type(kind))
+        if field.nullable and not column.nullable:
             raise UserError(f"the table requires the column {field.name}, which may be null")
         files.append(field.with_type(kind))
-    for name, known in by_name.items():
-        if not known.nullable and name not in events.names:
+    for name, column in by_name.items():
+        if not column.nullable and name not in events.names:
             raise UserError(f"the table requires the column {name}, which the events do not have")
     if added and not add:
-        raise UserError(f"the table has no column {added[0].name} (`schema: add` would add it)")
+        raise UserError(f"the table has no column {added[0].name} (`schema: add` adds it)")
     if widened and not widen:
         field = events.field(widened[0].name)
         raise UserError(
-            f"the column {field.name} is {field.type}, and the table has only "
-            f"{by_name[field.name].type} for it: cast it in select"
+            f"the column {field.name} is {field.type}, wider than {by_name[field.name].type} in "
+            "the table: cast it in select"
         )
     return Fit(pa.schema(files), tuple(added), tuple(widened))
 
@@ -76,7 +76,7 @@ def check_names(events: pa.Schema) -> None:
 def check_types(fields: Iterable[pa.Field]) -> None:
     """Tables cannot have columns of nulls or durations. Raises UserError."""
     for field in fields:
-        if not _has_place(field.type):
+        if not _is_storable(field.type):
             raise UserError(f"the column {field.name} is {field.type}, which no table can hold")
 
 
@@ -119,9 +119,9 @@ def _inner(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(number).type for number in range(kind.num_fields)]
 
 
-def _has_place(kind: pa.DataType) -> bool:
+def _is_storable(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
-        return all(map(_has_place, _inner(kind)))
+        return all(map(_is_storable, _inner(kind)))
     return not (
         pa.types.is_null(kind)
         or pa.types.is_duration(kind)

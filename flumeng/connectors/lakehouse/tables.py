@@ -73,9 +73,9 @@ class Table(ABC):
             )
             if taken:
                 self._append(table, taken)
-            place = self._metadata_place(table)
-            if place.startswith("/"):
-                self._local.setdefault(place, LocalDirectory(place)).sync()
+            location = self._metadata_location(table)
+            if location.startswith("/"):
+                self._local.setdefault(location, LocalDirectory(location)).sync()
         return unfit
 
     @contextmanager
@@ -110,7 +110,7 @@ class Table(ABC):
     def _append(self, table: Any, additions: Sequence[Addition]) -> None: ...
 
     @abstractmethod
-    def _metadata_place(self, table: Any) -> str:
+    def _metadata_location(self, table: Any) -> str:
         """The directory of the commits; a local path is synced here."""
 
     @abstractmethod
@@ -150,17 +150,17 @@ class TableSink:
         return Written(events, refused=far, commit=partial(self._commit, files) if files else None)
 
     def _layout(self, events: pa.Schema) -> Layout:
-        found = self._layouts.get(events)
-        if found is None:
-            found = self._repeated(self._table.prepare, events)
-            self._layouts = {events: found}
-        return found
+        layout = self._layouts.get(events)
+        if layout is None:
+            layout = self._repeated(self._table.prepare, events)
+            self._layouts = {events: layout}
+        return layout
 
     def _commit(self, files: Sequence[TableFile], batch: BatchId | None) -> None:
         add = partial(self._repeated, self._table.add)
         if not self._commits.commit(Addition(files, batch), self._task, add, ANSWER_SECONDS):
             self._layouts = {}
-            raise UnavailableError("the table was changed while files for it were written")
+            raise UnavailableError("the table changed while files for it were written")
 
     def _repeated(self, step: Callable[..., _Result], *given: Any) -> _Result:
         """Retry ``step`` while other writers are first."""
@@ -170,7 +170,7 @@ class TableSink:
                 return self._call(partial(step, *given))
             except OvertakenError as error:
                 if attempt == COMMITS or time.monotonic() - began > ANSWER_SECONDS:
-                    text = f"other writers were first {attempt} times: {error}"
+                    text = f"other writers committed first {attempt} times: {error}"
                     raise UnavailableError(text) from error
             time.sleep(PAUSE_SECONDS * 2 ** min(attempt, 6) * random.uniform(0.5, 1.5))
         raise AssertionError
@@ -179,20 +179,20 @@ class TableSink:
 class LocalDirectory:
     """A local table's metadata directory, which the libraries do not sync."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._synced_ns = 0
 
     def sync(self) -> None:
         """Make all files durable, including those of an owner that was killed."""
         newest = self._synced_ns
-        for entry in os.scandir(self._place):
+        for entry in os.scandir(self._path):
             with suppress(FileNotFoundError):
                 changed_ns = entry.stat().st_mtime_ns
                 if entry.is_file() and changed_ns >= self._synced_ns:
                     LOCAL.sync(entry.path)
                 newest = max(newest, changed_ns)
-        LOCAL.sync(self._place)
+        LOCAL.sync(self._path)
         self._synced_ns = newest
 
 
@@ -226,7 +226,7 @@ class _Caller:
         with self._one_at_a_time:
             seconds = time.monotonic() - self._began
             if self._last is not None and self._last.is_alive() and seconds < FORGET_SECONDS:
-                raise UnavailableError(f"the table has not answered for {seconds:.0f} s")
+                raise UnavailableError(f"the table has not responded for {seconds:.0f} s")
             self._began = time.monotonic()
             self._last = threading.Thread(target=run, name="table", daemon=True)
             self._last.start()
@@ -234,5 +234,5 @@ class _Caller:
         if failed:
             raise failed[0]
         if not outcome:
-            raise UnavailableError(f"the table did not answer within {ANSWER_SECONDS:.0f} s")
+            raise UnavailableError(f"the table did not respond within {ANSWER_SECONDS:.0f} s")
         return outcome[0]

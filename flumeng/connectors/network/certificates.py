@@ -26,11 +26,11 @@ class Clients:
 
     def admit(self, certificate: bytes) -> Client:
         """Identifies a certificate (DER). Raises UnauthorizedError."""
-        found = fingerprint(hashlib.sha256(certificate).digest())
+        digest = fingerprint(hashlib.sha256(certificate).digest())
         try:
-            names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), found]
+            names = [*_alternative_names(x509.load_der_x509_certificate(certificate)), digest]
         except ValueError as error:
-            raise UnauthorizedError(f"a certificate that cannot be read: {error}") from error
+            raise UnauthorizedError(f"unreadable certificate: {error}") from error
         if not self._names:
             return Client(names[0], frozenset(), certificate)
         let_in = {name: matched for name in names if (matched := self._names & {*_patterns(name)})}
@@ -72,27 +72,29 @@ class RevocationLists:
             parts = Path(path).read_bytes().split(_BEGIN)[1:]
             lists = [x509.load_pem_x509_crl(_BEGIN + part) for part in parts]
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; nobody is let in") from error
+            raise UserError(
+                f"cannot read {path}: {error.strerror}; senders are rejected"
+            ) from error
         except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}; nobody is let in") from error
+            raise UserError(f"{path} is damaged: {error}; senders are rejected") from error
         if not lists:
-            raise UserError(f"{path} holds no revocation lists in PEM; nobody is let in")
+            raise UserError(f"{path} contains no PEM revocation lists; senders are rejected")
         return cls(lists)
 
     def has(self, certificate: bytes) -> bool:
         """Whether a certificate (DER) is revoked. Raises ValueError."""
         shown = x509.load_der_x509_certificate(certificate)
         return any(
-            one.issuer == shown.issuer
-            and one.get_revoked_certificate_by_serial_number(shown.serial_number) is not None
-            for one in self._lists
+            crl.issuer == shown.issuer
+            and crl.get_revoked_certificate_by_serial_number(shown.serial_number) is not None
+            for crl in self._lists
         )
 
     def outdated(self, now: datetime) -> tuple[str, ...]:
         """A sentence for each outdated list."""
         return tuple(
-            f"the revocation list of {one.issuer.rfc4514_string()} is outdated since "
-            f"{one.next_update_utc:%Y-%m-%dT%H:%M:%SZ}: none of its senders is let in"
-            for one in self._lists
-            if one.next_update_utc is not None and one.next_update_utc <= now
+            f"the revocation list of {crl.issuer.rfc4514_string()} expired at "
+            f"{crl.next_update_utc:%Y-%m-%dT%H:%M:%SZ}: its senders are rejected"
+            for crl in self._lists
+            if crl.next_update_utc is not None and crl.next_update_utc <= now
         )

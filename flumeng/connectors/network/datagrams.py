@@ -133,17 +133,17 @@ class Datagrams:
         context, cutter = self._reception.context, self._reception.cutter
         if cutter is None:
             ends = array("q", accumulate(len(datagram) for datagram in datagrams))
-            found = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
+            blocks = [Messages(b"".join(datagrams), (array("q", [0, *ends[:-1]]), ends))]
         else:
-            found = []
+            blocks = []
             for datagram in datagrams:
                 cut = cutter()
-                found += [*cut.feed(datagram, len(datagram)), *cut.end()]
+                blocks += [*cut.feed(datagram, len(datagram)), *cut.end()]
                 context.counters.discarded_bytes += cut.skipped
                 if cut.malformed:
                     context.counters.malformed += 1
                     self._malformed.warning("%s sent %s", address(peer), cut.complaint)
-        for messages in found:
+        for messages in blocks:
             sender = self._origin(peer)
             if messages.incomplete:
                 sender = self._reception.origin(peer, truncated="true")
@@ -171,5 +171,5 @@ class Datagrams:
 
 def kernel_drops(bound: socket.socket) -> int:
     """The number of datagrams dropped by a socket's buffer (Linux)."""
-    told = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
-    return int.from_bytes(told[4 * _MEMINFO_DROPS :], sys.byteorder)
+    meminfo = bound.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4 * (_MEMINFO_DROPS + 1))
+    return int.from_bytes(meminfo[4 * _MEMINFO_DROPS :], sys.byteorder)

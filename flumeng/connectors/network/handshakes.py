@@ -43,7 +43,13 @@ class Handshakes:
         tls: ServerTls,
         make: Callable[[], asyncio.BaseProtocol],
         counters: Counters,
+        *,
+        most_half_open: int = MOST_HALF_OPEN,
+        most_of_one_address: int = MOST_OF_ONE_ADDRESS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
+        self._most, self._most_of_one = most_half_open, most_of_one_address
+        self._seconds = handshake_seconds
         self._listener = listener
         self._tls = tls
         self._make = make
@@ -52,7 +58,7 @@ class Handshakes:
         self._by_address: dict[str, dict[socket.socket, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
-        self._told: dict[str, RateLimitedLog] = {}
+        self._logs: dict[str, RateLimitedLog] = {}
         """By message: TLS has only a few reasons."""
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -74,7 +80,7 @@ class Handshakes:
         by_address = {taken: key for key, same in self._by_address.items() for taken in same}
         assert by_address == {taken: half.key for taken, half in self._half_open.items()}
         assert all(self._by_address.values()), self._by_address
-        assert len(self._half_open) <= MOST_HALF_OPEN
+        assert len(self._half_open) <= self._most
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
@@ -104,13 +110,13 @@ class Handshakes:
         taken.setblocking(False)
         key = network(peer[0])
         same = self._by_address.get(key, {})
-        if len(same) >= MOST_OF_ONE_ADDRESS:
+        if len(same) >= self._most_of_one:
             self._give_up(next(iter(same)))
-        elif len(self._half_open) >= MOST_HALF_OPEN:
+        elif len(self._half_open) >= self._most:
             self._give_up(next(iter(self._half_open)))
         self._by_address.setdefault(key, {})[taken] = None
         loop = asyncio.get_running_loop()
-        silence = loop.call_later(HANDSHAKE_SECONDS, self._on_silence, taken)
+        silence = loop.call_later(self._seconds, self._on_silence, taken)
         self._half_open[taken] = _HalfOpen(key, silence)
         loop.add_reader(taken, self._on_hello, taken, peer)
 
@@ -137,19 +143,19 @@ class Handshakes:
     ) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, taken, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                self._make, taken, ssl=context, ssl_handshake_timeout=self._seconds
             )
         except ssl.SSLCertVerificationError as error:
             self._counters.unauthorized += 1
-            self._tell(peer, f"is not let in: {error.verify_message}")
+            self._warn(peer, f"is rejected: {error.verify_message}")
         except ssl.SSLError as error:
             reason = (error.reason or str(error)).lower().replace("_", " ")
             if reason == _NO_CERTIFICATE:
                 self._counters.unauthorized += 1
-                self._tell(peer, "is not let in: it has shown no certificate")
+                self._warn(peer, "is rejected: it sent no certificate")
             else:
                 self._counters.malformed += 1
-                self._tell(peer, f"does not talk TLS as it should: {reason}")
+                self._warn(peer, f"failed the TLS handshake: {reason}")
         except ConnectionAbortedError:
             self._counters.idle += 1
         except OSError:  # closed by the peer, or given up
@@ -157,8 +163,8 @@ class Handshakes:
         finally:
             self._forget(taken)
 
-    def _tell(self, peer: tuple[Any, ...], what: str) -> None:
-        self._told.setdefault(what, RateLimitedLog(log)).warning("%s %s", address(peer), what)
+    def _warn(self, peer: tuple[Any, ...], message: str) -> None:
+        self._logs.setdefault(message, RateLimitedLog(log)).warning("%s %s", address(peer), message)
 
     def _give_up(self, taken: socket.socket) -> None:
         self._counters.refused += 1

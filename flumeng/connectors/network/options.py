@@ -14,25 +14,25 @@ from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_address
 
 _STREAM_ARRIVAL = (
-    "senders are not answered: what is under way when a connection or the worker breaks is lost, "
-    "unless they send it again"
+    "senders get no acknowledgement: data in flight when a connection or the worker fails is "
+    "lost, unless they send it again"
 )
 _DATAGRAM_ARRIVAL = (
-    "what the network or a full buffer of the kernel drops is lost, and what comes while no worker "
-    "listens"
+    "datagrams that the network or a full kernel buffer drops are lost, and those that arrive "
+    "while no worker listens"
 )
 _FRAMING_DOC = (
-    "newlines, a length of four bytes (highest first) before each, or its length in digits and a "
+    "newlines, a length of four bytes (big-endian) before each, or its length in digits and a "
     "space (RFC 6587)."
 )
 LISTEN_DOC = "The address to listen on. Port 0 takes a free one."
 TLS_DOC = "Serve over TLS."
-PER_PEER_DOC = "What one peer address may have, so that it does not crowd out others."
+PER_PEER_DOC = "Limits of one peer address, so that it does not crowd out others."
 _CONNECTIONS_DOC = (
-    "TCP connections over this number, in each ingest worker, are closed at once and counted. An "
-    "idle one takes 4 KiB of memory, with TLS 50 KiB."
+    "Limit of TCP connections in each ingest worker; further ones are closed at once and "
+    "counted. An idle one takes 4 KiB of memory, with TLS 50 KiB."
 )
-_IDLE_DOC = "A TCP connection on which nothing arrives for so long is closed; by default none is."
+_IDLE_DOC = "A TCP connection without data for this long is closed; by default none is."
 
 
 def max_connections() -> Any:
@@ -73,7 +73,7 @@ class Syslog(SourceOptions):
     )
     protocol: Literal["tcp", "udp"] = option(doc="The transport.", default="tcp")
     framing: Literal["auto", "newline", "nul", "octet-counted"] = option(
-        doc="How TCP messages are told apart (RFC 6587); `auto` looks at the first byte sent. With "
+        doc="How TCP messages are delimited (RFC 6587); `auto` decides by the first byte. With "
         "`nul` a message may have several lines: Python's `SysLogHandler` ends each with NUL.",
         default="auto",
     )
@@ -93,7 +93,7 @@ class Syslog(SourceOptions):
         if self.tls is not None and self.protocol == "udp":
             yield "tls", "needs the protocol tcp"
         if self.per_peer != NO_LIMITS and self.protocol == "udp":
-            yield "per_peer", "needs the protocol tcp: who sent a datagram is not known"
+            yield "per_peer", "needs the protocol tcp: the sender of a datagram is unknown"
 
     def arrival(self) -> str:
         return _STREAM_ARRIVAL if self.protocol == "tcp" else _DATAGRAM_ARRIVAL
@@ -110,7 +110,7 @@ class Tcp(SourceOptions):
 
     listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
     framing: Literal["newline", "length-prefixed", "octet-counted"] = option(
-        doc=f"How messages are told apart: {_FRAMING_DOC}", default="newline"
+        doc=f"How messages are delimited: {_FRAMING_DOC}", default="newline"
     )
     max_line_bytes: int = max_line_bytes()
     max_connections: int = max_connections()
@@ -136,7 +136,7 @@ class Udp(SourceOptions):
 
     listen: str = option(doc=LISTEN_DOC, check=check_address, example='"0.0.0.0:5140"')
     framing: Literal["datagram", "newline", "length-prefixed", "octet-counted"] = option(
-        doc=f"What a datagram holds: one message, or several, by {_FRAMING_DOC}",
+        doc=f"The content of a datagram: one message, or several, delimited by {_FRAMING_DOC}",
         default="datagram",
     )
     max_line_bytes: int = max_line_bytes()

@@ -46,11 +46,14 @@ class Peer:
 class Peers:
     """Addresses with a connection to one source, or an overdrawn rate."""
 
-    def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: PeerLimits, clock: Callable[[], float], most_debtors: int = MOST_DEBTORS
+    ) -> None:
         self.counts_events = limits.events_per_second is not None
         self.limits_rate = self.counts_events or limits.bytes_per_second is not None
         self._limits = limits
         self._clock = clock
+        self._most_debtors = most_debtors
         self._most = limits.connections if limits.connections is not None else math.inf
         self._is_unlimited = limits == NO_LIMITS
         self._anybody = Peer("", limits, clock)
@@ -97,7 +100,7 @@ class Peers:
     def _forget(self) -> None:
         """Drops up to two of the oldest, if they have recovered or are too many."""
         for key in [key for key, _ in zip(self._debtors, range(2), strict=False)]:
-            if self._peers[key].wait_seconds and len(self._debtors) <= MOST_DEBTORS:
+            if self._peers[key].wait_seconds and len(self._debtors) <= self._most_debtors:
                 return
             del self._debtors[key], self._peers[key]
 

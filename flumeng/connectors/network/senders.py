@@ -26,13 +26,13 @@ class PeerLimits:
     """
 
     connections: int | None = option(
-        doc="More are closed at once and counted.", between=(1, 10**6), default=None
+        doc="Further ones are closed and counted.", between=(1, 10**6), default=None
     )
     bytes_per_second: int | None = option(
-        doc="As received, with framing.", unit="bytes", between=(1024, 2**40), default=None
+        doc="Received bytes, with framing.", unit="bytes", between=(1024, 2**40), default=None
     )
     events_per_second: int | None = option(
-        doc="Counted as they are received, empty lines too.",
+        doc="Received events, including empty lines.",
         unit="events",
         between=(1, 10**9),
         default=None,
@@ -45,15 +45,15 @@ NO_LIMITS = PeerLimits()
 @dataclass(frozen=True, kw_only=True)
 class SenderAuth:
     """The senders that may send events, with a token (`Authorization: Bearer`), as a user
-    (`Basic`), or with a certificate that `tls` lets in.
+    (`Basic`), or with a certificate that `tls` accepts.
 
-    A sender that names neither is answered with 401 before its body is read, one that may not use
-    the path with 403. With `tokens` or `users` a certificate alone is not enough.
+    A sender with neither gets 401 before its body is read; one that may not use the path gets 403.
+    With `tokens` or `users` a certificate alone is not enough.
     """
 
     tokens: Mapping[str, str] = option(
-        doc="Tokens by the names that events have as `client`. Each may be two, the old one and "
-        "the new one, while senders change over.",
+        doc="Tokens by the events' `client`. A sender may have two names, one each for the old "
+        "and the new token, while senders change over.",
         example='{shop: "${secret:shop-token}"}',
         check=check_sender,
         factory=dict,
@@ -67,9 +67,9 @@ class SenderAuth:
         secret=True,
     )
     paths: Mapping[str, tuple[str, ...]] = option(
-        doc="Who may send to a path and all below it, by the names of tokens and users, or, "
-        "without these, as `tls.clients` has them. The longest path counts; others are for nobody. "
-        "Without it everybody may send to each.",
+        doc="The senders that may use a path and all below it: names of tokens and users, or, "
+        "without these, names as in `tls.clients`. The longest path counts; other paths are "
+        "forbidden. Without this option all senders may use all paths.",
         example="{/shop: [shop, ann]}",
         factory=dict,
         minimum=1,
@@ -77,24 +77,24 @@ class SenderAuth:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         for name in self.tokens.keys() & self.users.keys():
-            yield f"users.{name}", "there is a token of that name: expected another one"
+            yield f"users.{name}", "a token has the same name: use another one"
         for path in self.paths:
             if not path.startswith("/") or (path.endswith("/") and path != "/"):
                 yield f"paths.{path}", "expected a path like /shop, without a slash at its end"
 
     def problems_with(self, tls: Tls | None) -> Iterator[tuple[str, str]]:
         """Conflicts with the source's TLS options."""
-        known = {*self.tokens, *self.users}
-        if not known:
+        names = {*self.tokens, *self.users}
+        if not names:
             if tls is None or tls.client_ca is None:
                 yield "", "expected tokens, users, or tls with client_ca"
                 return
-            known = {canonical(client) for client in tls.clients}
+            names = {canonical(client) for client in tls.clients}
         for path, senders in self.paths.items():
             for name in senders:
-                if self.name_of(name) not in known:
-                    named = ", ".join(sorted(known)) or "none: name them in tls.clients"
-                    yield f"paths.{path}", f'unknown sender "{name}"; known here: {named}'
+                if self.name_of(name) not in names:
+                    listed = ", ".join(sorted(names)) or "none: name them in tls.clients"
+                    yield f"paths.{path}", f'unknown sender "{name}"; known here: {listed}'
 
     def name_of(self, sender: str) -> str:
         """Normalized for comparison."""

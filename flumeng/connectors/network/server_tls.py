@@ -60,8 +60,8 @@ def check_client(client: str) -> None:
 class Tls:
     """TLS of at least version 1.2, from PEM files on the node.
 
-    They are read again within seconds when they change. A new file that cannot be used is reported,
-    and the one before stays; but without a readable `client_crl` no sender is let in.
+    Changed files are reloaded within seconds. An unusable new file is reported, and the old one
+    stays in use; but without a readable `client_crl` all senders are rejected.
     """
 
     certificate: str = option(
@@ -75,23 +75,23 @@ class Tls:
         example="/etc/flumeng/tls/key.pem",
     )
     client_ca: str | None = option(
-        doc="Only senders with a certificate from one of these authorities are served. A "
-        "certificate that signs itself is its own authority.",
+        doc="Only senders with a certificate from one of these authorities are accepted. A "
+        "self-signed certificate is its own authority.",
         check=check_absolute,
         default=None,
         example="/etc/flumeng/tls/clients.pem",
     )
     client_crl: str | None = option(
-        doc="The revocation lists of those authorities, one for each that signs senders. Who is "
-        "revoked is not served, nor is anybody whose authority has no list or an outdated one.",
+        doc="The revocation lists of those authorities, one for each that signs senders. Revoked "
+        "senders are rejected, and so are those whose authority has no list or an expired one.",
         check=check_absolute,
         default=None,
         example="/etc/flumeng/tls/clients.crl",
     )
     clients: tuple[str, ...] = option(
-        doc="Only these senders are served: DNS names (`*` as the whole first label stands for "
-        "one), IP addresses or URIs among the subject alternative names of their certificates, or "
-        "SHA-256 fingerprints. Without it, all that `client_ca` has signed.",
+        doc="Only these senders are accepted: DNS names (`*` as the whole first label stands for "
+        "one), IP addresses or URIs among the subject alternative names of their certificates, "
+        "or SHA-256 fingerprints. Without it, all that `client_ca` has signed.",
         check=check_client,
         default=(),
         example='["*.pos.example", "spiffe://example/web", "sha-256:E1:2D:..."]',

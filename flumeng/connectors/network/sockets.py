@@ -14,7 +14,7 @@ from flumeng.connectors.network.options import Syslog, Tcp, Udp
 from flumeng.connectors.network.peers import Reception, address
 from flumeng.connectors.network.server_tls import Tls
 from flumeng.connectors.network.streams import Limits, Streams
-from flumeng.connectors.network.tls import LOOK_SECONDS, ServerTls, every
+from flumeng.connectors.network.tls import REFRESH_SECONDS, ServerTls, every
 from flumeng.platform.listening import listen
 
 
@@ -23,32 +23,32 @@ class SocketSource(Source):
 
     def __init__(
         self,
-        place: str,
+        listen_on: str,
         protocol: Literal["tcp", "udp"],
         reception: Reception,
         tls: Tls | None = None,
         limits: Limits = Limits(),  # noqa: B008  frozen
     ) -> None:
-        self._place = place
+        self._listen_on = listen_on
         self._protocol = protocol
         self._context = reception.context
         self._tls = None if tls is None else ServerTls(tls, self._context.policy, self._on_tls)
         self._receiver: Streams | Datagrams = (
             Streams(reception, limits, self._tls) if protocol == "tcp" else Datagrams(reception)
         )
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         if self._tls is not None:
             await self._tls.start()
-            self._looking = asyncio.create_task(every(LOOK_SECONDS, self._tls.look))
-        listener = await listen(self._place, self._protocol, share=self._context.share_ports)
+            self._refreshing = asyncio.create_task(every(REFRESH_SECONDS, self._tls.refresh))
+        listener = await listen(self._listen_on, self._protocol, share=self._context.share_ports)
         self.addresses = (address(listener.getsockname()),)
         await self._receiver.start(listener)
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         await self._receiver.stop()
 
     def _on_tls(self) -> None:

@@ -51,7 +51,7 @@ class Streams:
         self.clock = asyncio.get_running_loop().time
         self.peers = Peers(limits.per_peer, self.clock)
         self.held_bytes = 0
-        self._heard_all_at = self.clock()
+        self._all_active_at = self.clock()
         self._idle_timer: asyncio.TimerHandle | None = None
         self.buffer = _buffer
         self.view = memoryview(_buffer)[: self.peers.quantum_bytes(RECEIVE_BYTES)]
@@ -103,7 +103,7 @@ class Streams:
 
     def resume(self) -> None:
         self.paused = False
-        self._heard_all_at = self.clock()
+        self._all_active_at = self.clock()
         for connection in self.connections:
             connection.resume()
 
@@ -115,7 +115,7 @@ class Streams:
             return self.tls.client(transport)
         except UnauthorizedError as error:
             self.reception.context.counters.unauthorized += 1
-            self._strangers.warning("%s is not let in: %s", peer, error)
+            self._strangers.warning("%s is rejected: %s", peer, error)
             return None
 
     def close_revoked(self) -> None:
@@ -140,8 +140,8 @@ class Streams:
         counters = self.reception.context.counters
         counters.discarded_bytes += nbytes
         self._broken.warning(
-            "the connection of %s broke within a message, of which %d bytes are not kept; %d bytes "
-            "of this source so far",
+            "the connection of %s broke within a message: %d bytes discarded, %d bytes of this "
+            "source so far",
             peer,
             nbytes,
             counters.discarded_bytes,
@@ -154,7 +154,7 @@ class Streams:
         loop = asyncio.get_running_loop()
         self._idle_timer = loop.call_later(self.limits.idle_seconds / 4, self._close_idle)
         before = self.clock() - self.limits.idle_seconds
-        if self.paused or self._heard_all_at > before:
+        if self.paused or self._all_active_at > before:
             return
         for connection in [c for c in self.connections if c.is_idle(before)]:
             self.reception.context.counters.idle += 1
@@ -174,14 +174,14 @@ class _Connection(asyncio.BufferedProtocol):
         "_streams",
         "_transport",
         "_waiting",
+        "active_at",
         "certificate",
-        "heard_at",
         "held_bytes",
     )
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self.heard_at = streams.clock()
+        self.active_at = streams.clock()
         self.held_bytes = 0
         self.certificate = b""
         self._cutter: Cutter | None = None
@@ -221,7 +221,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         streams = self._streams
         streams.received_bytes += nbytes
-        self.heard_at = streams.clock()
+        self.active_at = streams.clock()
         if streams.paused:  # a new connection; uvloop starts to read after connection_made
             self.pause()
         if self._cutter is None:
@@ -293,12 +293,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._waiting = None
-        self.heard_at = self._streams.clock()
+        self.active_at = self._streams.clock()
         if not self._streams.paused:
             self.resume()
 
     def is_idle(self, before: float) -> bool:
-        return self.heard_at <= before and self._waiting is None
+        return self.active_at <= before and self._waiting is None
 
     def abort(self) -> None:
         self._let_go()

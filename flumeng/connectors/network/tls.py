@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+REFRESH_SECONDS = 5.0
 
 
-async def every(seconds: float, look: Callable[[], Awaitable[None]]) -> None:
-    """Repeats ``look`` until cancelled; failures are logged."""
+async def every(seconds: float, step: Callable[[], Awaitable[None]]) -> None:
+    """Repeats ``step`` until cancelled; failures are logged."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            await look()
+            await step()
         except Exception:
-            log.exception("what was looked at stays as it was")
+            log.exception("refresh failed; the old state stays in use")
 
 
 class Files(NamedTuple):
     """State of the files: their stat, and the outdated lists."""
 
-    looks: tuple[tuple[int, int, int, int], ...] = ()
+    stats: tuple[tuple[int, int, int, int], ...] = ()
     outdated: tuple[str, ...] = ()
 
 
@@ -76,7 +76,7 @@ class ServerTls:
             self._clients = Clients(self._options.clients)
         self._use(await asyncio.to_thread(self._read))
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Rereads changed files; unusable ones are retried each time."""
         try:
             loaded = await asyncio.to_thread(self._read_if_changed)
@@ -85,7 +85,7 @@ class ServerTls:
             await self._go_on(str(error))
             return
         if loaded is not None:
-            log.info("the files of tls are used as they are now: %s", self._options.certificate)
+            log.info("reloaded the TLS files: %s", self._options.certificate)
             self._use(loaded)
 
     def client(self, transport: asyncio.BaseTransport) -> Client:
@@ -127,19 +127,19 @@ class ServerTls:
         self._changed()
 
     def _read_if_changed(self) -> Loaded | None:
-        unchanged = self._files.looks and self._look(self._revoked) == self._files
+        unchanged = self._files.stats and self._status(self._revoked) == self._files
         return None if unchanged else self._read()
 
     def _read(self) -> Loaded:
         """Takes the files' stat first, so that a concurrent change is reread."""
-        looks = self._look(None).looks
+        stats = self._status(None).stats
         context = _context(self._options)
         revoked = self._read_lists()
         if self._options.client_crl is not None:
             _trust(context, self._options.client_crl, "revocation lists")
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         outdated = revoked.outdated(self._clock()) if revoked is not None else ()
-        return Loaded(Files(looks, outdated), context, revoked)
+        return Loaded(Files(stats, outdated), context, revoked)
 
     def _read_lists(self) -> RevocationLists | None:
         if self._options.client_crl is None:
@@ -148,8 +148,8 @@ class ServerTls:
 
         return RevocationLists.read(self._options.client_crl)
 
-    def _look(self, revoked: RevocationLists | None) -> Files:
-        looks = []
+    def _status(self, revoked: RevocationLists | None) -> Files:
+        stats = []
         for path in self._options.files():
             if not self._policy.allows_file(path):
                 raise UserError(f"this node's policy file does not allow to read {path}")
@@ -157,9 +157,9 @@ class ServerTls:
                 status = Path(path).stat()
             except OSError as error:
                 raise _unreadable(path, error) from error
-            looks.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+            stats.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
         outdated = revoked.outdated(self._clock()) if revoked is not None else ()
-        return Files(tuple(looks), outdated)
+        return Files(tuple(stats), outdated)
 
 
 def _context(options: Tls) -> ssl.SSLContext:
@@ -172,8 +172,8 @@ def _context(options: Tls) -> ssl.SSLContext:
         context.load_cert_chain(options.certificate, options.key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         raise UserError(
-            f"{options.certificate} and {options.key} are no certificate and its key in PEM, the "
-            f"key without a password: {_reason(error)}"
+            f"{options.certificate} and {options.key} are not a PEM certificate and its key "
+            f"without a password: {_reason(error)}"
         ) from error
     if options.client_ca is not None:
         _trust(context, options.client_ca, "certificates")
@@ -185,11 +185,11 @@ def _context(options: Tls) -> ssl.SSLContext:
     return context
 
 
-def _trust(context: ssl.SSLContext, path: str, what: str) -> None:
+def _trust(context: ssl.SSLContext, path: str, content: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise UserError(f"{path} holds no {what} in PEM: {_reason(error)}") from error
+        raise UserError(f"{path} contains no PEM {content}: {_reason(error)}") from error
 
 
 def _require_readable(path: str) -> None:

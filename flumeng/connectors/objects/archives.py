@@ -12,7 +12,7 @@ from flumeng.connectors.objects.content import Allowance, Content, Member, Strea
 from flumeng.connectors.objects.formats import SUFFIXES, TAR_SUFFIXES, Part, Rows, Segment
 from flumeng.connectors.objects.globs import COPYING, is_hidden
 from flumeng.connectors.objects.lines import segments
-from flumeng.connectors.objects.opened import Opened
+from flumeng.connectors.objects.open_item import OpenItem
 from flumeng.control.snapshot.items import MOST_POSITION, Item
 from flumeng.platform.errors import CorruptError, FlumengError, UnavailableError
 
@@ -45,12 +45,12 @@ def kind_of(content: Content) -> Kind | None:
     if tar_members.is_header(beginning, old=is_old) or (is_old and beginning == b"\0" * 512):
         return "tar"
     if named and beginning:
-        raise CorruptError(f"it does not begin as {named} does, which its name says that it is")
+        raise CorruptError(f"it is named as a {named}, but its content is not a {named}")
     return None
 
 
 def parts_of_members(
-    opened: Opened, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
+    opened: OpenItem, content: Content, kind: Kind, find: FindIn, *, start: int, end: int
 ) -> Iterator[tuple[Origin, Part]]:
     """The parts in [start, end). A nested archive raises CorruptError after all other members."""
     base, archives = 0, []
@@ -66,33 +66,33 @@ def parts_of_members(
             if kind_of(inside) is not None:
                 archives.append(name)
                 continue
-            known = 0 < member.written < _LATEST
-            modified_us = int(member.written * 1_000_000) if known else opened.item.modified_us
+            dated = 0 < member.written < _LATEST
+            modified_us = int(member.written * 1_000_000) if dated else opened.item.modified_us
             origin = Origin(opened.item, f"{opened.name}!/{name}", modified_us)
             for part in _shifted(inside, find, base, end):
                 base = part.end
                 if base > MOST_POSITION:
-                    raise CorruptError(f"more than {MOST_POSITION} positions are before it")
-                for wanted in _from(part, start):
-                    yield origin, wanted
+                    raise CorruptError(f"it begins beyond position {MOST_POSITION}")
+                for rest in _from(part, start):
+                    yield origin, rest
         except UnavailableError:
             raise
         except FlumengError as error:
-            raise type(error)(f"its member {name}: {error}") from error
+            raise type(error)(f"member {name}: {error}") from error
         if base >= end:
             return
     if archives:
         others = f", and {len(archives) - 1} more" if len(archives) > 1 else ""
-        raise CorruptError(f"its member {archives[0]}{others} is an archive itself, and not opened")
+        raise CorruptError(f"nested archives are not read: {archives[0]}{others}")
 
 
 def _members(
-    opened: Opened, content: Content, kind: Kind, allowance: Allowance
+    opened: OpenItem, content: Content, kind: Kind, allowance: Allowance
 ) -> Iterator[Member]:
     if kind == "tar":
         return tar_members.members(content.blocks, allowance)
     if content is not opened:
-        raise CorruptError("it is a zip that was compressed once more, which is not read")
+        raise CorruptError("compressed zips are not read")
     return zip_members.members(opened, allowance)
 
 

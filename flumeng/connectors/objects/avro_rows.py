@@ -65,7 +65,7 @@ def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iter
     reader = block_reader(cast(IO[bytes], file))
     schema = reader.writer_schema
     if not isinstance(schema, dict) or schema["type"] != "record":
-        raise UserError("its Avro has values that are no records")
+        raise UserError("its Avro values are not records")
     named: dict[str, Any] = {}
     _define(schema, named)
     names = chosen(source, [field["name"] for field in schema["fields"]])
@@ -77,9 +77,9 @@ def _parts(file: BlockFile, source: ObjectsSource, start: int, end: int) -> Iter
         if last > start:
             values = cast(list[dict[str, Any]], list(block))[max(start - row, 0) : end - row]
             position = max(start, row)
-            for found in _bodies([{name: row[name] for name in names} for row in values], kind):
-                yield Rows(position, *found)
-                position += len(found[0])
+            for bodies in _bodies([{name: row[name] for name in names} for row in values], kind):
+                yield Rows(position, *bodies)
+                position += len(bodies[0])
         row = last
         if row >= end:
             return
@@ -126,8 +126,8 @@ def _together(
         return
     if kind is not None:
         try:
-            found = pa.RecordBatch.from_struct_array(pa.array(rows, kind))
-            bodies = list(texts_of(found))
+            batch = pa.RecordBatch.from_struct_array(pa.array(rows, kind))
+            bodies = list(texts_of(batch))
         except (pa.ArrowException, ArithmeticError):
             pass
         else:
@@ -138,8 +138,8 @@ def _together(
 
 def _alone(row: Mapping[str, Any]) -> pa.BinaryArray:
     """Encodes one row without Arrow, in the same format."""
-    known = {name: value for name, value in row.items() if value is not None}
-    return pa.array([_ENCODER.encode(_shown(known))], pa.binary())
+    given = {name: value for name, value in row.items() if value is not None}
+    return pa.array([_ENCODER.encode(_shown(given))], pa.binary())
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
@@ -196,7 +196,7 @@ def _define(schema: Any, named: dict[str, Any]) -> None:
 def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if isinstance(schema, str):
         if schema in within:
-            raise UserError(f"its Avro has a {schema} in each {schema}, which no column can hold")
+            raise UserError(f"its Avro schema is recursive, which no column can hold: {schema}")
         return _PLAIN[schema] if schema in _PLAIN else _type(named[schema], named, within)
     if isinstance(schema, list):
         kinds = [kind for kind in schema if kind != "null"]

@@ -69,14 +69,13 @@ def codec_of(beginning: bytes, location: str) -> Codec | None:
     unknown = unknown or _UNKNOWN_SUFFIXES.get(PurePosixPath(location).suffix)
     if unknown is not None and beginning:
         raise CorruptError(
-            f"it is compressed by {unknown}, which is not read: expected "
-            f"{', '.join(SUFFIXES.values())}"
+            f"unsupported compression {unknown}: expected {', '.join(SUFFIXES.values())}"
         )
-    found = next((codec for magic, codec in _MAGIC if beginning.startswith(magic)), None)
+    actual = next((codec for magic, codec in _MAGIC if beginning.startswith(magic)), None)
     named = SUFFIXES.get(PurePosixPath(location).suffix)
-    if found is None and named is not None and beginning:
-        raise CorruptError(f"it does not begin as {named} does, which its name says that it is")
-    return found
+    if actual is None and named is not None and beginning:
+        raise CorruptError(f"it is named as {named}, but its content is not {named}")
+    return actual
 
 
 def content_of(packed: Content, counted: Counted = lambda blocks: blocks) -> Content:
@@ -97,7 +96,7 @@ def _once(blocks: Iterator[bytes], codec: Codec) -> Iterator[bytes]:
         first += more
     inner = codec_of(first[:MAGIC_BYTES], "")
     if inner is not None:
-        raise CorruptError(f"what is in its {codec} is compressed again, by {inner}")
+        raise CorruptError(f"it is compressed twice: {inner} inside {codec}")
     if first:
         yield first
     yield from blocks
@@ -154,9 +153,9 @@ def _members(
         elif decompressor.needs_input and not given:
             given = next(blocks, b"")
             if not given:
-                raise EOFError("it ends in the middle")
-        if found := decompressor.decompress(given, most()):
-            yield found
+                raise EOFError("it is truncated")
+        if block := decompressor.decompress(given, most()):
+            yield block
         given = b""
 
 
@@ -174,11 +173,11 @@ def _frames(blocks: Iterator[bytes], codec: Codec, most: Callable[[], int]) -> I
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), codec)
     while True:
         try:
-            found = stream.read(most())
+            block = stream.read(most())
         except OSError:
             source.check()
             raise
         source.check()
-        if not found:
+        if not block:
             return
-        yield found
+        yield block

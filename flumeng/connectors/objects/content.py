@@ -64,7 +64,7 @@ class Streamed:
         return self._head[:size]
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        assert not start, "it has to be read from its beginning"
+        assert not start, "a stream is read from its beginning"
         rest, self._rest = self._rest, None
         if rest is None:
             yield from self._source()
@@ -81,7 +81,7 @@ class Streamed:
             size += len(block)
             if size > HELD_BYTES:
                 raise CorruptError(
-                    f"it has more than {HELD_BYTES >> 20} MiB, and has to be in memory as a whole"
+                    f"it has more than {HELD_BYTES >> 20} MiB, but must be in memory as a whole"
                 )
             blocks.append(block)
         return pa.BufferReader(b"".join(blocks))
@@ -114,13 +114,13 @@ class BlockFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        found = []
+        pieces = []
         while size and (self._block or self._next()):
             taken = self._block[:size] if size > 0 else self._block
             self._block = self._block[len(taken) :]
-            found.append(taken)
+            pieces.append(taken)
             size -= len(taken) if size > 0 else 0
-        whole = b"".join(found)
+        whole = b"".join(pieces)
         self._position += len(whole)
         return whole
 
@@ -151,7 +151,7 @@ def text_from(content: Content, encoding: str, position: int) -> tuple[int, Iter
         return 0, _bounded(_decoded(content.blocks(), encoding), 0)
     beginning = content.beginning(_MARK_BYTES)
     if beginning[:2] in _UTF16 and 0 in beginning[2:]:
-        raise CorruptError("it begins as UTF-16 does, and not as UTF-8: say `encoding: utf-16`")
+        raise CorruptError("it is UTF-16, not UTF-8: set `encoding: utf-16`")
     if content.seekable:
         return position, _bounded(content.blocks(position), position)
     return 0, _bounded(content.blocks(), 0)
@@ -199,7 +199,7 @@ class Allowance:
     def __init__(self, packed: int) -> None:
         self._members = MOST_MEMBERS
         self._bytes = min(max(FREE_BYTES, MOST_TIMES * packed), MOST_POSITION)
-        self._said = f"it unpacks to more than {self._bytes} bytes, of {packed}"
+        self._too_large = f"its {packed} bytes unpack to more than {self._bytes} bytes"
 
     def count(self) -> None:
         self._members -= 1
@@ -209,7 +209,7 @@ class Allowance:
     def take(self, size: int) -> None:
         self._bytes -= size
         if self._bytes < 0:
-            raise CorruptError(self._said)
+            raise CorruptError(self._too_large)
 
     def of(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:

@@ -63,25 +63,25 @@ def _names(beginning: bytes, source: ObjectsSource) -> tuple[list[str], int]:
         quoting=csv.QUOTE_MINIMAL if source.quote else csv.QUOTE_NONE,
     )
     try:
-        found = next((row for row in rows if row), [])
+        header = next((row for row in rows if row), [])
     except csv.Error as error:
         raise CorruptError(f"the names in its first row cannot be read: {error}") from error
     if size == NAMES_BYTES:
         raise CorruptError(f"its first row has more than {NAMES_BYTES} bytes")
-    plain = [name.encode("utf-8", "replace").decode() for name in found]
+    plain = [name.encode("utf-8", "replace").decode() for name in header]
     return given or _distinct(plain), size
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """A repeated name becomes ``name_2``."""
-    found: dict[str, None] = {}
+    used: dict[str, None] = {}
     for name in names:
         number, free = 1, name
-        while free in found or (number > 1 and free in names):
+        while free in used or (number > 1 and free in names):
             number += 1
             free = f"{name}_{number}"
-        found[free] = None
-    return list(found)
+        used[free] = None
+    return list(used)
 
 
 def _ended(beginning: bytes, rest: BlockFile) -> Iterator[bytes]:
@@ -145,7 +145,7 @@ class _Reading:
             except pa.ArrowInvalid as error:
                 if held is not None:
                     yield held
-                raise CorruptError(f"what follows is no CSV: {error}") from error
+                raise CorruptError(f"invalid CSV: {error}") from error
             if batch is None and self._file.error:
                 if self._unfit and self._unfit[-1].number == self._seen:
                     self._unfit.pop()

@@ -35,7 +35,7 @@ class LocalTree:
             if is_directory:
                 below = request.scope.below(name[:-1], linked=entry.is_symlink())
                 if below is not None:
-                    page.found.append(request.into(below))
+                    page.entries.append(request.into(below))
                 continue
             try:
                 status = entry.stat()
@@ -48,11 +48,11 @@ class LocalTree:
             if _SURROGATE.search(entry.path):
                 page.unnamed.append(ascii(entry.path))
                 continue
-            page.found.append(
+            page.entries.append(
                 Listed(self._head + entry.path, status.st_size, status.st_mtime_ns // 1000)
             )
         if entries:
-            page.found.append(request.going_on(entries))
+            page.entries.append(request.going_on(entries))
         return page
 
     def _entries(self, request: Request) -> list[tuple[str, bool, os.DirEntry[str]]]:
@@ -71,7 +71,7 @@ class LocalTree:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 raise
             raise _explained(error, scope.directory) from error
-        entries.sort(key=lambda one: one[0], reverse=True)
+        entries.sort(key=lambda entry: entry[0], reverse=True)
         return entries
 
 
@@ -87,10 +87,10 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 def _explained(error: OSError, path: str) -> Exception:
     if error.errno in _NOT_THERE:
         return FileNotFoundError(path)
-    said = f"{path}: {error.strerror}"
+    text = f"{path}: {error.strerror}"
     if error.errno in _DENIED:
-        return UserError(f"{said}: let the user of the node read it, or mend the glob")
-    return UnavailableError(said)
+        return UserError(f"{text}: allow the node's user to read it, or correct the glob")
+    return UnavailableError(text)
 
 
 class ArrowTree:
@@ -108,21 +108,21 @@ class ArrowTree:
         page = Page()
         for name, info in self._infos(request):
             path = request.within + name
-            one: Listed | Request
+            entry: Listed | Request
             if info.type == fs.FileType.Directory:
                 below = scope.below(info.base_name)
                 if below is None or not request.wants_below(path):
                     continue
-                one = request.into(below)
+                entry = request.into(below)
             elif scope.takes(name) and request.wants(path):
                 location = f"{self._head}{path}{self._tail}"
-                one = Listed(location, info.size or 0, (info.mtime_ns or 0) // 1000)
+                entry = Listed(location, info.size or 0, (info.mtime_ns or 0) // 1000)
             else:
                 continue
             if "?" in name:
                 page.unnamed.append(ascii(self._head + path))
             else:
-                page.found.append(one)
+                page.entries.append(entry)
         return page
 
     def _infos(self, request: Request) -> list[tuple[str, fs.FileInfo]]:
@@ -140,4 +140,4 @@ class ArrowTree:
             for info in infos
             if info.type != fs.FileType.NotFound
         ]
-        return sorted(named, key=lambda one: one[0])
+        return sorted(named, key=lambda entry: entry[0])

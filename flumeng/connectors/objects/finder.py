@@ -1,4 +1,4 @@
-"""Discovery of objects: appends new ones to the lanes of the flow's queue. A look takes a bounded
+"""Discovery of objects: appends new ones to the lanes of the flow's queue. A search takes a bounded
 time and resumes the last one. One transaction appends items and marks them as seen: each object is
 appended once."""
 
@@ -13,14 +13,14 @@ from functools import cache
 from itertools import accumulate, islice
 
 from flumeng.connectors.api.finding import Before, Bounds, FinderBase, Findings, FindingTask, Offer
-from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.cleanup import Cleanup
 from flumeng.connectors.objects.lanes import LaneState, spread, weigh
 from flumeng.connectors.objects.listing import Lister
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
 from flumeng.connectors.objects.queue_log import QueueLog
-from flumeng.connectors.objects.seen import Seen, Settling, seen
 from flumeng.connectors.objects.seen_hashes import LARGE, SMALL
+from flumeng.connectors.objects.seen_objects import Seen, Settling, seen
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store
@@ -30,8 +30,8 @@ AHEAD_ITEMS = 50_000
 APPENDED_AT_ONCE = 8_000
 APPENDED_BYTES = 400_000
 """Bytes of names and tags in one append; keeps below ZooKeeper's largest transaction."""
-LOOK_SECONDS = 10.0
-"""Time limit of listing in a look, and of the removal of acked items before it."""
+SEARCH_SECONDS = 10.0
+"""Time limit of listing in a search, and of the removal of acked items before it."""
 NAMED = 3
 WINDOW_SECONDS = 3600.0
 """With ``order: modified``, a new object may be older than others by this: S3 dates a multipart
@@ -57,7 +57,7 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000
     lister: Callable[[str], Lister] = Lister
-    aftermath: Callable[[ObjectsSource], Aftermath] = Aftermath
+    cleanup: Callable[[ObjectsSource], Cleanup] = Cleanup
     take: Callable[..., QueueLog] = QueueLog.take
 
 
@@ -85,13 +85,13 @@ class ObjectsFinder(FinderBase):
         self._lister = cache(self._around.lister)
         """One lister for each path, whose threads are bounded."""
         self._pass: _Pass | None = None
-        self._found: list[tuple[str, Listed]] = []
+        self._new: list[tuple[str, Listed]] = []
         """Settled new objects to be appended, with their paths."""
-        self._places: set[str] = set()
-        """The places in ``_found``: paths may overlap."""
+        self._new_names: set[str] = set()
+        """The names in ``_new``: paths may overlap."""
         self._next_pass = 0.0
-        self._said: tuple[str, ...] = ()
-        self._left: tuple[str, ...] = ()
+        self._troubles: tuple[str, ...] = ()
+        self._cleanup_troubles: tuple[str, ...] = ()
         """Reasons why acked objects remain."""
 
     @classmethod
@@ -103,12 +103,12 @@ class ObjectsFinder(FinderBase):
         state."""
         del before
         try:
-            log, known = self._taken()
-            log.look()
+            log, seen = self._taken()
+            log.read_acks()
             failures = log.failures()
             done = self._clear(log, failures.keys())
             log.decide(failures)
-            more = (not log.complete and self._list(log, known)) or not done
+            more = (not log.complete and self._list(log, seen)) or not done
         except FlumengError:
             self._log = None
             raise
@@ -119,7 +119,7 @@ class ObjectsFinder(FinderBase):
             bounded=log.complete,
             more=more,
             soon=log.kept_items >= self._most_waiting,
-            troubles=(*self._said, *self._left),
+            troubles=(*self._troubles, *self._cleanup_troubles),
         )
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
@@ -134,13 +134,13 @@ class ObjectsFinder(FinderBase):
         }
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        found = {}
+        moments = {}
         for name, state in self._lanes(at).items():
             number = items.number_of(at[name])
-            kept = (one for part in list(state.segments) for one in part if one.number >= number)
+            kept = (item for part in list(state.segments) for item in part if item.number >= number)
             if first := next(kept, None):
-                found[name] = first.modified_us
-        return found
+                moments[name] = first.modified_us
+        return moments
 
     def close(self) -> None:
         self._pass = None
@@ -156,7 +156,7 @@ class ObjectsFinder(FinderBase):
     def _taken(self) -> tuple[QueueLog, Seen]:
         """The queue under this task's epoch, and the seen objects; reread after an error."""
         if self._log is None or self._seen is None:
-            self._pass, self._found, self._places = None, [], set()
+            self._pass, self._new, self._new_names = None, [], set()
             source, task = self._source, self._task
             log = self._around.take(
                 self._store,
@@ -179,53 +179,53 @@ class ObjectsFinder(FinderBase):
 
     def _clear(self, log: QueueLog, failed: Collection[str]) -> bool:
         """Process and remove acked segments. Returns whether the time sufficed."""
-        aftermath, left = self._around.aftermath(self._source), []
-        until, in_time = self._clock() + LOOK_SECONDS, True
+        cleanup, left = self._around.cleanup(self._source), []
+        until, in_time = self._clock() + SEARCH_SECONDS, True
         for lane, state in log.lanes.items():
             cleared = []
             for part in state.done():
                 in_time = self._clock() < until
                 if not in_time:
                     break
-                done = [one for one in part if f"{lane}.{one.number}" not in failed]
-                if why := aftermath.clear(done):
+                done = [item for item in part if f"{lane}.{item.number}" not in failed]
+                if why := cleanup.clear(done):
                     left.append(why)
                     break
                 cleared.append(part)
             log.remove({lane: cleared})
-        self._left = tuple(left[:NAMED])
+        self._cleanup_troubles = tuple(left[:NAMED])
         return in_time
 
-    def _list(self, log: QueueLog, known: Seen) -> bool:
+    def _list(self, log: QueueLog, seen: Seen) -> bool:
         """Append new objects while there is room. Returns whether to continue at once."""
-        until = self._clock() + LOOK_SECONDS
+        until = self._clock() + SEARCH_SECONDS
         while self._clock() < until:
             room = self._most_waiting - log.kept_items
-            if len(self._found) >= min(room, APPENDED_AT_ONCE):
+            if len(self._new) >= min(room, APPENDED_AT_ONCE):
                 if room <= 0:
                     return False
-                self._append(log, known)
+                self._append(log, seen)
                 continue
             if self._pass is None:
                 if self._clock() < self._next_pass:
                     break
-                self._pass = _Pass(self._pages(known))
-            found = next(self._pass.pages, None)
-            if found is None:
-                self._append(log, known)
-                self._end_pass(log, known)
+                self._pass = _Pass(self._pages(seen))
+            page = next(self._pass.pages, None)
+            if page is None:
+                self._append(log, seen)
+                self._end_pass(log, seen)
                 return False
-            self._take(*found, known)
-        self._append(log, known)
+            self._take(*page, seen)
+        self._append(log, seen)
         return self._pass is not None
 
-    def _pages(self, known: Seen) -> Iterator[tuple[str, list[Listed]]]:
+    def _pages(self, seen: Seen) -> Iterator[tuple[str, list[Listed]]]:
         in_order = self._source.order == "name"
         for path, location in zip(self._source.paths, self._source.locations, strict=True):
             run = self._pass
             assert run is not None
             try:
-                listing = self._lister(location).listing(known.after(path), strict=in_order)
+                listing = self._lister(location).listing(seen.after(path), strict=in_order)
                 for page in listing:
                     run.listed += len(page)
                     yield path, page
@@ -237,56 +237,56 @@ class ObjectsFinder(FinderBase):
             run.unnamed += listing.unnamed
             run.unnamed_example = run.unnamed_example or listing.unnamed_example
 
-    def _take(self, path: str, page: list[Listed], known: Seen) -> None:
+    def _take(self, path: str, page: list[Listed], seen: Seen) -> None:
         now_us, now = self._around.now_us(), self._clock()
         in_order = self._source.order == "name"
-        new = known.new(path, [one for one in page if self._source.wants(one.modified_us)])
+        new = seen.new(path, [listed for listed in page if self._source.wants(listed.modified_us)])
         settled = self._settling.settled(new, now_us, now, in_order=in_order)
         if len(settled) < len(new) and self._pass is not None:
             self._pass.young = True
             if in_order:
                 self._pass.held.add(path)
-        for one in settled:
-            if (place := one.place) not in self._places:
-                self._places.add(place)
-                self._found.append((path, one))
+        for listed in settled:
+            if (name := listed.name) not in self._new_names:
+                self._new_names.add(name)
+                self._new.append((path, listed))
 
-    def _append(self, log: QueueLog, known: Seen) -> None:
-        while (most := min(self._most_waiting - log.kept_items, _fitting(self._found))) > 0:
-            taken, self._found = self._found[:most], self._found[most:]
-            lanes = spread((one for _, one in taken), log.waiting_weights, log.weigh)
+    def _append(self, log: QueueLog, seen: Seen) -> None:
+        while (most := min(self._most_waiting - log.kept_items, _fitting(self._new))) > 0:
+            taken, self._new = self._new[:most], self._new[most:]
+            lanes = spread((listed for _, listed in taken), log.waiting_weights, log.weigh)
             appended: defaultdict[str, list[Item]] = defaultdict(list)
             by_path: defaultdict[str, list[Listed]] = defaultdict(list)
-            for (path, one), lane in zip(taken, lanes, strict=True):
-                appended[lane].append(Item(log.lanes[lane].next + len(appended[lane]), *one))
-                by_path[path].append(one)
-            for path, listed in by_path.items():
-                known.add(path, listed)
-            log.append(appended, known.changed())
-            self._places.difference_update(one.place for _, one in taken)
+            for (path, listed), lane in zip(taken, lanes, strict=True):
+                appended[lane].append(Item(log.lanes[lane].next + len(appended[lane]), *listed))
+                by_path[path].append(listed)
+            for path, objects in by_path.items():
+                seen.add(path, objects)
+            log.append(appended, seen.changed())
+            self._new_names.difference_update(listed.name for _, listed in taken)
 
-    def _end_pass(self, log: QueueLog, known: Seen) -> None:
+    def _end_pass(self, log: QueueLog, seen: Seen) -> None:
         run, self._pass = self._pass, None
         assert run is not None
         self._next_pass = self._clock() + self._source.discovery_seconds
         self._settling.passed()
-        complete = not (run.troubles or run.held or self._found)
+        complete = not (run.troubles or run.held or self._new)
         if complete and run.listed:  # an unmounted directory is empty: do not forget its objects
-            known.passed(self._source.paths, self._around.now_us())
-            if changed := known.changed():
+            seen.passed(self._source.paths, self._around.now_us())
+            if changed := seen.changed():
                 log.forget(changed)
         if complete and not run.young and self._source.written_before is not None:
             log.end()
-        said = run.troubles[:NAMED]
+        troubles = run.troubles[:NAMED]
         if len(run.troubles) > NAMED:
-            said.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
+            troubles.append(f"{len(run.troubles) - NAMED} more paths cannot be listed")
         if run.unnamed:
-            objects = "an object" if run.unnamed == 1 else f"{run.unnamed} objects"
-            example = f"such as {run.unnamed_example}: rename what is to be read"
-            said.append(f"no location can name {objects}, {example}")
-        self._said = tuple(said)
+            objects = "1 object has" if run.unnamed == 1 else f"{run.unnamed} objects have"
+            example = f"such as {run.unnamed_example}: rename to read"
+            troubles.append(f"{objects} an unsupported name, {example}")
+        self._troubles = tuple(troubles)
 
 
-def _fitting(found: Sequence[tuple[str, Listed]]) -> int:
-    sizes = accumulate(len(one.location.encode()) + len(one.tag) for _, one in found)
+def _fitting(new: Sequence[tuple[str, Listed]]) -> int:
+    sizes = accumulate(len(listed.location.encode()) + len(listed.tag) for _, listed in new)
     return bisect_right(list(islice(sizes, APPENDED_AT_ONCE)), APPENDED_BYTES)

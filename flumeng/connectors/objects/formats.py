@@ -53,13 +53,13 @@ def numbered(bodies: Iterator[pa.BinaryArray | str], start: int, end: int) -> It
     """The rows [start, end), read no further. A text in ``bodies`` is the error of the next row."""
     position, error = 0, ""
     while position < end:
-        found = next(bodies, None)
-        if found is None:
+        body = next(bodies, None)
+        if body is None:
             return
-        if isinstance(found, str):
-            error = found
+        if isinstance(body, str):
+            error = body
             continue
-        rows = Rows(position, found, error)
+        rows = Rows(position, body, error)
         if rows.end > MOST_POSITION:
             raise CorruptError(f"it has more than {MOST_POSITION} rows")
         position, error = rows.end, ""
@@ -90,18 +90,18 @@ FindParts = Callable[[Content, ObjectsSource, int, int], Iterator[Part]]
 
 
 def parts_of(form: Format) -> FindParts:
-    found: FindParts = import_module(MODULES[form]).parts
-    return found
+    parts: FindParts = import_module(MODULES[form]).parts
+    return parts
 
 
 def chosen(source: ObjectsSource, names: Sequence[str]) -> list[str]:
     """The names among the configured columns. Raises CorruptError when there are none."""
     if source.columns is None:
         return list(names)
-    found = [name for name in names if name in source.columns]
-    if names and not found:
+    columns = [name for name in names if name in source.columns]
+    if names and not columns:
         raise CorruptError(f"it has none of the columns {', '.join(source.columns)}")
-    return found
+    return columns
 
 
 def cuttable(source: ObjectsSource) -> Callable[[str], bool]:

@@ -59,17 +59,17 @@ class Scope:
         self._parts = glob.parts
         self._last = len(glob.parts) - 1
         self._glob = glob
-        places = set(at)
-        for place in sorted(places):
-            while self._parts[place].text == ANY_DEPTH:
-                place += 1  # noqa: PLW2901  it matches no directory, too
-                places.add(place)
-        self._at = sorted(places)
+        indices = set(at)
+        for index in sorted(indices):
+            while self._parts[index].text == ANY_DEPTH:
+                index += 1  # noqa: PLW2901  it matches no directory, too
+                indices.add(index)
+        self._at = sorted(indices)
         self.directory = directory
 
     @property
     def deep(self) -> bool:
-        return any(self._parts[place].text == ANY_DEPTH for place in self._at)
+        return any(self._parts[index].text == ANY_DEPTH for index in self._at)
 
     @cached_property
     def start(self) -> str:
@@ -82,13 +82,13 @@ class Scope:
         """None when nothing in ``name`` can match. ``**`` follows no links, which may be
         circular."""
         at = []
-        for place in self._at:
-            part = self._parts[place]
+        for index in self._at:
+            part = self._parts[index]
             if part.text == ANY_DEPTH:
                 if not linked and not is_hidden(name):
-                    at.append(place)
-            elif place < self._last and part.takes(name):
-                at.append(place + 1)
+                    at.append(index)
+            elif index < self._last and part.takes(name):
+                at.append(index + 1)
         return Scope(self._glob, joined(self.directory, name), at).advanced() if at else None
 
     def advanced(self) -> Scope:
@@ -114,36 +114,34 @@ def joined(directory: str, name: str) -> str:
 
 def check_objects(text: str) -> None:
     """Raises ValueError for text that is no glob within one bucket or disk."""
-    place, query = split_query(text)
+    path, query = split_query(text)
     if query and _PARAMETERS.fullmatch(query) is None:
         raise ValueError(
-            "in a URL a question mark begins how the store is reached (?endpoint_override=...): "
-            "for one character name those that it may be, as in [0-9]"
+            "in a URL a question mark begins the parameters of the store (?endpoint_override=...): "
+            "to match one character use a set, such as [0-9]"
         )
-    if "{" in place or "}" in place:
-        raise ValueError(
-            "braces mean nothing in a glob: give each path by itself, or say [{] for a brace"
-        )
-    if used := next((one for one in TIME_PATTERNS if one in place), ""):
-        raise ValueError(f"{used} is not replaced in a glob: say * for what may stand there")
-    if _WILDCARD.search(place.partition("://")[2].partition("/")[0]):
+    if "{" in path or "}" in path:
+        raise ValueError("braces are not supported: list each path, or use [{] for a brace")
+    if used := next((pattern for pattern in TIME_PATTERNS if pattern in path), ""):
+        raise ValueError(f"{used} is not replaced in a glob: use * instead")
+    if _WILDCARD.search(path.partition("://")[2].partition("/")[0]):
         raise ValueError("expected the name of one bucket: give a path for each")
-    check_location(place.replace("%", "") + query)
+    check_location(path.replace("%", "") + query)
 
 
-def overlap(one: str, other: str) -> bool:
-    (*above, name), (*other_above, other_name) = _parts(one), _parts(other)
+def overlap(path: str, other: str) -> bool:
+    (*above, name), (*other_above, other_name) = _parts(path), _parts(other)
     return _same(name, other_name) and _meet(above, other_above, ANY_DEPTH.__eq__, _same)
 
 
 def _parts(path: str) -> list[str]:
-    place = split_query(path)[0]
-    names = [name for name in (place.partition("://")[2] or place).split("/") if name]
+    plain = split_query(path)[0]
+    names = [name for name in (plain.partition("://")[2] or plain).split("/") if name]
     return [*names, "*"] if not names or names[-1] == ANY_DEPTH else names
 
 
 def _meet(
-    one: Sequence[str],
+    pattern: Sequence[str],
     other: Sequence[str],
     is_any: Callable[[str], bool],
     share: Callable[[str, str], bool],
@@ -152,13 +150,13 @@ def _meet(
     others."""
     left, met = [(0, 0)], set()
     while left:
-        place = at, other_at = left.pop()
-        if place in met:
+        pair = at, other_at = left.pop()
+        if pair in met:
             continue
-        if place == (len(one), len(other)):
+        if pair == (len(pattern), len(other)):
             return True
-        met.add(place)
-        mine, its = one[at : at + 1], other[other_at : other_at + 1]
+        met.add(pair)
+        mine, its = pattern[at : at + 1], other[other_at : other_at + 1]
         if any(map(is_any, (*mine, *its))):
             left += [(at + 1, other_at) for _ in mine] + [(at, other_at + 1) for _ in its]
         elif mine and its and share(mine[0], its[0]):
@@ -167,11 +165,11 @@ def _meet(
 
 
 @lru_cache(4096)
-def _same(one: str, other: str) -> bool:
-    return _meet(_TOKEN.findall(one), _TOKEN.findall(other), lambda token: token[0] == "*", _share)
+def _same(name: str, other: str) -> bool:
+    return _meet(_TOKEN.findall(name), _TOKEN.findall(other), lambda token: token[0] == "*", _share)
 
 
 @lru_cache(4096)
-def _share(one: str, other: str) -> bool:
-    matches = [re.compile(translate(token)).match for token in (one, other)]
-    return any(all(match(c) for match in matches) for c in {*_CHARACTERS, one[0], other[0]})
+def _share(token: str, other: str) -> bool:
+    matches = [re.compile(translate(pattern)).match for pattern in (token, other)]
+    return any(all(match(c) for match in matches) for c in {*_CHARACTERS, token[0], other[0]})

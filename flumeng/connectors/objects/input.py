@@ -30,7 +30,7 @@ TRIES, TRY_SECONDS = 3, 0.3
 GIVEN_UP_AT_ONCE = 50
 """Maximum number of consecutive objects that are tried and given up together."""
 WHY_CHARACTERS = 500
-LEFT_OUT = "it could not be read when the batch was written that is repeated"
+LEFT_OUT = "it was unreadable when the original of this batch was written"
 UNKNOWN = Reach("", 0, trouble="this is not the name of a lane of objects")
 
 
@@ -43,7 +43,7 @@ class _GivenUp:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _LaneReach:
     log: LaneLog
     given_up: _GivenUp | None
     reach: Reach
@@ -86,7 +86,7 @@ class LanePositions:
         self._source: ObjectsSource | None = None
         self._reader: ObjectsReader | None = None
         self._lanes: frozenset[tuple[str, str]] = frozenset()
-        self._reaches: dict[str, _Known] = {}
+        self._reaches: dict[str, _LaneReach] = {}
         self._given_up: dict[str, _GivenUp] = {}
         self._left_out: dict[str, Sequence[tuple[int, int]]] = {}
         """Parts to give up as soon as the lane is known."""
@@ -96,9 +96,9 @@ class LanePositions:
         self._flow, self._source = spec.flow, source_of(spec, ObjectsSource)
         self._reader = self._reader_of(self._source) if self._source else None
         self._left_out = {}
-        for name, known in list(self._given_up.items()):
-            as_of_now = tuple(map(self._as_of_now, known.items))
-            self._given_up[name] = replace(known, items=as_of_now)
+        for name, given_up in list(self._given_up.items()):
+            as_of_now = tuple(map(self._as_of_now, given_up.items))
+            self._given_up[name] = replace(given_up, items=as_of_now)
 
     def leave_out(self, parts: Parts) -> None:
         self._left_out = dict(parts)
@@ -108,28 +108,28 @@ class LanePositions:
         if self._source is None:
             return {}
         lanes = {name: queues.lane_of(name) for name in partitions}
-        known = frozenset(lane for lane in lanes.values() if lane is not None)
-        if known != self._lanes:
-            numbers = {lane for lane, _ in known}
+        asked = frozenset(lane for lane in lanes.values() if lane is not None)
+        if asked != self._lanes:
+            numbers = {lane for lane, _ in asked}
             self._watcher.watch(self, self._flow, numbers, self._wake)
-            self._lanes = known
-        found: dict[str, LaneLog] = {}
-        for queue in {queue for _, queue in known}:
-            own = [lane for lane, of in known if of == queue]
+            self._lanes = asked
+        logs: dict[str, LaneLog] = {}
+        for queue in {queue for _, queue in asked}:
+            own = [lane for lane, of in asked if of == queue]
             for lane, log in self._watcher.of(self._flow, queue, own).items():
-                found[queues.lane_partition(lane, queue)] = log
-        reaches = {name: self._reach(name, log) for name, log in found.items()}
+                logs[queues.lane_partition(lane, queue)] = log
+        reaches = {name: self._reach(name, log) for name, log in logs.items()}
         return reaches | {name: UNKNOWN for name, lane in lanes.items() if lane is None}
 
     def refresh(self, partitions: Collection[str]) -> None:
         del partitions
-        self._watcher.look_again(self._flow)
+        self._watcher.reread(self._flow)
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
         del address
-        reader, known = self._reader, self._reaches[partition]
-        assert reader is not None and known.reach.contents is not None, "nothing was read"
-        address_of = known.reach.contents.address
+        reader, lane = self._reader, self._reaches[partition]
+        assert reader is not None and lane.reach.contents is not None, "a lane has contents"
+        address_of = lane.reach.contents.address
 
         def read() -> None:
             most = GIVEN_UP_AT_ONCE
@@ -138,7 +138,7 @@ class LanePositions:
                 if not damage:
                     return
                 if not left:
-                    self._give_up(partition, start, known.log, damage)
+                    self._give_up(partition, start, lane.log, damage)
                     raise CorruptError(damage[0].why)
                 most = len(damage)
                 self._pause(TRY_SECONDS)
@@ -146,17 +146,17 @@ class LanePositions:
         return self._probes.probe(self._flow, read, self._wake)
 
     def describe(self, standstill: Standstill) -> str:
-        what = queues.lane_of(standstill.partition)
-        lane = f"lane {what[0]} of flow {self._flow}" if what else standstill.partition
-        place = f"item {items.number_of(standstill.offset)}"
+        queue_lane = queues.lane_of(standstill.partition)
+        lane = f"lane {queue_lane[0]} of flow {self._flow}" if queue_lane else standstill.partition
+        item = f"item {items.number_of(standstill.offset)}"
         if standstill.kind == "damaged":
-            return f"{lane} stands still at {place}, which is tried again: {standstill.why}"
+            return f"{lane} stands still at {item}, which is retried: {standstill.why}"
         if standstill.kind == "unanswered":
-            return f"{lane} waits at {place}: {standstill.why}"
+            return f"{lane} waits at {item}: {standstill.why}"
         return (
-            f"{lane} stands still at {place}: {standstill.why or standstill.kind}: its queue in "
+            f"{lane} stands still at {item}: {standstill.why or standstill.kind}: its queue in "
             f"ZooKeeper was changed by hand; `flumeng flow reset {self._flow} --to earliest` reads "
-            "what is kept"
+            "the items that are left"
         )
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class LanePositions:
         self, partition: str, start: int, log: LaneLog, damage: Sequence[UnreadableError]
     ) -> None:
         fresh = self._gone(partition, log, damage)
-        more = f"; and {len(damage) - 1} more behind it" if len(damage) > 1 else ""
+        more = f"; and {len(damage) - 1} more after it" if len(damage) > 1 else ""
         last = Gone(start, fresh[-1].end, damage[0].why + more)
         self._given_up[partition] = _GivenUp((*self._kept(partition, log, fresh), *fresh), last)
 
@@ -182,23 +182,23 @@ class LanePositions:
         self._given_up[partition] = _GivenUp((*kept, *again), before.last if before else None)
 
     def _gone(self, partition: str, log: LaneLog, damage: Sequence[UnreadableError]) -> list[Gone]:
-        by_number = {one.number: one for one in log.items}
-        found = [by_number[items.number_of(error.offset)] for error in damage]
+        by_number = {item.number: item for item in log.items}
+        damaged = [by_number[items.number_of(error.offset)] for error in damage]
         return [
-            Gone(error.offset, item.end, error.why, (self._told(partition, item, error),))
-            for error, item in zip(damage, found, strict=True)
+            Gone(error.offset, item.end, error.why, (self._failure(partition, item, error),))
+            for error, item in zip(damage, damaged, strict=True)
         ]
 
     def _kept(self, partition: str, log: LaneLog, fresh: Sequence[Gone]) -> list[Gone]:
         """Earlier given-up rests of other items that still exist."""
         before, numbers = self._given_up.get(partition), {items.number_of(o.start) for o in fresh}
         return [
-            one
-            for one in (before.items if before else ())
-            if log.items[0].start <= one.start and items.number_of(one.start) not in numbers
+            gone
+            for gone in (before.items if before else ())
+            if log.items[0].start <= gone.start and items.number_of(gone.start) not in numbers
         ]
 
-    def _told(self, partition: str, item: Item, damage: UnreadableError) -> Put:
+    def _failure(self, partition: str, item: Item, damage: UnreadableError) -> Put:
         lane = queues.lane_of(partition)
         assert lane is not None, partition
         path = paths.queue_failure(self._flow, f"{lane[0]}.{item.number}")
@@ -213,12 +213,12 @@ class LanePositions:
         )
         return _over(self._watcher.store.read(path), path, failure)
 
-    def _as_of_now(self, one: Gone) -> Gone:
+    def _as_of_now(self, gone: Gone) -> Gone:
         """Reread the failure: an operator may have changed ``wanted`` since."""
-        (told,) = one.also
-        assert isinstance(told, Put) and isinstance(told.value, QueueFailure)
-        before = self._watcher.store.read(told.path)
-        return replace(one, also=(_over(before, told.path, told.value),))
+        (put,) = gone.also
+        assert isinstance(put, Put) and isinstance(put.value, QueueFailure)
+        before = self._watcher.store.read(put.path)
+        return replace(gone, also=(_over(before, put.path, put.value),))
 
     def _reach(self, name: str, log: LaneLog) -> Reach:
         if log.trouble:
@@ -226,18 +226,18 @@ class LanePositions:
         parts = self._left_out.get(name, ())
         if parts and items.number_of(parts[-1][0]) < log.next:  # else our ZooKeeper server lags
             self._give_up_again(name, log)
-        known, given_up = self._reaches.get(name), self._given_up.get(name)
-        if known is None or known.log is not log or known.given_up is not given_up:
+        lane, given_up = self._reaches.get(name), self._given_up.get(name)
+        if lane is None or lane.log is not log or lane.given_up is not given_up:
             reach = self._of_log(log, given_up)
-            self._reaches[name] = known = _Known(log, given_up, reach)
-        return known.reach
+            self._reaches[name] = lane = _LaneReach(log, given_up, reach)
+        return lane.reach
 
     def _of_log(self, log: LaneLog, given_up: _GivenUp | None) -> Reach:
         assert self._source is not None
         safe = items.offset_of(log.next)
         floor = log.items[0].start if log.items else safe
         left_out = given_up.items if given_up else ()
-        until = {items.number_of(one.start): items.position_of(one.start) for one in left_out}
+        until = {items.number_of(gone.start): items.position_of(gone.start) for gone in left_out}
         contents = LaneContents(log.items, cuttable(self._source), until)
         reach = Reach("", safe, floor=floor, contents=contents, left_out=left_out)
         if given_up is None or (last := given_up.last) is None:
@@ -267,19 +267,19 @@ def _damage(
     reader: ObjectsReader, address_of: Callable[[int, int], str], piece: Range, most: int
 ) -> list[UnreadableError]:
     """The errors of the leading unreadable items. Raises UnavailableError."""
-    found: list[UnreadableError] = []
+    damage: list[UnreadableError] = []
     start = piece.start
-    while start < piece.end and len(found) < most:
+    while start < piece.end and len(damage) < most:
         end = min(piece.end, items.offset_of(items.number_of(start) + 1))
         try:
             next(reader.read(Range(piece.partition, start, end), address_of(start, end)), None)
             break
         except UnreadableError as error:
             if error.damaged:
-                found.append(error)
-            elif found:
+                damage.append(error)
+            elif damage:
                 break  # a store without an answer is waited for when its turn comes
             else:
                 raise UnavailableError(error.why) from error
         start = end
-    return found
+    return damage

@@ -16,7 +16,7 @@ from flumeng.connectors.objects.content import Content, text_from, without_mark
 from flumeng.connectors.objects.formats import Rows, numbered
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.platform.errors import CorruptError
-from flumeng.platform.json_text import without_surrogates
+from flumeng.platform.json_surrogates import without_surrogates
 
 SCAN_BYTES = 1 << 20
 MOST_ELEMENT_BYTES = 1 << 24
@@ -52,8 +52,8 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
     """Rows [start, end). Raises CorruptError at the first damaged element."""
     _, blocks = text_from(content, source.encoding, 0)
     text = without_mark(blocks)
-    found = elements_at(text, source.records.split(".")) if source.records else elements(text)
-    return numbered(found, start, end)
+    bodies = elements_at(text, source.records.split(".")) if source.records else elements(text)
+    return numbered(bodies, start, end)
 
 
 def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
@@ -66,7 +66,7 @@ def elements_at(blocks: Iterator[bytes], names: Sequence[str]) -> Iterator[pa.Bi
 def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | str]:
     if text.peek() == b"n":
         if b"".join(text.value()) != b"null":
-            raise CorruptError("what follows is no JSON")
+            raise CorruptError("invalid JSON")
     elif not names:
         yield from elements(text.value())
     else:
@@ -78,7 +78,7 @@ def _below(text: JsonText, names: Sequence[str]) -> Iterator[pa.BinaryArray | st
             else:
                 text.skip()
         if not is_there:
-            raise CorruptError(f"an object in it has no {names[0]}, where the records were to be")
+            raise CorruptError(f"an object lacks {names[0]}, which the path `records` leads to")
 
 
 def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
@@ -86,16 +86,16 @@ def elements(blocks: Iterator[bytes]) -> Iterator[pa.BinaryArray | str]:
     rest, inside = b"", 0
     for block in blocks:
         for first in range(0, len(block), SCAN_BYTES):
-            found = _Scan(rest + block[first : first + SCAN_BYTES], inside)
-            bodies, beyond, broken = found.bodies()
+            scan = _Scan(rest + block[first : first + SCAN_BYTES], inside)
+            bodies, beyond, broken = scan.bodies()
             yield from _apart(bodies, beyond)
             if broken:
-                raise CorruptError("what follows is no JSON, or no array or object")
-            rest, inside = found.rest()
+                raise CorruptError("invalid JSON, or no array or object")
+            rest, inside = scan.rest()
             if len(rest) > MOST_ELEMENT_BYTES:
-                raise CorruptError(f"what follows is longer than {MOST_ELEMENT_BYTES} bytes")
+                raise CorruptError(f"an element is longer than {MOST_ELEMENT_BYTES} bytes")
     if inside or rest.strip(_BLANK):
-        raise CorruptError("it ends in the middle of an array or object, or is neither")
+        raise CorruptError("it ends inside an array or object, or is neither")
 
 
 def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryArray | str]:
@@ -111,8 +111,8 @@ def _apart(bodies: pa.BinaryArray, beyond: Sequence[int]) -> Iterator[pa.BinaryA
 
 
 class _Scan:
-    """The element separators in ``data``: ``kinds``, bytes of ``[,{]}``, at ``places``; -1 for an
-    array that began before. ``fits`` is false for surplus closing brackets, the rest is then
+    """The element separators in ``data``: ``kinds``, bytes of ``[,{]}``, at ``positions``; -1 for
+    an array that began before. ``fits`` is false for surplus closing brackets, the rest is then
     ignored. ``checked``: ``data`` with ``[]`` for each NaN or infinity, which begin at
     ``beyond``."""
 
@@ -140,15 +140,15 @@ class _Scan:
         self.data = self.checked = data
         self.beyond: list[int] = []
         if b"NaN" in data or b"Infinity" in data:
-            self._pass_over_numbers(in_string)
+            self._mask_numbers(in_string)
         virtual = [inside] if inside else []
-        self.places = np.concatenate([np.full(len(virtual), -1), at[outer]])
+        self.positions = np.concatenate([np.full(len(virtual), -1), at[outer]])
         self.kinds = np.concatenate([np.array(virtual, np.uint8), marks[outer]])
 
-    def _pass_over_numbers(self, in_string: Mask) -> None:
+    def _mask_numbers(self, in_string: Mask) -> None:
         checked = bytearray(self.data)
-        for found in _NUMBER_BEYOND.finditer(self.data):
-            first, last = found.span()
+        for match in _NUMBER_BEYOND.finditer(self.data):
+            first, last = match.span()
             if not in_string[first]:
                 self.beyond.append(first)
                 checked[first:last] = b"[]".ljust(last - first)
@@ -156,9 +156,9 @@ class _Scan:
 
     def rest(self) -> tuple[bytes, int]:
         """The incomplete rest, and ``inside`` for it."""
-        if not len(self.places):
+        if not len(self.positions):
             return self.data.lstrip(_BLANK), 0
-        last, kind = int(self.places[-1]), int(self.kinds[-1])
+        last, kind = int(self.positions[-1]), int(self.kinds[-1])
         if kind == _OBJECT:
             return self.data[last:], 0
         return self.data[last + 1 :].lstrip(_BLANK), kind if kind in (_ARRAY, _COMMA) else 0
@@ -167,7 +167,7 @@ class _Scan:
         """The elements before the first invalid one, the indices with NaN or infinity, and whether
         one is invalid."""
         kept = self.shown.copy()
-        separators = self.places[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
+        separators = self.positions[np.isin(self.kinds, (_ARRAY, _COMMA, _ARRAY_END))]
         kept[separators[separators >= 0]] = False
         counts = np.zeros(len(kept) + 1, np.int32)
         np.cumsum(kept, out=counts[1:])
@@ -175,13 +175,13 @@ class _Scan:
         is_text = (left == _OBJECT) & (right == _OBJECT_END)
         is_element = np.isin(left, (_ARRAY, _COMMA)) & np.isin(right, (_COMMA, _ARRAY_END))
         is_between = np.isin(left, (_ARRAY_END, _OBJECT_END)) & np.isin(right, (_ARRAY, _OBJECT))
-        is_blank = counts[self.places[:-1] + 1] == counts[self.places[1:]]
+        is_blank = counts[self.positions[:-1] + 1] == counts[self.positions[1:]]
         is_empty = (left == _ARRAY) & (right == _ARRAY_END) & is_blank
         fits = is_text | is_empty | (is_element & ~is_blank) | (is_between & is_blank)
-        begins = not len(self.places) or not counts[max(int(self.places[0]), 0)]
+        begins = not len(self.positions) or not counts[max(int(self.positions[0]), 0)]
         fits &= begins
         chosen = (is_text | is_element) & ~is_empty
-        starts, ends = self.places[:-1] + ~is_text, self.places[1:] + is_text
+        starts, ends = self.positions[:-1] + ~is_text, self.positions[1:] + is_text
         good = len(fits)
         if not fits.all():
             good = int(np.argmin(fits))
@@ -193,17 +193,17 @@ class _Scan:
             offsets[:-1], offsets[-1] = counts[starts], counts[ends[-1]]
         content = np.frombuffer(self.data, np.uint8)[kept]
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-        found = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+        bodies = pa.Array.from_buffers(pa.binary(), len(starts), buffers)
         begun = np.searchsorted(starts, self.beyond, "right")
         ended = np.searchsorted(ends, self.beyond, "right")
         beyond = np.unique(ended[begun > ended]).tolist()
-        return found, beyond, good < len(fits) or not begins or not self.fits
+        return bodies, beyond, good < len(fits) or not begins or not self.fits
 
     def _is_json(self, is_empty: Mask, is_text: Mask) -> bool:
         """Validates all elements at once, joined to one array."""
         if not len(is_text):
             return True
-        stop = int(self.places[-1]) + (self.kinds[-1] != _OBJECT)
+        stop = int(self.positions[-1]) + (self.kinds[-1] != _OBJECT)
         text = np.frombuffer(self.checked, np.uint8)[:stop].copy()
         arrays, ends = self.kinds == _ARRAY, self.kinds == _ARRAY_END
         ends[1:] &= ~is_empty
@@ -211,12 +211,12 @@ class _Scan:
         closes_empty = commas.copy()
         closes_empty[1:] &= is_empty
         closes_empty[0] = False
-        opened = self.places[arrays & (self.places >= 0)]
+        opened = self.positions[arrays & (self.positions >= 0)]
         text[opened] = _SPACE
-        text[self.places[commas]] = _COMMA
-        text[self.places[closes_empty]] = _SPACE
+        text[self.positions[commas]] = _COMMA
+        text[self.positions[closes_empty]] = _SPACE
         if is_text.any():
-            text = np.insert(text, self.places[1:][is_text] + 1, _COMMA)
+            text = np.insert(text, self.positions[1:][is_text] + 1, _COMMA)
         joined = text.tobytes().rstrip(_BLANK).removesuffix(b",")
         return _is_valid(b"[" + joined + b"]")
 
@@ -247,7 +247,7 @@ class JsonText:
         """The next byte; empty at the end."""
         while True:
             blanks = _BLANKS.match(self._block, self._at)
-            assert blanks is not None, "it fits anywhere"
+            assert blanks is not None, "the pattern matches anywhere"
             self._at = blanks.end()
             if self._at < len(self._block):
                 return self._block[self._at : self._at + 1]
@@ -274,7 +274,7 @@ class JsonText:
     def value(self) -> Iterator[bytes]:
         first = self.peek()
         if first in (b"", b",", b"]", b"}", b":"):
-            raise CorruptError("it ends in the middle, or what follows is no JSON")
+            raise CorruptError("truncated or invalid JSON")
         if first == b'"' or _STEPS[first[0]]:
             yield from self._balanced()
             return
@@ -294,7 +294,7 @@ class JsonText:
             if not piece:
                 rest, self._block, self._at = self._block[self._at :], b"", 0
                 if not self._more():
-                    raise CorruptError("it ends in the middle of an array, object or string")
+                    raise CorruptError("it ends inside an array, object or string")
                 self._block = rest + self._block
                 continue
             end, depth, in_string = _scanned(piece, depth, in_string)
@@ -306,7 +306,7 @@ class JsonText:
 
     def _name(self) -> str:
         if self.peek() != b'"':
-            raise CorruptError("what follows is no JSON: an object has a member without a name")
+            raise CorruptError("invalid JSON: an object has a member without a name")
         text = b""
         for piece in self._balanced():
             text += piece
@@ -316,13 +316,13 @@ class JsonText:
         try:
             return msgspec.json.decode(without_surrogates(text), type=str)
         except msgspec.DecodeError as error:
-            raise CorruptError(f"what follows is no JSON: {error}") from error
+            raise CorruptError(f"invalid JSON: {error}") from error
 
-    def _take(self, wanted: bytes) -> None:
-        found = self.peek()
-        if found != wanted:
-            said = ascii(found.decode("latin-1")) if found else "its end"
-            raise CorruptError(f"what follows is no JSON: {said}, not '{wanted.decode()}'")
+    def _take(self, expected: bytes) -> None:
+        actual = self.peek()
+        if actual != expected:
+            shown = ascii(actual.decode("latin-1")) if actual else "the end"
+            raise CorruptError(f"invalid JSON: {shown} instead of '{expected.decode()}'")
         self._at += 1
 
     def _more(self) -> bool:

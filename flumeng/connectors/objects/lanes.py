@@ -44,27 +44,27 @@ class LaneContents:
         return max(1, self._below(end) - self._below(start)) if start < end else 0
 
     def cut(self, start: int, end: int, events: int) -> int:
-        wanted = self._below(start) + max(1, events)
-        place = bisect_right(self._borders, wanted) - 1
-        if place >= len(self._items):
+        target = self._below(start) + max(1, events)
+        index = bisect_right(self._borders, target) - 1
+        if index >= len(self._items):
             return end
-        item = self._items[place]
+        item = self._items[index]
         if self._cuttable(item.location) and item.size:
-            into = (wanted - self._borders[place] - ITEM_EVENTS) * EVENT_BYTES
-            found = item.start + max(0, into) if into < item.size else item.end
+            into = (target - self._borders[index] - ITEM_EVENTS) * EVENT_BYTES
+            border = item.start + max(0, into) if into < item.size else item.end
         else:
-            found = item.start
-        if found <= start:  # not even its first item fits
-            found = items.offset_of(items.number_of(start) + 1)
-        return min(found, end)
+            border = item.start
+        if border <= start:  # not even its first item fits
+            border = items.offset_of(items.number_of(start) + 1)
+        return min(border, end)
 
     def address(self, start: int, end: int) -> str:
         first = items.number_of(start) - self._first
         last = items.number_of(end - 1) - self._first
         touched = self._items[max(0, first) : last + 1]
         return items.encode(
-            replace(one, until=self._until[one.number]) if one.number in self._until else one
-            for one in touched
+            replace(item, until=self._until[item.number]) if item.number in self._until else item
+            for item in touched
         )
 
     @property
@@ -79,18 +79,18 @@ class LaneContents:
         return weight(item.size, cuttable=self._cuttable(item.location))
 
     def _below(self, offset: int) -> int:
-        place = items.number_of(offset) - self._first
-        if place < 0:
+        index = items.number_of(offset) - self._first
+        if index < 0:
             return 0
-        if place >= len(self._items):
+        if index >= len(self._items):
             return self._borders[-1]
-        item, position = self._items[place], items.position_of(offset)
+        item, position = self._items[index], items.position_of(offset)
         if not position:
-            return self._borders[place]
+            return self._borders[index]
         part = min(position, item.size)
         whole = self._weight(item)
         inside = ITEM_EVENTS + part // EVENT_BYTES if self._cuttable(item.location) else whole
-        return self._borders[place] + min(inside, whole)
+        return self._borders[index] + min(inside, whole)
 
 
 Weigh = Callable[[str, int], int]
@@ -107,15 +107,15 @@ def weigh(source: ObjectsSource) -> Weigh:
     return lambda location, size: weight(size, cuttable=in_parts(location))
 
 
-def spread(listed: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -> list[str]:
+def spread(objects: Iterable[Listed], waiting: Mapping[str, int], weigh: Weigh) -> list[str]:
     """The lane of each object: the first one with the least ``waiting`` weight."""
-    heap = [(least, place, lane) for place, (lane, least) in enumerate(waiting.items())]
+    heap = [(least, number, lane) for number, (lane, least) in enumerate(waiting.items())]
     heapify(heap)
     lanes = []
-    for one in listed:
-        least, place, lane = heap[0]
+    for listed in objects:
+        least, number, lane = heap[0]
         lanes.append(lane)
-        heapreplace(heap, (least + weigh(one.location, one.size), place, lane))
+        heapreplace(heap, (least + weigh(listed.location, listed.size), number, lane))
     return lanes
 
 
@@ -141,7 +141,7 @@ class LaneState:
         if number < self.acked:
             self._waiting.clear()
             self.acked = self.weight = 0
-            self._wait([one for part in self.segments for one in part])
+            self._wait([item for part in self.segments for item in part])
         self.acked = number
         while self._waiting and self._waiting[0].number < number:
             self.weight -= self._weight_of(self._waiting.popleft())
@@ -152,13 +152,13 @@ class LaneState:
 
     def bytes_from(self, offset: int) -> int:
         """Thread-safe."""
-        return items.bytes_from((one for part in list(self.segments) for one in part), offset)
+        return items.bytes_from((item for part in list(self.segments) for item in part), offset)
 
     def done(self) -> list[tuple[Item, ...]]:
         return [*takewhile(lambda part: part[-1].number < self.acked, self.segments)]
 
     def _wait(self, part: Sequence[Item]) -> None:
-        waiting = [one for one in part if one.number >= self.acked]
+        waiting = [item for item in part if item.number >= self.acked]
         self._waiting.extend(waiting)
         self.weight += sum(map(self._weight_of, waiting))
 

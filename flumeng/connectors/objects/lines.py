@@ -30,12 +30,12 @@ class Cut(NamedTuple):
 
 def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iterator[Segment]:
     position, blocks = text_from(content, source.encoding, max(start - 1, 0))
-    found = segments(blocks, position, start, end)
-    return found if start or end <= len(codecs.BOM_UTF8) else _without_mark(found)
+    lines = segments(blocks, position, start, end)
+    return lines if start or end <= len(codecs.BOM_UTF8) else _without_mark(lines)
 
 
-def _without_mark(found: Iterator[Segment]) -> Iterator[Segment]:
-    for segment in found:
+def _without_mark(lines: Iterator[Segment]) -> Iterator[Segment]:
+    for segment in lines:
         mark = len(codecs.BOM_UTF8) if segment.data.startswith(codecs.BOM_UTF8) else 0
         if segment.position or not mark:
             yield segment
@@ -100,9 +100,9 @@ class _Held:
         return Segment(self._position, end, data[:MOST_LINE_BYTES], cut=True)
 
 
-def cut(found: Sequence[Segment], *, keep_empty: bool) -> Cut:
+def cut(parts: Sequence[Segment], *, keep_empty: bool) -> Cut:
     """All lines of the segments, without ``\\n`` or ``\\r\\n``."""
-    whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in found]
+    whole = [s.data if s.data.endswith(b"\n") else s.data + b"\n" for s in parts]
     data = whole[0] if len(whole) == 1 else b"".join(whole)
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
     starts = np.empty_like(ends)
@@ -110,7 +110,7 @@ def cut(found: Sequence[Segment], *, keep_empty: bool) -> Cut:
     sizes = np.fromiter(map(len, whole), np.int64, len(whole))
     lasts = np.cumsum(sizes)
     stops = np.searchsorted(ends, lasts)
-    shifts = np.fromiter((s.position for s in found), np.int64, len(found)) - (lasts - sizes)
+    shifts = np.fromiter((s.position for s in parts), np.int64, len(parts)) - (lasts - sizes)
     counts = np.diff(stops, prepend=0)
     positions = starts + np.repeat(shifts, counts)
     lengths = ends - starts

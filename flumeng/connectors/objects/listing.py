@@ -47,7 +47,7 @@ class Lister:
         """A thread that hangs in a dead mount never returns."""
 
     def listing(self, after: str = "", *, strict: bool = False) -> Listing:
-        """The objects after the place ``after``. An unreadable directory raises UserError: at once
+        """The objects after the name ``after``. An unreadable directory raises UserError: at once
         if ``strict``, else after all others are listed."""
         start = Request(self._glob.scope, after.removeprefix(self._head))
         return Listing(self, start, strict)
@@ -101,10 +101,10 @@ class Listing:
         asked: dict[Request, Future[Page]],
     ) -> None:
         ahead = 0
-        for one in waiting:
-            if isinstance(one, Request):
-                if one not in asked:
-                    asked[one] = reading.submit(self._lister._tree.page, one)
+        for entry in waiting:
+            if isinstance(entry, Request):
+                if entry not in asked:
+                    asked[entry] = reading.submit(self._lister._tree.page, entry)
                 ahead += 1
                 if ahead == ASK_AT_ONCE:
                     return
@@ -122,7 +122,7 @@ class Listing:
             if is_root and lister._tree.lasting:
                 where = f"{lister._head}{request.scope.directory}"
                 raise UserError(
-                    f"{where}: no such directory: create it, or mend the path"
+                    f"{where}: no such directory: create it, or correct the path"
                 ) from error
             return Page()
         except UserError as error:
@@ -177,8 +177,8 @@ def _opened(location: str, resolve: Resolve) -> tuple[Tree, str, str]:
     if not store:
         head = "file://" if location.startswith("file://") else ""
         return LocalTree(head), head, location.removeprefix(head)
-    place, query = split_query(location)
-    scheme, _, rest = place.partition("://")
+    plain, query = split_query(location)
+    scheme, _, rest = plain.partition("://")
     host, _, path = rest.partition("/")
     head = f"{scheme}://{host}/"
     if store == "s3":

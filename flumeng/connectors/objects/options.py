@@ -42,7 +42,7 @@ _OF_FORMATS = {
 
 def check_delimiter(text: str) -> None:
     if text not in _NAMED and not re.fullmatch(r"[ -~\t]", text):
-        raise ValueError("expected one character of ASCII, or the words tab or space")
+        raise ValueError("expected one ASCII character, or the words tab or space")
 
 
 def check_quote(text: str) -> None:
@@ -52,7 +52,7 @@ def check_quote(text: str) -> None:
 
 def check_records(text: str) -> None:
     if "" in text.split("."):
-        raise ValueError("expected names with dots between them, like data.items")
+        raise ValueError("expected names separated by dots, like data.items")
 
 
 def check_tag(name: str) -> None:
@@ -82,22 +82,22 @@ class ObjectsSource(SourceOptions):
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
 
     paths: tuple[str, ...] = option(
-        doc="Where the objects are, as globs: `*` and `[...]` stand for what is within one "
-        "directory, `**` for any number of directories. On a disk `?` stands for one character; in "
-        "a URL it begins the parameters of the store.",
+        doc="The objects to read, as globs: `*` and `[...]` match within one directory, `**` "
+        "matches any number of directories. On a disk `?` matches one character; in a URL it "
+        "begins the parameters of the store.",
         check=check_objects,
         between=(1, 100),
         example='["s3a://logs/web/*/*.gz"]',
     )
     format: Format = option(
-        doc="What an event is: a line (`lines`, or `ndjson` without the empty ones), an element of "
-        "JSON arrays or of JSON texts one after the other (`json`), or a row (`csv`, `parquet`, "
-        "`avro`).",
+        doc="The format. An event is a line (`lines`, or `ndjson` without the empty ones), an "
+        "element of JSON arrays or of concatenated JSON texts (`json`), or a row (`csv`, "
+        "`parquet`, `avro`).",
         default="lines",
     )
     archives: bool = option(
-        doc="Whether the members of tars and zips are read, each as an object of this format; else "
-        "an archive is read as what it is not.",
+        doc="Whether the members of tars and zips are read, each as an object of this format. With "
+        "`false` an archive itself is read as such an object.",
         default=True,
     )
     delimiter: str = option(
@@ -107,110 +107,109 @@ class ObjectsSource(SourceOptions):
         default=",",
     )
     quote: str = option(
-        doc="For `csv`: the character around values; nothing when none is.",
+        doc="For `csv`: the character around values; empty when values are not quoted.",
         check=check_quote,
         example='"\'"',
         default='"',
     )
     escape: str = option(
-        doc="For `csv`: the character before a quote, delimiter or line end that belongs to the "
-        "value, as Redshift and Spark write it; by default there is none, and a quote is doubled.",
+        doc="For `csv`: the character before a quote, delimiter or line end inside a value, as "
+        "Redshift and Spark write it; by default there is none, and a quote is doubled.",
         check=check_quote,
         example='"\\\\"',
         default="",
     )
     header: bool | None = option(
-        doc="For `csv`: whether the first row has the names of the columns, and is no event. Not "
-        "said, it has, unless there are `names`.",
+        doc="For `csv`: whether the first row has the names of the columns, and is no event. By "
+        "default it has, unless there are `names`.",
         default=None,
     )
     names: tuple[str, ...] | None = option(
-        doc="For `csv`: the names of the columns. With `header: true` they stand for those of the "
+        doc="For `csv`: the names of the columns. With `header: true` they replace those of the "
         "first row.",
         between=(1, MOST_COLUMNS),
         example="[time, user, bytes]",
         default=None,
     )
     records: str | None = option(
-        doc="For `json`: where in each object the array is whose elements are the events, as names "
-        "with dots between them. An object there is one event, and `null` is none.",
+        doc="For `json`: the path to the array of events in each object, as names separated by "
+        "dots. An object there is one event, and `null` is none.",
         check=check_records,
         example="data.items",
         default=None,
     )
     columns: tuple[str, ...] | None = option(
-        doc="For `csv`, `parquet` and `avro`: the columns to take, of those that an object has; "
-        "all when not given.",
+        doc="For `csv`, `parquet` and `avro`: the columns to take, of those that an object has; by "
+        "default all.",
         between=(1, MOST_COLUMNS),
         example="[time, user]",
         default=None,
     )
     order: Order = option(
-        doc="What may be relied on. `name`: a new object comes after all others by name, so none "
-        "is listed twice. `modified`: it is younger than all that has settled. `any`: nothing; "
-        "what was seen is remembered object by object.",
+        doc="The order in which objects appear. `name`: a new object comes after all others by "
+        "name, so none is listed twice. `modified`: it is younger than all settled ones. "
+        "`any`: no order; each object is remembered.",
         default="any",
     )
     settle_seconds: float = option(
-        doc="An object is read when it has not changed for so long.",
+        doc="An object is read when it has not changed for this time.",
         between=(0, 86_400),
         default=10.0,
     )
     rewritten: Literal["read", "ignore"] = option(
-        doc="An object that was rewritten under its name is read again, or not.",
+        doc="Whether an object that was rewritten under its name is read again.",
         default="read",
     )
     written_from: str | None = option(
-        doc="Only objects that were written at this time or later.",
+        doc="Read only objects that were written at this time or later.",
         check=check_time,
         example="2026-11-22T08:00:00Z",
         default=None,
     )
     written_before: str | None = option(
-        doc="Only objects that were written before this time. The flow is stopped when all of them "
-        "that were there are read. `flow backfill` says both.",
+        doc="Read only objects that were written before this time. The flow stops when all that "
+        "exist are read. `flow backfill` sets both times.",
         check=check_time,
         example="2026-11-23T08:00:00Z",
         default=None,
     )
     after: Literal["keep", "delete", "move", "tag"] = option(
-        doc="What becomes of an object when all of its events are acked. `tag` is for S3.",
+        doc="The action on an object when all of its events are acked. `tag` is for S3.",
         default="keep",
     )
     tag: Mapping[str, str] | None = option(
-        doc="The tags that `after: tag` gives to an object beside those that it has; `flumeng: "
-        "done` when not given.",
+        doc="The tags that `after: tag` adds to those of an object; by default `flumeng: done`.",
         check=check_tag,
         example="{state: collected}",
         default=None,
     )
     move_to: str | None = option(
-        doc="Where `after: move` moves objects to: a directory of the same store.",
+        doc="The directory to which `after: move` moves objects, in the same store.",
         check=check_location,
         example="s3a://logs/done",
         default=None,
     )
     seen_in: str | None = option(
-        doc="A directory or a part of a bucket for what was seen, where that is too much for "
-        "ZooKeeper: millions of objects with `order: any`.",
+        doc="A directory or a part of a bucket that remembers the seen objects when they are too "
+        "many for ZooKeeper: millions with `order: any`.",
         check=check_location,
         example="s3a://logs-seen/web",
         default=None,
     )
     lanes: int = option(
-        doc="Over how many partitions the objects are spread. It can only grow.",
+        doc="The number of partitions over which objects are spread. It can only grow.",
         between=(1, MOST_LANES),
         default=8,
     )
     encoding: str = option(
-        doc="Of text. Another one than UTF-8 is not read in parts.", default="utf-8"
+        doc="The encoding of text. Only UTF-8 is read in parts.", default="utf-8"
     )
     discovery_seconds: float = option(
         doc="How often to look for new objects.", between=(0.5, 86_400), default=10.0
     )
     shared: bool = shared_option()
     credentials: Credentials | None = option(
-        doc="Who the source is to the store; without it, who the environment says.", default=None
+        doc="Credentials for the store; by default those of the environment.", default=None
     )
 
     @property
@@ -241,8 +240,8 @@ class ObjectsSource(SourceOptions):
     @property
     def local_path(self) -> str:
         """A path that differs by host, or empty."""
-        places = (*self.paths, self.seen_in or "")
-        return next(filter(None, (own_path(one, shared=self.shared) for one in places)), "")
+        paths = (*self.paths, self.seen_in or "")
+        return next(filter(None, (own_path(path, shared=self.shared) for path in paths)), "")
 
     @cached_property
     def _written_us(self) -> tuple[float, float]:
@@ -258,9 +257,8 @@ class ObjectsSource(SourceOptions):
     def needs(self) -> Iterator[Need]:
         for path in self.paths:
             yield "input", path
-        for place in (self.move_to, self.seen_in):
-            if place is not None:
-                yield "output", place
+        for path in filter(None, (self.move_to, self.seen_in)):
+            yield "output", path
 
     def problems(self) -> Iterator[tuple[str, str]]:
         for path in filter(None, (*self.paths, self.seen_in)):
@@ -271,8 +269,8 @@ class ObjectsSource(SourceOptions):
                 if same := next((p for p in self.paths[:number] if overlap(p, path)), ""):
                     yield (
                         "paths",
-                        f"{same} and {path} may mean the same object, which would be read twice "
-                        f"with `order: {self.order}`: say `order: any`, or let them mean others",
+                        f"{same} and {path} may match the same object, which would be read twice "
+                        f"with `order: {self.order}`: set `order: any`, or separate the paths",
                     )
         if (self.after == "move") != (self.move_to is not None):
             yield "move_to", "expected with `after: move`, and only there"
@@ -281,7 +279,7 @@ class ObjectsSource(SourceOptions):
         for path in self.paths if self.move_to else ():
             before, deep, _ = path.partition("**")
             if deep and f"{self.move_to}/".startswith(before):
-                yield "move_to", f"what lies there is what {path} means, and would be read again"
+                yield "move_to", f"moved objects would match {path} and be read again"
 
     def _problems_of_format(self) -> Iterator[tuple[str, str]]:
         defaults = {field.name: field.default for field in fields(self)}
@@ -289,17 +287,17 @@ class ObjectsSource(SourceOptions):
             if self.format not in formats and getattr(self, name) != defaults[name]:
                 yield name, f"expected with `format: {' or '.join(formats)}` only"
         if self.header is False and self.names is None:
-            yield "names", "expected, as no row has them with `header: false`"
+            yield "names", "required with `header: false`"
         for name in ("names", "columns"):
-            said = getattr(self, name) or ()
-            if twice := next((one for one in said if said.count(one) > 1), None):
-                yield name, f"{twice} is there twice"
+            given = getattr(self, name) or ()
+            if twice := next((column for column in given if given.count(column) > 1), None):
+                yield name, f"duplicate {twice}"
         if self.names and self.columns and (unknown := sorted({*self.columns} - {*self.names})):
             yield "columns", f"not in names: {', '.join(unknown)}"
         if self.quote == self.separator:
-            yield "quote", "it is the delimiter too"
+            yield "quote", "it must differ from the delimiter"
         if self.escape and self.escape in (self.separator, self.quote):
-            yield "escape", "it is the delimiter or the quote too"
+            yield "escape", "it must differ from the delimiter and the quote"
 
     def _problems_of_tag(self) -> Iterator[tuple[str, str]]:
         if self.after != "tag":
@@ -308,9 +306,9 @@ class ObjectsSource(SourceOptions):
             return
         for path in self.paths:
             if store_of(path) != "s3":
-                yield "after", f"{path} is not in S3, which alone has tags: say delete or move"
+                yield "after", f"{path} is not in S3, and has no tags: use delete or move"
         if len(self.tags) > MOST_TAGS:
-            yield "tag", f"expected {MOST_TAGS} tags at most"
+            yield "tag", f"expected at most {MOST_TAGS} tags"
         for name, value in self.tags.items():
             if len(value) > 256 or not _TAG.fullmatch(value):
                 yield (

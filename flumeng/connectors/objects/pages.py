@@ -22,7 +22,7 @@ class Listed(NamedTuple):
     tag: str = ""
 
     @property
-    def place(self) -> str:
+    def name(self) -> str:
         """The location without store parameters, which may change. Listings follow this order."""
         return split_query(self.location)[0]
 
@@ -63,19 +63,19 @@ class Request:
 class Page:
     """``unnamed``: objects and whole directories without a valid location."""
 
-    found: list[Listed | Request] = field(default_factory=list)
+    entries: list[Listed | Request] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
 
     def runs(self) -> Iterable[list[Listed] | Request]:
         run: list[Listed] = []
-        for one in self.found:
-            if isinstance(one, Listed):
-                run.append(one)
+        for entry in self.entries:
+            if isinstance(entry, Listed):
+                run.append(entry)
                 continue
             if run:
                 yield run
                 run = []
-            yield one
+            yield entry
         if run:
             yield run
 

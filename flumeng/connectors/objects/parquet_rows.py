@@ -32,9 +32,9 @@ def parts(content: Content, source: ObjectsSource, start: int, end: int) -> Iter
 
 def _between(batches: Iterator[pa.RecordBatch], row: int, start: int, end: int) -> Iterator[Rows]:
     for batch in batches:
-        wanted = batch[max(start - row, 0) : max(end - row, 0)]
+        rows = batch[max(start - row, 0) : max(end - row, 0)]
         position = max(start, row)
-        for bodies in texts_of(wanted):
+        for bodies in texts_of(rows):
             yield Rows(position, bodies)
             position += len(bodies)
         row += batch.num_rows

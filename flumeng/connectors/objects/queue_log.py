@@ -91,26 +91,25 @@ class QueueLog:
         """Take the queue under this epoch, with at least ``lanes`` lanes; creates a missing one.
         ``rules`` of remembering objects never change. Raises ConflictError, CorruptError,
         UserError, UnavailableError."""
-        found = queues.head(store, flow)
-        if found is None:
+        head = queues.head(store, flow)
+        if head is None:
             owner = store.read(paths.flow(flow))
             if owner is None or owner.value.state == "deleted":
-                raise ConflictError(f"flow {flow} is gone, and its queue with it")
-            wanted = Queue(epoch=epoch, id=new_id(), rules=rules)
+                raise ConflictError(f"flow {flow} was deleted, with its queue")
+            queue = Queue(epoch=epoch, id=new_id(), rules=rules)
             folders = [paths.queue_lanes(flow), paths.queue_seen(flow), paths.queue_failures(flow)]
             made = [Put(folder, None, ABSENT) for folder in folders]
             still = Check(paths.flow(flow), owner.version)
-            store.commit([still, Put(paths.queue(flow), wanted, ABSENT), *made])
-            found = queues.head(store, flow)
-            assert found is not None, "it was written just now"
-        if found.value.rules != rules:
+            store.commit([still, Put(paths.queue(flow), queue, ABSENT), *made])
+            head = queues.head(store, flow)
+            assert head is not None, "it was written just now"
+        if head.value.rules != rules:
             raise UserError(
-                f"flow {flow} remembers what it has seen by {found.value.rules}, and is now to do "
-                f"so by {rules}: it would read all objects again. Change that back, or let another "
-                "flow read them"
+                f"flow {flow} has seen objects by {head.value.rules}, and would read all again by "
+                f"{rules}: change that back, or let another flow read them"
             )
-        files = SeenFiles(seen_in, flow, found.value.id) if seen_in else None
-        log = cls(store, flow, found, files, weigh)
+        files = SeenFiles(seen_in, flow, head.value.id) if seen_in else None
+        log = cls(store, flow, head, files, weigh)
         log._take_over(epoch, lanes)
         log._load()
         return log
@@ -123,9 +122,9 @@ class QueueLog:
     def partitions(self) -> dict[str, str]:
         return {queues.partition_of(lane, self._head.value): lane for lane in self.lanes}
 
-    def look(self) -> None:
-        found = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
-        for lane, ack in zip(self.partitions.values(), map(readable, found), strict=True):
+    def read_acks(self) -> None:
+        acks = self._store.read_each([ack_path(self._flow, name) for name in self.partitions])
+        for lane, ack in zip(self.partitions.values(), map(readable, acks), strict=True):
             if ack is not None:
                 self.lanes[lane].acknowledge(items.number_of(ack.value.offset))
 
@@ -141,13 +140,13 @@ class QueueLog:
     def seen(self) -> dict[str, bytes]:
         """The buckets of seen objects. Raises CorruptError when one is missing."""
         names = self._store.children(paths.queue_seen(self._flow))
-        found = self._store.read_each([paths.queue_seen_bucket(self._flow, one) for one in names])
+        read = self._store.read_each([paths.queue_seen_bucket(self._flow, name) for name in names])
         inline, filed = {}, {}
-        for name, one in zip(names, map(readable, found), strict=True):
-            if one is not None and one.value.file:
-                filed[name] = one.value.file
-            elif one is not None:
-                inline[name] = base64.b64decode(one.value.data)
+        for name, bucket in zip(names, map(readable, read), strict=True):
+            if bucket is not None and bucket.value.file:
+                filed[name] = bucket.value.file
+            elif bucket is not None:
+                inline[name] = base64.b64decode(bucket.value.data)
         self._buckets = {name: _Bucket(len(data)) for name, data in inline.items()}
         self._buckets |= {name: _Bucket(0, file) for name, file in filed.items()}
         return inline | self._filed(filed)
@@ -156,7 +155,7 @@ class QueueLog:
         if self._files is None:
             if files:
                 raise UserError(
-                    f"flow {self._flow} has what it has seen in files: say `seen_in` as before"
+                    f"flow {self._flow} remembers seen objects in files: set `seen_in` as before"
                 )
             return {}
         self._unnamed = self._files.names() - {*files.values()}
@@ -165,32 +164,32 @@ class QueueLog:
             if file not in read:
                 self._store.commit([Check(paths.queue(self._flow), self._head.version)])
                 raise CorruptError(
-                    f"{self._files.path(file)} is not there, which has what flow {self._flow} has "
-                    "seen: bring it back, or all files of that directory to where `seen_in` is now"
+                    f"{self._files.path(file)} with seen objects of flow {self._flow} is missing: "
+                    "restore it, or move all files of its directory to the present `seen_in`"
                 )
         return {name: read[file] for name, file in files.items()}
 
     def append(
         self,
-        found: Mapping[str, Sequence[Item]],
+        new: Mapping[str, Sequence[Item]],
         seen: Mapping[str, bytes],
         also: Sequence[Write] = (),
         *,
         retried: str = "",
     ) -> None:
-        """``found``: the next items of each lane; ``seen``: changed buckets; ``retried``: lane of
-        the failed item. Raises UserError when the buckets do not fit."""
+        """``new``: the next items of each lane; ``seen``: changed buckets; ``retried``: lane of the
+        failed item. Raises UserError when the buckets do not fit."""
         changed = {name: data for name, data in seen.items() if data or name in self._buckets}
         after_seen = self._stored(changed)
-        segments = {lane: list(_segments(part)) for lane, part in found.items() if part}
+        segments = {lane: list(_segments(part)) for lane, part in new.items() if part}
         writes: list[Write] = [
-            Put(paths.queue_segment(self._flow, lane, queues.segment_name(one.first)), one, ABSENT)
+            Put(paths.queue_segment(self._flow, lane, queues.segment_name(own.first)), own, ABSENT)
             for lane, parts in segments.items()
-            for one in parts
+            for own in parts
         ]
         writes += [self._bucket(name, data, after_seen) for name, data in changed.items()]
         after = dict(self._head.value.next)
-        for lane, part in found.items():
+        for lane, part in new.items():
             after[lane] = part[-1].number + 1
         head = replace(self._head.value, next=after)
         if retried:
@@ -198,12 +197,12 @@ class QueueLog:
                 head, retried={**head.retried, retried: head.retried.get(retried, 0) + 1}
             )
         self._write(head, [*writes, *also])
-        named = {one.file for one in after_seen.values()}
-        self._unnamed |= {one.file for one in self._buckets.values()} - named - {""}
+        named = {bucket.file for bucket in after_seen.values()}
+        self._unnamed |= {bucket.file for bucket in self._buckets.values()} - named - {""}
         self._buckets = after_seen
         for lane, parts in segments.items():
-            for one in parts:
-                self.lanes[lane].append(items.of_segment(one))
+            for segment in parts:
+                self.lanes[lane].append(items.of_segment(segment))
         if self._files is not None:
             self._files.remove(self._unnamed)
             self._unnamed = set()
@@ -229,13 +228,13 @@ class QueueLog:
             if self._files is not None and len(data) > SEEN_INLINE_BYTES
         }
         small = {name: len(data) for name, data in changed.items() if data and name not in large}
-        kept = {name: one for name, one in self._buckets.items() if name not in changed}
-        if sum(one.bytes for one in kept.values()) + sum(small.values()) > SEEN_BYTES:
+        kept = {name: bucket for name, bucket in self._buckets.items() if name not in changed}
+        if sum(bucket.bytes for bucket in kept.values()) + sum(small.values()) > SEEN_BYTES:
             raise UserError(
-                f"flow {self._flow} has to remember more objects than ZooKeeper is to hold "
-                f"({SEEN_BYTES >> 20} MiB, about 900,000): say `seen_in: LOCATION`, where that is "
-                "kept in files; or `order: name` or `order: modified` where that is true; or let "
-                "`after` take away what is done"
+                f"flow {self._flow} has seen more objects than ZooKeeper may remember "
+                f"({SEEN_BYTES >> 20} MiB, about 900,000): set `seen_in: LOCATION` to remember "
+                "them in files; or `order: name` or `order: modified` where that is true; or "
+                "`after` to remove objects that were read"
             )
         files = {} if self._files is None else self._files.write(large)
         written = {name: _Bucket(0, file) for name, file in files.items()}
@@ -244,19 +243,19 @@ class QueueLog:
     def failures(self) -> dict[str, Versioned[QueueFailure]]:
         """Failed items by ``LANE.NUMBER``."""
         names = self._store.children(paths.queue_failures(self._flow))
-        found = self._store.read_each([paths.queue_failure(self._flow, one) for one in names])
-        read = zip(names, map(readable, found), strict=True)
-        return {name: one for name, one in read if one is not None}
+        read = self._store.read_each([paths.queue_failure(self._flow, name) for name in names])
+        failures = zip(names, map(readable, read), strict=True)
+        return {name: failure for name, failure in failures if failure is not None}
 
     def decide(self, failures: Mapping[str, Versioned[QueueFailure]]) -> None:
         """Carry out the operator's decision on failures: retry or forget."""
-        for name, one in failures.items():
-            if one.value.wanted and not self._is_kept(name):
-                gone = Remove(paths.queue_failure(self._flow, name), one.version)
+        for name, failure in failures.items():
+            if failure.value.wanted and not self._is_kept(name):
+                gone = Remove(paths.queue_failure(self._flow, name), failure.version)
                 lane = min(self.lanes, key=self.waiting_weights.__getitem__)
-                if one.value.wanted == RETRY:
-                    it = one.value
-                    at = it.location, it.size, it.modified, it.tag, it.position
+                if failure.value.wanted == RETRY:
+                    failed = failure.value
+                    at = failed.location, failed.size, failed.modified, failed.tag, failed.position
                     again = Item(self.lanes[lane].next, *at)
                     self.append({lane: [again]}, {}, [gone], retried=name.partition(".")[0])
                 else:
@@ -272,8 +271,8 @@ class QueueLog:
         gone = [(lane, part) for lane, parts in done.items() for part in parts]
         still = Check(paths.queue(self._flow), self._head.version)
 
-        def removal(one: tuple[str, tuple[Item, ...]]) -> list[Write]:
-            lane, part = one
+        def removal(segment: tuple[str, tuple[Item, ...]]) -> list[Write]:
+            lane, part = segment
             name = queues.segment_name(part[0].number)
             return [Remove(paths.queue_segment(self._flow, lane, name), ANY)]
 
@@ -284,11 +283,11 @@ class QueueLog:
 
     def _take_over(self, epoch: int, lanes: int) -> None:
         head = self._head.value
-        wanted = [name for name in map(str, range(lanes)) if name not in head.next]
+        new = [name for name in map(str, range(lanes)) if name not in head.next]
         after = replace(
-            head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(wanted, 0)}
+            head, epoch=max(epoch, head.epoch), next={**head.next, **dict.fromkeys(new, 0)}
         )
-        self._write(after, [Put(paths.queue_lane(self._flow, one), None, ABSENT) for one in wanted])
+        self._write(after, [Put(paths.queue_lane(self._flow, name), None, ABSENT) for name in new])
 
     def _bucket(self, name: str, data: bytes, stored: Mapping[str, _Bucket]) -> Write:
         path = paths.queue_seen_bucket(self._flow, name)
@@ -305,14 +304,14 @@ class QueueLog:
 
     def _load(self) -> None:
         head = self._head.value
-        found = queues.lanes(self._store, self._flow, head, head.next)
-        for name, lane in found.items():
+        lanes = queues.lanes(self._store, self._flow, head, head.next)
+        for name, lane in lanes.items():
             state = LaneState(lane.next, self.weigh)
-            for one in queues.segments(self._store, self._flow, name, lane.segments):
-                if isinstance(one, Unreadable):
-                    raise one.error
-                if one is not None:
-                    state.append(items.of_segment(one.value))
+            for segment in queues.segments(self._store, self._flow, name, lane.segments):
+                if isinstance(segment, Unreadable):
+                    raise segment.error
+                if segment is not None:
+                    state.append(items.of_segment(segment.value))
             self.lanes[name] = state
 
 

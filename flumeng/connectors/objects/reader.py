@@ -19,7 +19,7 @@ from flumeng.connectors.objects.compression import content_of
 from flumeng.connectors.objects.content import Content, is_utf8
 from flumeng.connectors.objects.formats import MODULES, Part, Rows, Segment, parts_of
 from flumeng.connectors.objects.lines import Cut
-from flumeng.connectors.objects.opened import SMALL_BYTES, ChangedError, Opened, name_of
+from flumeng.connectors.objects.open_item import SMALL_BYTES, ChangedError, OpenItem, name_of
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.ranged.reading import Secrets, resolved
 from flumeng.control.snapshot import items
@@ -34,8 +34,8 @@ GROUPS_AHEAD = 12
 GROUP_ITEMS = 16
 GROUP_BYTES = 2 * SMALL_BYTES
 
-Open = Callable[[Item], Opened]
-Result = Opened | FlumengError
+Open = Callable[[Item], OpenItem]
+Result = OpenItem | FlumengError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class ObjectsReader:
         try:
             is_utf8(source.encoding)
         except LookupError as error:
-            raise UserError(f"objects: nobody knows the encoding {source.encoding}") from error
+            why = f'objects: unknown encoding "{source.encoding}": use utf-8, latin-1 or another'
+            raise UserError(f"{why} codec of Python") from error
         return cls(source, resolved(source.credentials))
 
     @property
@@ -86,9 +87,9 @@ class ObjectsReader:
                 raise UnreadableError(piece.partition, offset, why, damaged=damaged) from error
         yield from gathered.flush()
 
-    def _open(self, item: Item) -> Opened:
+    def _open(self, item: Item) -> OpenItem:
         resolve = dict(self.resolved).__getitem__
-        return Opened.of(item, located(item.location, self.source.credentials), resolve)
+        return OpenItem.of(item, located(item.location, self.source.credentials), resolve)
 
     def _parts(self, opened: Result, piece: Range) -> Iterator[tuple[Origin, Part]]:
         if isinstance(opened, FlumengError):
@@ -133,7 +134,7 @@ def _opened_ahead(items: Sequence[Item], open_: Open) -> Iterator[tuple[Item, Re
                 ahead.append(
                     (
                         group,
-                        pool.submit(lambda group: [_result(one, open_) for one in group], group),
+                        pool.submit(lambda group: [_result(item, open_) for item in group], group),
                     )
                 )
             if not ahead:
@@ -199,16 +200,16 @@ class Gathered:
         self._clear()
         if not parts:
             return
-        found = _cut(parts, keep_empty=self._keep_empty)
+        cut = _cut(parts, keep_empty=self._keep_empty)
         count = len(origins)
-        owners = np.repeat(np.arange(count), found.counts)
-        starts = np.fromiter((one.item.start for one in origins), np.int64, count)
-        offsets = found.positions + starts[owners]
+        owners = np.repeat(np.arange(count), cut.counts)
+        starts = np.fromiter((origin.item.start for origin in origins), np.int64, count)
+        offsets = cut.positions + starts[owners]
         attrs = _Attributes(origins, parts)
-        times = np.fromiter((one.modified_us for one in origins), np.int64, count)
+        times = np.fromiter((origin.modified_us for origin in origins), np.int64, count)
         for first in range(0, len(offsets), BATCH_ROWS):
             rows = slice(first, first + BATCH_ROWS)
-            yield self._batch(found.bodies[rows], offsets[rows], owners[rows], times, attrs)
+            yield self._batch(cut.bodies[rows], offsets[rows], owners[rows], times, attrs)
 
     def _batch(
         self,

@@ -51,10 +51,10 @@ _TAGGING = "s3:GetObjectTagging and s3:PutObjectTagging"
 _NOT_THERE = {"404", "NoSuchKey", "NoSuchVersion"}
 _PASSING = (NotConnected, HTTPClientError, MetadataRetrievalError, ResponseParserError)
 _REMEDY = {
-    "NoSuchBucket": "create it, or mend the path",
-    "AccessDenied": "allow {needs}, or mend the credentials",
-    "InvalidAccessKeyId": "mend the credentials",
-    "SignatureDoesNotMatch": "mend the credentials",
+    "NoSuchBucket": "create it, or correct the path",
+    "AccessDenied": "allow {needs}, or correct the credentials",
+    "InvalidAccessKeyId": "correct the credentials",
+    "SignatureDoesNotMatch": "correct the credentials",
     "ExpiredToken": "renew the credentials",
 }
 
@@ -70,7 +70,7 @@ class S3Tree:
         self._head = head
         self._tail = tail
         if unknown := sorted(given.keys() - S3_PARAMETERS.keys() - S3_CREDENTIALS.keys()):
-            raise UserError(f"{head}: unknown in the query: {', '.join(unknown)}")
+            raise UserError(f"{head}: unknown parameters: {', '.join(unknown)}")
         try:
             self._client = client(tuple(sorted(given.items())))
         except (BotoCoreError, ValueError, OSError) as error:
@@ -78,7 +78,7 @@ class S3Tree:
 
     def page(self, request: Request) -> Page:
         scope = request.scope
-        answer = self._asked(request)
+        answer = self._request(request)
         page = Page()
         scopes: dict[str, Scope | None] = {"": scope}
         for content in answer.get("Contents", ()):
@@ -92,7 +92,7 @@ class S3Tree:
             if inside is None or not inside.takes(name):
                 continue
             if _has_location(key):
-                page.found.append(self._listed(content))
+                page.entries.append(self._listed(content))
             else:
                 page.unnamed.append(ascii(self._head + key))
         for prefix in answer.get("CommonPrefixes", ()):
@@ -101,14 +101,14 @@ class S3Tree:
             if below is None or not request.wants_below(key):
                 continue
             if _has_location(key[:-1]):
-                page.found.append(request.into(below))
+                page.entries.append(request.into(below))
             else:
                 page.unnamed.append(ascii(self._head + key))
         if answer.get("IsTruncated"):
-            page.found.append(request.going_on(answer["NextContinuationToken"]))
+            page.entries.append(request.going_on(answer["NextContinuationToken"]))
         return page
 
-    def _asked(self, request: Request) -> Any:
+    def _request(self, request: Request) -> Any:
         within = request.within
         asked = {"Prefix": within + request.scope.start, "MaxKeys": PAGE}
         if not request.scope.deep:
@@ -173,15 +173,15 @@ def client(values: tuple[tuple[str, str], ...]) -> Any:
             given["access_key"], given["secret_key"], given.get("session_token")
         )
     if "role" in given:
-        _take_on(session, given["role"])
+        _assume(session, given["role"])
     return session.create_client("s3", endpoint_url=endpoint, verify=given.get("ca"))
 
 
-def _take_on(session: Any, role: str) -> None:
-    known = session.get_credentials()
-    if known is None:
-        raise ValueError(f"expected credentials with which to take on the role {role}")
-    fetcher = AssumeRoleCredentialFetcher(session.create_client, known, role)
+def _assume(session: Any, role: str) -> None:
+    own = session.get_credentials()
+    if own is None:
+        raise ValueError(f"expected credentials to assume the role {role}")
+    fetcher = AssumeRoleCredentialFetcher(session.create_client, own, role)
     session._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
 
@@ -190,23 +190,23 @@ def explained(error: Exception, name: str, needs: str) -> FlumengError:
     if isinstance(error, ClientError):
         code = error.response.get("Error", {}).get("Code", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        said = f"{name}: {error}"
+        text = f"{name}: {error}"
         if 400 <= status < 500 and status not in _WORTH_WAITING:
-            remedy = _REMEDY.get(code, "mend the path or the credentials")
-            return UserError(f"{said}: {remedy.format(needs=needs)}")
-        return UnavailableError(said)
-    said = f"{name}: {error}"
-    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in said:
-        return UserError(f"{said}: name the authority in credentials.ca")
-    return (UnavailableError if isinstance(error, _PASSING) else UserError)(said)
+            remedy = _REMEDY.get(code, "correct the path or the credentials")
+            return UserError(f"{text}: {remedy.format(needs=needs)}")
+        return UnavailableError(text)
+    text = f"{name}: {error}"
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in text:
+        return UserError(f"{text}: set credentials.ca to its authority")
+    return (UnavailableError if isinstance(error, _PASSING) else UserError)(text)
 
 
 def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
     """Add tags to the object, unless it is gone or rewritten. Idempotent. S3 cannot tag
     conditionally, so it is checked first, and exactly its version is tagged. Raises UserError,
     UnavailableError."""
-    place, query = split_query(location)
-    bucket, _, key = place.partition("://")[2].partition("/")
+    plain, query = split_query(location)
+    bucket, _, key = plain.partition("://")[2].partition("/")
     try:
         s3 = client(tuple(sorted(revealed(query, secrets.resolve).items())))
         at = {"Bucket": bucket, "Key": key}
@@ -215,20 +215,18 @@ def tag(location: str, item: Item, tags: Mapping[str, str]) -> None:
             return
         if head.get("VersionId", "null") != "null":
             at["VersionId"] = head["VersionId"]
-        found = {one["Key"]: one["Value"] for one in s3.get_object_tagging(**at)["TagSet"]}
-        wanted = {**found, **tags}
-        if wanted == found:
+        before = {pair["Key"]: pair["Value"] for pair in s3.get_object_tagging(**at)["TagSet"]}
+        after = {**before, **tags}
+        if after == before:
             return
-        if len(wanted) > MOST_TAGS:
-            raise UserError(
-                f"it would have {len(wanted)} tags, and S3 takes no more than {MOST_TAGS}"
-            )
-        tagging = [{"Key": name, "Value": value} for name, value in wanted.items()]
+        if len(after) > MOST_TAGS:
+            raise UserError(f"it would have {len(after)} tags, and S3 allows {MOST_TAGS}")
+        tagging = [{"Key": name, "Value": value} for name, value in after.items()]
         s3.put_object_tagging(**at, Tagging={"TagSet": tagging})
     except (ClientError, BotoCoreError, ResponseParserError) as error:
         if isinstance(error, ClientError) and error.response["Error"]["Code"] in _NOT_THERE:
             return
-        raise explained(error, place, _TAGGING) from error
+        raise explained(error, plain, _TAGGING) from error
 
 
 def _is_same(head: Mapping[str, Any], item: Item) -> bool:

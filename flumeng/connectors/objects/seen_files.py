@@ -43,8 +43,8 @@ class SeenFiles:
     def read(self, names: Collection[str]) -> dict[str, bytes]:
         """Name -> content; lacks missing files."""
         with ThreadPoolExecutor(AT_ONCE, "seen") as pool:
-            found = dict(zip(names, pool.map(self._read, names), strict=True))
-        return {name: data for name, data in found.items() if data is not None}
+            contents = dict(zip(names, pool.map(self._read, names), strict=True))
+        return {name: data for name, data in contents.items() if data is not None}
 
     def names(self) -> set[str]:
         selector = fs.FileSelector(self._directory, allow_not_found=True)
@@ -75,7 +75,7 @@ class SeenFiles:
         try:
             yield
         except PermissionError as error:
-            why = f"{self._name}: {error}: let the user of the node write there"
+            why = f"{self._name}: {error}: allow the node's user to write there"
             raise UserError(why) from error
         except OSError as error:
             explained = self._store.explained(error)

@@ -44,13 +44,13 @@ class SeenHashes:
         self._sizes = sizes
         read = {_number_of(name): _decoded(name, data) for name, data in buckets.items()}
         counts = {number: len(hashes) for number, hashes in read.items()}
-        found = np.concatenate([np.empty(0, np.uint64), *read.values()])
+        every = np.concatenate([np.empty(0, np.uint64), *read.values()])
         numbers = np.repeat(np.fromiter(read, np.uint32, len(read)), list(counts.values()))
-        order = np.argsort(found, kind="stable")
-        found, numbers = found[order], numbers[order]
-        first = np.ones(len(found), np.bool_)
-        first[1:] = found[1:] != found[:-1]
-        self._hashes: Hashes = found[first]
+        order = np.argsort(every, kind="stable")
+        every, numbers = every[order], numbers[order]
+        first = np.ones(len(every), np.bool_)
+        first[1:] = every[1:] != every[:-1]
+        self._hashes: Hashes = every[first]
         """Sorted. ``_numbers`` and ``_met`` are parallel: bucket number, and whether it was met."""
         self._numbers: Numbers = numbers[first]
         self._met: Flags = np.zeros(len(self._hashes), np.bool_)
@@ -66,10 +66,10 @@ class SeenHashes:
         """Returns a flag for each hash: known? Marks known ones as met."""
         if not len(self._hashes):
             return np.zeros(len(hashes), np.bool_)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        known: Flags = self._hashes[places] == hashes
-        self._met[places[known]] = True
-        return known
+        indices = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        is_known: Flags = self._hashes[indices] == hashes
+        self._met[indices[is_known]] = True
+        return is_known
 
     def add(self, hashes: Hashes) -> None:
         """Known hashes are marked as met."""
@@ -77,9 +77,9 @@ class SeenHashes:
         hashes = hashes[~self.meet(hashes)]
         if not len(hashes):
             return
-        places = np.searchsorted(self._hashes, hashes) + np.arange(len(hashes))
+        indices = np.searchsorted(self._hashes, hashes) + np.arange(len(hashes))
         old = np.ones(len(self._hashes) + len(hashes), np.bool_)
-        old[places] = False
+        old[indices] = False
         self._hashes = _merged(old, self._hashes, hashes)
         self._numbers = _merged(old, self._numbers, _IN_TAIL)
         self._met = _merged(old, self._met, True)
@@ -149,7 +149,7 @@ def _number_of(name: str) -> int:
     try:
         return int(name) + 1
     except ValueError as error:
-        raise CorruptError(f"what was listed has a bucket {name}, which nobody wrote") from error
+        raise CorruptError(f"invalid name of a bucket of seen objects: {name}") from error
 
 
 def _encoded(hashes: Hashes) -> bytes:
@@ -166,9 +166,9 @@ def _decoded(name: str, data: bytes) -> Hashes:
     try:
         text = unpacker.decompress(data, MOST_BYTES)
         if not unpacker.eof:
-            raise ValueError("it is cut short, or unpacks to more than was ever kept")
+            raise ValueError("it is truncated or too large")
         columns = np.frombuffer(text, np.uint8).reshape(8, -1)
     except (zlib.error, ValueError) as error:
-        raise CorruptError(f"the bucket {name} of what was listed is damaged: {error}") from error
+        raise CorruptError(f"the bucket {name} of seen objects is damaged: {error}") from error
     steps = np.ascontiguousarray(columns.T).view(">u8").ravel().astype(np.uint64)
     return np.cumsum(steps, dtype=np.uint64)

@@ -31,17 +31,17 @@ def is_header(block: bytes, *, old: bool) -> bool:
     """Whether ``block`` is a tar header; ``old`` ones lack the magic and have only a checksum."""
     if len(block) < HEADER_BYTES or (block[_MAGIC] != b"ustar" and not old):
         return False
-    said = block[_CHECKSUM].strip(b" \0")
+    checksum = block[_CHECKSUM].strip(b" \0")
     summed = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
     with suppress(ValueError):
-        return int(said, 8) == summed
+        return int(checksum, 8) == summed
     return False
 
 
 def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
     """The regular files. Read each before asking for the next one; rereading is possible."""
     source = _Source(allowance.of(blocks()))
-    with _told(source):
+    with _tar_errors(source):
         tar = tarfile.TarFile(
             fileobj=cast(IO[bytes], source),
             tarinfo=_Header,
@@ -51,7 +51,7 @@ def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
         )
     number = 0
     while True:
-        with _told(source):
+        with _tar_errors(source):
             source.allowed = MOST_HEADER_BYTES
             info = tar.next()
             tar.members.clear()  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def members(blocks: Blocks, allowance: Allowance) -> Iterator[Member]:
         if info.type in _WITHOUT_EVENTS:
             continue
         if not info.isreg():
-            raise CorruptError(f"{info.name}: a part of a tar of type {info.type!r} is not read")
+            raise CorruptError(f"{info.name}: unsupported type of tar member: {info.type!r}")
         live = (
             _holes_filled(tar, source, info, allowance) if info.issparse() else _data(source, info)
         )
@@ -97,7 +97,7 @@ class _Source(BlockFile):
         """Stops at the end of the blocks."""
         missing = position - self.tell()
         if whence or missing < 0:
-            raise CorruptError("its tar is damaged: a member begins within another one")
+            raise CorruptError("its tar is damaged: members overlap")
         while missing and (passed := super().read(min(missing, UNPACK_BYTES))):
             missing -= len(passed)
         return self.tell()
@@ -113,7 +113,7 @@ class _Header(tarfile.TarInfo):
 
 
 @contextmanager
-def _told(source: BlockFile) -> Iterator[None]:
+def _tar_errors(source: BlockFile) -> Iterator[None]:
     """An error of the blocks takes precedence over ``tarfile``'s own."""
     try:
         yield
@@ -127,13 +127,13 @@ def _data(source: _Source, info: tarfile.TarInfo) -> Iterator[bytes]:
     source.seek(info.offset_data)
     left = info.size
     if left < 0:
-        raise CorruptError(f"its tar says that it has {left} bytes")
+        raise CorruptError(f"its tar is damaged: {info.name} has {left} bytes")
     while left:
         source.allowed = MOST_HEADER_BYTES
         block = source.read(min(left, UNPACK_BYTES))
         if not block:
             source.check()
-            raise CorruptError(f"its tar ends {left} bytes before its end")
+            raise CorruptError(f"its tar is truncated: {left} bytes are missing")
         yield block
         left -= len(block)
 
@@ -145,14 +145,14 @@ def _holes_filled(
     end = 0
     for offset, size in cast(list[tuple[int, int]], info.sparse):
         if size and (size < 0 or offset < end):
-            raise CorruptError("its tar is damaged: its holes lie on top of each other")
+            raise CorruptError("its tar is damaged: holes overlap")
         end = max(end, offset + size)
     file = tar.extractfile(info)
     assert file is not None, "it is a regular file"
     read = cast("Callable[[int], bytes]", file.raw.read)  # type: ignore[attr-defined]
     while True:
         source.allowed = MOST_HEADER_BYTES
-        with _told(source):
+        with _tar_errors(source):
             block = read(UNPACK_BYTES)
         if not block:
             return

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.zookeeper import Store, Unreadable
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UnavailableError
 from zkschema import paths
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0
+REREAD_SECONDS = 30.0
 """Queues are reread after this time without a change."""
 RETRY_SECONDS = 1.0
 
@@ -37,10 +37,10 @@ class LaneLog:
 
 @dataclass
 class _Queue:
-    """``known``: the segments read."""
+    """``segments``: those that were read."""
 
     wakes: dict[Hashable, tuple[frozenset[str], Callable[[], None]]] = field(default_factory=dict)
-    known: dict[tuple[str, int], tuple[Item, ...]] = field(default_factory=dict)
+    segments: dict[tuple[str, int], tuple[Item, ...]] = field(default_factory=dict)
     logs: dict[str, LaneLog] = field(default_factory=dict)
     id: str = ""
 
@@ -80,12 +80,12 @@ class QueueWatcher:
     def of(self, flow: str, queue: str, lanes: Collection[str]) -> dict[str, LaneLog]:
         """The lanes of the queue with this id; lacks unknown ones."""
         with self._news:
-            found = self._queues.get(flow)
-            if found is None or found.id != queue:
+            watched = self._queues.get(flow)
+            if watched is None or watched.id != queue:
                 return {}
-            return {name: found.logs[name] for name in lanes if name in found.logs}
+            return {name: watched.logs[name] for name in lanes if name in watched.logs}
 
-    def look_again(self, flow: str) -> None:
+    def reread(self, flow: str) -> None:
         with self._news:
             self._changed.add(flow)
             self._news.notify()
@@ -97,7 +97,7 @@ class QueueWatcher:
             self._begin()
 
     def _begin(self) -> None:
-        vital.start("queues", self._work)
+        fail_fast.start("queues", self._work)
 
     def _on_change(self, path: str) -> None:
         if path.endswith("/polls"):  # only its writer reads it
@@ -110,7 +110,7 @@ class QueueWatcher:
 
     def _work(self) -> None:
         while True:
-            self._turn(LOOK_SECONDS)
+            self._turn(REREAD_SECONDS)
 
     def _turn(self, wait_seconds: float) -> None:
         """Read the changed queues, or all after ``wait_seconds`` without a change."""
@@ -118,46 +118,47 @@ class QueueWatcher:
             if not self._changed and not self._news.wait(wait_seconds):
                 self._changed |= self._queues.keys()
             changed, self._changed = self._changed, set()
-            wanted = {flow: self._queues[flow] for flow in sorted(changed & self._queues.keys())}
-        for flow, queue in wanted.items():
+            due = {flow: self._queues[flow] for flow in sorted(changed & self._queues.keys())}
+        for flow, queue in due.items():
             self._follow(flow, queue)
 
     def _follow(self, flow: str, queue: _Queue) -> None:
         try:
             self._read(flow, queue)
         except UnavailableError:
-            self._look_later(flow)
+            self._reread_later(flow)
         except FlumengError as error:
-            self._tell(queue, dict.fromkeys(queue.lanes, LaneLog(0, trouble=str(error))), queue.id)
+            unreadable = LaneLog(0, trouble=str(error))
+            self._publish(queue, dict.fromkeys(queue.lanes, unreadable), queue.id)
 
-    def _look_later(self, flow: str) -> None:
-        threading.Timer(RETRY_SECONDS, self.look_again, [flow]).start()
+    def _reread_later(self, flow: str) -> None:
+        threading.Timer(RETRY_SECONDS, self.reread, [flow]).start()
 
     def _read(self, flow: str, queue: _Queue) -> None:
         head = queues.head(self.store, flow)
         if head is None:
-            self._tell(queue, {}, "")
+            self._publish(queue, {}, "")
             return
         if head.value.id != queue.id:
-            queue.known.clear()
+            queue.segments.clear()
         lanes = queues.lanes(self.store, flow, head.value, queue.lanes)
         logs: dict[str, LaneLog] = {}
         for name, lane in lanes.items():
-            fresh = [first for first in lane.segments if (name, first) not in queue.known]
+            fresh = [first for first in lane.segments if (name, first) not in queue.segments]
             read = queues.segments(self.store, flow, name, fresh)
             for first, segment in zip(fresh, read, strict=True):
                 if isinstance(segment, Unreadable):
                     raise segment.error
                 if segment is not None:
-                    queue.known[name, first] = tuple(items.of_segment(segment.value))
-            logs[name] = _log(queue.known, name, lane)
+                    queue.segments[name, first] = tuple(items.of_segment(segment.value))
+            logs[name] = _log(queue.segments, name, lane)
         kept: Mapping[str, set[int]] = defaultdict(set)
         for name, lane in lanes.items():
             kept[name].update(lane.segments)
-        queue.known = {key: found for key, found in queue.known.items() if key[1] in kept[key[0]]}
-        self._tell(queue, logs, head.value.id)
+        queue.segments = {k: part for k, part in queue.segments.items() if k[1] in kept[k[0]]}
+        self._publish(queue, logs, head.value.id)
 
-    def _tell(self, queue: _Queue, logs: dict[str, LaneLog], queue_id: str) -> None:
+    def _publish(self, queue: _Queue, logs: dict[str, LaneLog], queue_id: str) -> None:
         with self._news:
             changed = {name for name in logs | queue.logs if logs.get(name) != queue.logs.get(name)}
             queue.logs, queue.id = logs, queue_id
@@ -167,15 +168,15 @@ class QueueWatcher:
 
 
 def _log(
-    known: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
+    segments: Mapping[tuple[str, int], tuple[Item, ...]], name: str, lane: queues.Lane
 ) -> LaneLog:
     """Consecutive items below the head's end; unread later segments are omitted."""
-    found: list[Item] = []
+    consecutive: list[Item] = []
     for first in lane.segments:
-        part = known.get((name, first), ())
+        part = segments.get((name, first), ())
         if first >= lane.next or not part:
             continue
-        if found and found[-1].number + 1 != part[0].number:
-            found = []  # earlier items are acked and being removed
-        found.extend(part)
-    return LaneLog(lane.next, tuple(found))
+        if consecutive and consecutive[-1].number + 1 != part[0].number:
+            consecutive = []  # earlier items are acked and being removed
+        consecutive.extend(part)
+    return LaneLog(lane.next, tuple(consecutive))

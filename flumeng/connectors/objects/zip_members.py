@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flumeng.connectors.objects.compression import unpacked
 from flumeng.connectors.objects.content import Allowance, Member
-from flumeng.connectors.objects.opened import BLOCK_BYTES, Opened
+from flumeng.connectors.objects.open_item import BLOCK_BYTES, OpenItem
 from flumeng.platform.errors import CorruptError, UserError
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
@@ -29,17 +29,17 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def members(opened: Opened, allowance: Allowance) -> Iterator[Member]:
+def members(opened: OpenItem, allowance: Allowance) -> Iterator[Member]:
     with opened.explained():
         try:
             with zipfile.ZipFile(cast(IO[bytes], _Directory(opened.file()))) as archive:
-                found = sorted(archive.infolist(), key=lambda info: info.header_offset)
+                infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
         except _DAMAGE as error:
             raise CorruptError(f"its zip is damaged: {error}") from error
-    if sum(info.compress_size for info in found) > opened.item.size:
-        raise CorruptError("its zip is damaged: members lie on top of each other")
+    if sum(info.compress_size for info in infos) > opened.item.size:
+        raise CorruptError("its zip is damaged: members overlap")
     window = _Window(opened)
-    for info in found:
+    for info in infos:
         allowance.count()
         if _is_file(info):
             blocks = partial(_checked, window, info)
@@ -66,22 +66,20 @@ def _written(info: zipfile.ZipInfo) -> float:
 def _checked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
     """The member's bytes. Raises CorruptError when size or checksum differ from the directory's."""
     if info.flag_bits & 1:
-        raise UserError("it is encrypted, which is not read")
+        raise UserError("encrypted members are not read")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UserError(
-            f"it is compressed in the way {info.compress_type} of zip: only deflate is read"
-        )
+        raise UserError(f"unsupported zip compression {info.compress_type}: only deflate is read")
     left, checksum = info.file_size, 0
     for block in _unpacked(window, info):
-        wanted = block[:left]
+        data = block[:left]
         left -= len(block)
-        checksum = zlib.crc32(wanted, checksum)
-        if wanted:
-            yield wanted
+        checksum = zlib.crc32(data, checksum)
+        if data:
+            yield data
         if left < 0:
             break
     if left or checksum != info.CRC:
-        raise CorruptError("its zip is damaged: it is not what its checksum says")
+        raise CorruptError("its zip is damaged: wrong size or checksum")
 
 
 def _unpacked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -94,7 +92,7 @@ def _unpacked(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
 def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
     header = window.read(info.header_offset, _LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(MAGIC[0]):
-        raise CorruptError("its zip is damaged: no member begins where its directory says so")
+        raise CorruptError("its zip is damaged: wrong offset of a member in its directory")
     _, name, extra = _LOCAL.unpack(header)
     start = info.header_offset + _LOCAL.size + name + extra
     end = start + info.compress_size
@@ -102,13 +100,13 @@ def _packed(window: _Window, info: zipfile.ZipInfo) -> Iterator[bytes]:
         yield block
         start += len(block)
     if start < end:
-        raise CorruptError("its zip is damaged: it ends in the middle of a member")
+        raise CorruptError("its zip is damaged: it ends inside a member")
 
 
 class _Window:
     """Forward reads of an item through one block."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenItem) -> None:
         self._opened = opened
         self._start, self._block = 0, b""
 

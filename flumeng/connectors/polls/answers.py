@@ -63,24 +63,24 @@ def kept(polls: Polls) -> list[KeptAnswer]:
     """Sorted by offset. Raises CorruptError for columns of different lengths."""
     columns = [getattr(polls, name) for name in COLUMNS]
     if len({*map(len, columns)}) > 1:
-        raise CorruptError("the record of polls has columns of several lengths")
+        raise CorruptError("the columns of the record of polls differ in length")
     return [KeptAnswer(*fields) for fields in zip(*columns, strict=True)]
 
 
 def columns_of(answers: Sequence[KeptAnswer]) -> dict[str, Any]:
-    rows = [astuple(one) for one in answers]
-    return {name: tuple(row[place] for row in rows) for place, name in enumerate(COLUMNS)}
+    rows = [astuple(answer) for answer in answers]
+    return {name: tuple(row[index] for row in rows) for index, name in enumerate(COLUMNS)}
 
 
 def encode(answers: Sequence[KeptAnswer]) -> str:
-    return json.dumps([[*astuple(one)] for one in answers], separators=(",", ":"))
+    return json.dumps([[*astuple(answer)] for answer in answers], separators=(",", ":"))
 
 
 def decode(address: str) -> list[KeptAnswer]:
     try:
         return [KeptAnswer(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptError(f"this is no list of answers: {address[:200]}") from error
+        raise CorruptError(f"not a list of answers: {address[:200]}") from error
 
 
 class AnswerContents:
@@ -93,25 +93,25 @@ class AnswerContents:
         return max(1, self._below(end) - self._below(start)) if start < end else 0
 
     def cut(self, start: int, end: int, events: int) -> int:
-        wanted = self._below(start) + max(1, events)
-        place = bisect_right(self._borders, wanted) - 1
-        if place >= len(self._answers):
+        target = self._below(start) + max(1, events)
+        index = bisect_right(self._borders, target) - 1
+        if index >= len(self._answers):
             return end
-        return min(end, self._answers[place].start + wanted - self._borders[place])
+        return min(end, self._answers[index].start + target - self._borders[index])
 
     def address(self, start: int, end: int) -> str:
-        return encode([one for one in self._answers if one.start < end and one.end > start])
+        return encode([own for own in self._answers if own.start < end and own.end > start])
 
     @cached_property
     def _borders(self) -> list[int]:
-        return list(accumulate((one.rows for one in self._answers), initial=0))
+        return list(accumulate((answer.rows for answer in self._answers), initial=0))
 
     def _below(self, offset: int) -> int:
-        place = bisect_right(self._answers, offset, key=lambda one: one.start) - 1
-        if place < 0:
+        index = bisect_right(self._answers, offset, key=lambda answer: answer.start) - 1
+        if index < 0:
             return 0
-        answer = self._answers[place]
-        return self._borders[place] + min(offset - answer.start, answer.rows)
+        answer = self._answers[index]
+        return self._borders[index] + min(offset - answer.start, answer.rows)
 
 
 class AnswerFiles:
@@ -161,10 +161,10 @@ class AnswerFiles:
                     if last > start and first < end:
                         row = first
                         for batch in file.iter_batches(READ_ROWS, row_groups=[number]):
-                            wanted = batch[max(start - row, 0) : max(end - row, 0)]
+                            part = batch[max(start - row, 0) : max(end - row, 0)]
                             row += batch.num_rows
-                            if wanted.num_rows:
-                                yield wanted.column(0)
+                            if part.num_rows:
+                                yield part.column(0)
                     first = last
                 if first < end:
                     raise CorruptError(f"{self._name}/{name} has {first} rows, not {end}")
@@ -174,8 +174,8 @@ class AnswerFiles:
         with self._explained():
             selector = fs.FileSelector(self._directory, allow_not_found=True)
             for info in self._store.files.get_file_info(selector):
-                found, _, _ = info.base_name.partition(".")
-                if found.isdigit() and int(found) < number:
+                own, _, _ = info.base_name.partition(".")
+                if own.isdigit() and int(own) < number:
                     with suppress(FileNotFoundError):
                         self._store.files.delete_file(info.path)
 
@@ -184,7 +184,7 @@ class AnswerFiles:
         try:
             yield
         except PermissionError as error:
-            why = f"{self._name}: {error}: let the user of the node write there"
+            why = f"{self._name}: {error}: allow the node's user to write there"
             raise UserError(why) from error
         except OSError as error:
             explained = self._store.explained(error)
@@ -197,7 +197,7 @@ class AnswerFiles:
         try:
             yield
         except FileNotFoundError as error:
-            raise CorruptError(f"{self._name}/{name} is not there any more") from error
+            raise CorruptError(f"{self._name}/{name} no longer exists") from error
         except (OSError, ValueError, pa.ArrowException) as error:
             is_store = isinstance(error, OSError) and (error.errno or "AWS Error" in str(error))
             if is_store:

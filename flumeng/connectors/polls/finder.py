@@ -1,4 +1,4 @@
-"""Schedule finder: appends due times to the flow's queue, together with the last one looked at. So
+"""Schedule finder: appends due times to the flow's queue, together with the last one checked. So
 each becomes an item once, or is skipped by the schedule's ``catch_up``."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flumeng.platform.errors import FlumengError, UserError
 from zkschema import paths
 
 LANE = "0"
-LOOKED_AT = "schedule"
+CHECKED = "schedule"
 """The bucket with the last due time."""
 AHEAD_ITEMS = 1000
 """Maximum number of waiting due times."""
@@ -28,7 +28,7 @@ LATE_SECONDS = 60.0
 EARLY = timedelta(seconds=60)
 """Tolerated clock skew between hosts."""
 REST_SECONDS = 30.0
-UNASKED_SECONDS = 0.5
+UNANSWERED_SECONDS = 0.5
 """First pause while later due times wait for one without an answer."""
 
 
@@ -48,8 +48,8 @@ class ScheduleFinder:
         self._task = task
         self._now = now
         self._log: QueueLog | None = None
-        self._looked_at: datetime | None = None
-        self._rest_seconds = UNASKED_SECONDS
+        self._checked: datetime | None = None
+        self._rest_seconds = UNANSWERED_SECONDS
 
     @classmethod
     def of(cls, options: Poller, store: Store, task: FindingTask) -> ScheduleFinder:
@@ -60,7 +60,7 @@ class ScheduleFinder:
         del before
         try:
             log = self._taken()
-            log.look()
+            log.read_acks()
             self._clear(log)
             log.decide(log.failures())
             waits = self._append(log)
@@ -68,7 +68,7 @@ class ScheduleFinder:
             self._log = None
             raise
         again = min(self._rest_seconds, REST_SECONDS)
-        self._rest_seconds = again * 2 if waits else UNASKED_SECONDS
+        self._rest_seconds = again * 2 if waits else UNANSWERED_SECONDS
         return Findings(
             {name: Offer() for name in log.partitions},
             ("schedule",),
@@ -85,18 +85,18 @@ class ScheduleFinder:
         if to != "latest":
             raise UserError(
                 "answers are removed when they are in all sinks, so a poll can be read from latest "
-                "only; to ask for everything again, let another flow do it"
+                "only; to poll for everything again, use another flow"
             )
-        return {name: one.safe for name, one in self.bounds(partitions).items()}
+        return {name: bounds.safe for name, bounds in self.bounds(partitions).items()}
 
     def times(self, at: Mapping[str, int]) -> dict[str, int]:
-        kept = [one for part in list(self._lane().segments) for one in part]
-        found = {}
+        kept = [item for part in list(self._lane().segments) for item in part]
+        moments = {}
         for name, offset in at.items():
             number = items.number_of(offset)
-            if due := next((one for one in kept if one.number >= number), None):
-                found[name] = due.modified_us
-        return found
+            if due := next((item for item in kept if item.number >= number), None):
+                moments[name] = due.modified_us
+        return moments
 
     def finished(self) -> None:
         """A schedule has no end."""
@@ -111,8 +111,8 @@ class ScheduleFinder:
         if self._log is None:
             task = self._task
             log = QueueLog.take(self._store, task.flow, task.epoch, 1, queues.SCHEDULE)
-            seen = log.seen().get(LOOKED_AT)
-            self._looked_at = datetime.fromisoformat(seen.decode()) if seen else None
+            seen = log.seen().get(CHECKED)
+            self._checked = datetime.fromisoformat(seen.decode()) if seen else None
             self._log = log
         return self._log
 
@@ -126,23 +126,23 @@ class ScheduleFinder:
     def _append(self, log: QueueLog) -> bool:
         """Append due times. Returns whether one has to wait for its predecessor."""
         now = self._now()
-        if self._looked_at is None:
+        if self._checked is None:
             # A cron expression starts at its next due time, a flow without one at once.
             self._write(log, [], now - timedelta(seconds=self._schedule.every_seconds or 0))
         last = self._schedule.last_due(now, self._task.flow)
-        assert self._looked_at is not None, "it was written just now"
+        assert self._checked is not None, "it was written just now"
         if self._early() and self._schedule.catch_up != "all":
             self._write(log, [], now)
-        if last is None or last <= self._looked_at:
+        if last is None or last <= self._checked:
             return False
         if self._schedule.catch_up == "all":
             room = max(0, AHEAD_ITEMS - log.kept_items)
-            following = self._schedule.due_after(self._looked_at, self._task.flow)
-            due = list(islice(takewhile(lambda one: one <= now, following), room))
+            following = self._schedule.due_after(self._checked, self._task.flow)
+            due = list(islice(takewhile(lambda moment: moment <= now, following), room))
             if due:
                 self._write(log, due, due[-1])
             return due[-1:] != [last]
-        if not self._is_asked(log):
+        if not self._is_answered(log):
             return True
         late = now - last > timedelta(seconds=LATE_SECONDS)
         self._write(log, [] if late and self._schedule.catch_up == "none" else [last], last)
@@ -150,26 +150,26 @@ class ScheduleFinder:
 
     def _early(self) -> tuple[str, ...]:
         """The warning after a clock was ahead: its due times are not repeated."""
-        if self._looked_at is None or self._looked_at - self._now() <= EARLY:
+        if self._checked is None or self._checked - self._now() <= EARLY:
             return ()
         return (
-            f"due times until {self._looked_at.isoformat()} were asked, by a clock that was ahead: "
+            f"due times until {self._checked.isoformat()} were polled by a clock that was ahead: "
             "nothing is due before that",
         )
 
-    def _write(self, log: QueueLog, due: Sequence[datetime], looked_at: datetime) -> None:
+    def _write(self, log: QueueLog, due: Sequence[datetime], checked: datetime) -> None:
         number = log.lanes[LANE].next
-        found = [
-            Item(number + place, f"due {one.isoformat()}", 0, round(one.timestamp() * 1_000_000))
-            for place, one in enumerate(due)
+        new = [
+            Item(number + n, f"due {moment.isoformat()}", 0, round(moment.timestamp() * 1_000_000))
+            for n, moment in enumerate(due)
         ]
-        log.append({LANE: found} if found else {}, {LOOKED_AT: looked_at.isoformat().encode()})
-        self._looked_at = looked_at
+        log.append({LANE: new} if new else {}, {CHECKED: checked.isoformat().encode()})
+        self._checked = checked
 
-    def _is_asked(self, log: QueueLog) -> bool:
+    def _is_answered(self, log: QueueLog) -> bool:
         lane = log.lanes[LANE]
-        found = self._store.read(paths.polls(self._task.flow))
-        return max(found.value.next if found else 0, lane.acked) >= lane.next
+        polls = self._store.read(paths.polls(self._task.flow))
+        return max(polls.value.next if polls else 0, lane.acked) >= lane.next
 
     def _until_due(self) -> float:
         now = self._now()

@@ -78,7 +78,7 @@ class OAuthTokens(Auth):
         self._client.close()
 
     def _renew(self) -> None:
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         try:
             body = self._client.ask(self._request).body
         finally:
@@ -86,14 +86,14 @@ class OAuthTokens(Auth):
         values = (value_at(body, parse(name)) for name in ("access_token", "expires_in"))
         token, seconds = (scalar(value) if value is not None else None for value in values)
         if not token or not _is_token(token):
-            raise UserError(f"{self._request}: the answer is no JSON with an access_token")
+            raise UserError(f"{self._request}: the answer is not JSON with an access_token")
         try:
             lasts = float(seconds) if seconds is not None else DEFAULT_SECONDS
         except ValueError:
             lasts = DEFAULT_SECONDS
         self._headers = {"Authorization": f"Bearer {token}"}
         self._tokens.append(token)
-        self._until = asked + max(lasts - EARLY_SECONDS, lasts / 2)
+        self._until = requested_at + max(lasts - EARLY_SECONDS, lasts / 2)
 
 
 def auth_of(options: HttpAuth | None, tls: ClientTls | None, timeout_seconds: float) -> Auth:

@@ -48,13 +48,13 @@ PASSING = (408, 425, 429)
 REDIRECTS = (301, 302, 303, 307, 308)
 _PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 HINTS = {
-    400: "look at `query` and `body`",
-    401: "look at `auth` and its secrets",
-    403: "look at `auth`, and at what it is allowed to",
-    404: "look at `url`",
-    405: "look at `method`",
-    407: "the proxy wants a user and password in its URL",
-    410: "look at `url`; or a page was asked for too late",
+    400: "check `query` and `body`",
+    401: "check `auth` and its secrets",
+    403: "check `auth` and its permissions",
+    404: "check `url`",
+    405: "check `method`",
+    407: "the proxy needs a user and password in its URL",
+    410: "check `url`; or a page was requested too late",
 }
 
 
@@ -109,7 +109,7 @@ class HttpClient:
         self.wait(0)
         if left := self.rest_seconds:
             raise UnavailableError(
-                f"{self._home.host} asks not to be asked again for {ceil(left)} s (Retry-After)"
+                f"{self._home.host} allows no request for {ceil(left)} s (Retry-After)"
             )
         first = request
         with self._limited(first):
@@ -133,13 +133,13 @@ class HttpClient:
         """Raises UserError when a URL from a server may not be requested."""
         target = parsed(url)
         if target.auth is not None:
-            raise UserError(f"{where} leads to a URL with a user in it, and is not followed")
+            raise UserError(f"{where} leads to a URL with a user in it, which is not allowed")
         if _origin(target) == _origin(self._home):
             return
-        if not any(_is_below(target, place) for place in self._elsewhere):
+        if not any(_is_below(target, allowed) for allowed in self._elsewhere):
             raise UserError(
-                f"{where} leads to {_shown(url)}, which is of another server than `url`: change "
-                "`url`, or allow it in `redirect_to`"
+                f"{where} leads to {_shown(url)} on another server than `url`: change `url`, or "
+                "allow it in `redirect_to`"
             )
 
     def wait(self, seconds: float) -> None:
@@ -175,14 +175,14 @@ class HttpClient:
         for name, value in first.own.items():
             if name.lower() == "authorization":
                 text = text.replace(value.rpartition(" ")[2], SHOWN)
-        said = excerpt(text, QUOTED_CHARACTERS)
-        told = f"{first}: HTTP {status}" + (f": {said}" if said else "")
+        text = excerpt(text, QUOTED_CHARACTERS)
+        why = f"{first}: HTTP {status}" + (f": {text}" if text else "")
         retry = reply.headers.get("retry-after", "")
         if status in PASSING or status >= 500 or (status == 403 and retry):
             self._not_before = time.monotonic() + after_seconds(retry)
-            raise UnavailableError(told)
+            raise UnavailableError(why)
         error = UnauthorizedError if status == 401 else UserError
-        raise error(f"{told}: {HINTS[status]}" if status in HINTS else told)
+        raise error(f"{why}: {HINTS[status]}" if status in HINTS else why)
 
     def _send(self, request: Request) -> Reply:
         url, home = parsed(request.url), self.is_home(request.url)
@@ -205,18 +205,18 @@ class HttpClient:
                 decode_content=False,
             )
             with response:
-                found = {name.lower(): text for name, text in response.headers.items()}
-                return Reply(response.status, found, _body(response, request), request.url)
+                given = {name.lower(): text for name, text in response.headers.items()}
+                return Reply(response.status, given, _body(response, request), request.url)
         except LocationParseError as error:
-            raise UserError(f"{request}: this is no URL that can be asked") from error
+            raise UserError(f"{request}: invalid URL") from error
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             if _distrusts(error):
                 raise UserError(
                     f"{request}: its certificate is not trusted: {excerpt(str(error), 300)}; set "
-                    "tls.ca to the authority that it is from"
+                    "tls.ca to its authority"
                 ) from error
-            said = excerpt(_PREFIX.sub("", str(error)), 300)
-            raise UnavailableError(f"{request}: no answer: {said}") from error
+            why = excerpt(_PREFIX.sub("", str(error)), 300)
+            raise UnavailableError(f"{request}: no answer: {why}") from error
 
     @contextmanager
     def _limited(self, request: Request) -> Iterator[None]:
@@ -238,7 +238,7 @@ class HttpClient:
             self.wait(0)
             if late.is_set():
                 raise UnavailableError(
-                    f"{request}: no end of the answer within {self._timeout_seconds:g} s"
+                    f"{request}: no complete answer within {self._timeout_seconds:g} s"
                 )
 
 
@@ -277,10 +277,10 @@ class _Connections:
         with self._lock:
             sockets, self._sockets = self._sockets, []
             managers, self._managers = self._managers, {}
-        for one in sockets:
+        for held in sockets:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                held.shutdown(socket.SHUT_RDWR)
+            held.close()
         for manager in managers.values():
             manager.clear()
 
@@ -314,12 +314,12 @@ class _Connections:
 def parsed(url: str) -> Url:
     """The URL normalized by urllib3. Raises UserError."""
     try:
-        found = parse_url(url)
+        normalized = parse_url(url)
     except (LocationParseError, ValueError) as error:
-        raise UserError(f"this is no URL: {_shown(url)}") from error
-    if found.scheme not in PORTS or not found.host or len(url.encode()) > MOST_URL_BYTES:
-        raise UserError(f"this is no URL to ask: {_shown(url)}")
-    return found
+        raise UserError(f"invalid URL: {_shown(url)}") from error
+    if normalized.scheme not in PORTS or not normalized.host or len(url.encode()) > MOST_URL_BYTES:
+        raise UserError(f"unsupported URL: {_shown(url)}")
+    return normalized
 
 
 def joined(base: str, url: str) -> str:
@@ -327,7 +327,7 @@ def joined(base: str, url: str) -> str:
     try:
         whole = urljoin(base, url.strip())
     except ValueError as error:
-        raise UserError(f"this is no URL: {_shown(url)}") from error
+        raise UserError(f"invalid URL: {_shown(url)}") from error
     return parsed(whole)._replace(fragment=None).url
 
 
@@ -344,7 +344,7 @@ def decoded(raw: urllib3.BaseHTTPResponse | io.BytesIO, encoding: str, limit: in
     encodings."""
     name = encoding.strip().lower()
     if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise CorruptError("it is compressed in a way that was not asked for (Content-Encoding)")
+        raise CorruptError(f"unsupported Content-Encoding {excerpt(name, 40)}")
     stream: Any = gzip.GzipFile(fileobj=cast("io.BytesIO", raw)) if "gzip" in name else raw
     content = io.BytesIO()
     try:
@@ -360,10 +360,10 @@ def _inflated(packed: bytes, most: int) -> bytes:
     """``deflate`` with or without a zlib header. Raises EOFError, zlib.error."""
     is_zlib = packed[0] & 0x0F == 8 and packed[0] >> 4 <= 7
     stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-    found = stream.decompress(packed, most)
-    if stream.unused_data or (len(found) < most and not stream.eof):
+    content = stream.decompress(packed, most)
+    if stream.unused_data or (len(content) < most and not stream.eof):
         raise EOFError("it ends too early or too late")
-    return found
+    return content
 
 
 def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
@@ -380,8 +380,8 @@ def _body(response: urllib3.BaseHTTPResponse, request: Request) -> bytes:
         response.close()
         if not failed:
             raise UserError(
-                f"{request}: the answer is larger than {limit // 2**20} MiB: ask for less at once, "
-                "with a parameter for the number of records in `query`"
+                f"{request}: the answer is larger than {limit // 2**20} MiB: request fewer records "
+                "at once, with a parameter in `query`"
             )
     return body
 
@@ -394,9 +394,9 @@ def _origin(url: Url) -> tuple[str | None, str, int]:
     return url.scheme, (url.host or "").rstrip("."), url.port or PORTS[url.scheme or "http"]
 
 
-def _is_below(url: Url, place: Url) -> bool:
-    path, root = url.path or "/", (place.path or "").rstrip("/")
-    return _origin(url) == _origin(place) and (path == root or path.startswith(f"{root}/"))
+def _is_below(url: Url, allowed: Url) -> bool:
+    path, root = url.path or "/", (allowed.path or "").rstrip("/")
+    return _origin(url) == _origin(allowed) and (path == root or path.startswith(f"{root}/"))
 
 
 def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
@@ -413,9 +413,9 @@ def _ssl_context(tls: ClientTls) -> ssl.SSLContext:
 
 def _proxy(url: Url) -> str | None:
     proxies = getproxies()
-    found = proxies.get(url.scheme or "") or proxies.get("all")
-    bypassed = found and proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host or "")
-    return None if bypassed else found
+    proxy = proxies.get(url.scheme or "") or proxies.get("all")
+    bypassed = proxy and proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host or "")
+    return None if bypassed else proxy
 
 
 def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolManager:
@@ -427,16 +427,14 @@ def _manager(context: ssl.SSLContext | None, proxy: str | None) -> urllib3.PoolM
         headers = make_headers(proxy_basic_auth=user) if user else None
         return urllib3.ProxyManager(proxy, proxy_headers=headers, maxsize=1, ssl_context=context)
     except (ValueError, HTTPError) as error:
-        raise UserError(
-            "the environment names a proxy that is no http:// or https:// URL"
-        ) from error
+        raise UserError("the proxy in the environment is not an http:// or https:// URL") from error
 
 
 def _distrusts(error: BaseException | None) -> bool:
     """Whether the cause is an untrusted certificate."""
     while error is not None:
         inner = [error, *(arg for arg in error.args if isinstance(arg, BaseException))]
-        if any(isinstance(one, ssl.SSLCertVerificationError) for one in inner):
+        if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in inner):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -39,14 +39,14 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 def check_polled(text: str) -> None:
     check_url(text)
     if "{" in text or "}" in text:
-        raise ValueError("expected nothing in braces: what changes goes into `query`")
+        raise ValueError("expected nothing in braces: variables go into `query`")
 
 
 def check_header(name: str) -> None:
     if not _HEADER.fullmatch(name):
         raise ValueError("expected the name of a header, like Accept")
     if name.lower() in _OURS:
-        raise ValueError("this header is made by flumeng")
+        raise ValueError("flumeng sets this header itself")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,18 @@ class OAuth2:
     """A token by the grant `client_credentials`, kept until it expires."""
 
     token_url: str = option(
-        doc="Where tokens are had.", check=check_polled, example="https://login.example/oauth/token"
+        doc="The URL of tokens.", check=check_polled, example="https://login.example/oauth/token"
     )
     client_id: str = option(doc="The id of the client.", example="flumeng")
     client_secret: str = option(
         doc="The client's secret.", secret=True, example="${secret:api-client}"
     )
     credentials_in: Literal["header", "body"] = option(
-        doc="Where the server looks for both: in the header `Authorization`, or in the form.",
+        doc="Where both are sent: in the header `Authorization`, or in the form.",
         default="header",
     )
     parameters: Mapping[str, str] = option(
-        doc="What else the form says.", example="{scope: logs.read}", factory=dict
+        doc="Further parameters in the form.", example="{scope: logs.read}", factory=dict
     )
 
 
@@ -88,7 +88,7 @@ class HttpAuth:
     def problems(self) -> Iterator[tuple[str, str]]:
         if (self.username is None) != (self.password is None):
             yield "", "expected username and password together"
-        ways = [one for one in (self.username, self.bearer, self.oauth2) if one is not None]
+        ways = [way for way in (self.username, self.bearer, self.oauth2) if way is not None]
         if len(ways) != 1:
             yield "", "expected one of username with password, bearer, and oauth2"
         if self.username is not None and ":" in self.username:
@@ -102,20 +102,20 @@ class Paging:
 
     by: PagedBy = option(
         doc='`link`: the URL in the header `Link` with `rel="next"` (RFC 8288). `url`: the URL at '
-        "`path`. `cursor`: `{cursor}` is what was at `path`. `page`: `{page}` is the number of the "
-        "page. `offset`: `{offset}` is how many records came before."
+        "`path`. `cursor`: `{cursor}` is the value at `path`. `page`: `{page}` is the number of "
+        "the page. `offset`: `{offset}` is the number of records before it."
     )
     path: str | None = option(
-        doc="Where the next URL or cursor is in an answer of JSON. The last page has none there: "
-        "nothing, null, false, 0 or an empty text.",
+        doc="The path of the next URL or cursor in an answer of JSON. The last page has none "
+        "there: nothing, null, false, 0 or an empty text.",
         check=check_single,
         example="meta.next_cursor",
         default=None,
     )
     first: int = option(doc="The number of the first page.", between=(0, 1_000_000), default=1)
     size: int | None = option(
-        doc="With `page` and `offset`: a page of fewer records is the last one. Without it that is "
-        "a page without records, which takes a request more.",
+        doc="With `page` and `offset`: a page of fewer records is the last one. Without it the "
+        "last page is one without records, which takes one more request.",
         between=(1, 1_000_000),
         default=None,
     )
@@ -137,61 +137,61 @@ class TrackField:
     """A value that grows from record to record, like the time of the last change."""
 
     path: str = option(
-        doc="Where it is in a record of JSON. A record without it always passes.",
+        doc="The path of the value in a record of JSON. A record without it always passes.",
         check=check_single,
         example="updated_at",
     )
     type: TrackedType = option(
-        doc="How values are ordered: as times of ISO 8601 (UTC without a zone), as numbers, or "
+        doc="The order of values: as times of ISO 8601 (UTC without a zone), as numbers, or "
         "letter by letter."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpPollSource(KeepsAnswers):
-    """Asks a URL at the due times of a schedule; the answers become events.
+    """Polls a URL at the due times of a schedule; the answers become events.
 
     In `query` and `body`, `{due}` is the due time and `{last}` how far the last answer reached: the
-    greatest value of `track`, without it the `{due}` of that time. Times are ISO 8601 in UTC, or as
-    `{due:unix}`, `{due:unix_ms}` and `{due:%Y-%m-%d}` say.
+    greatest value of `track`, without it the `{due}` of that time. Times are ISO 8601 in UTC, or in
+    the formats of `{due:unix}`, `{due:unix_ms}` and `{due:%Y-%m-%d}`.
     """
 
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({"replayable"})
     poll: ClassVar[str] = "flumeng.connectors.polls.http_poll:HttpPoll"
 
     url: str = option(
-        doc="What is asked.", check=check_polled, example="https://api.example/v1/events"
+        doc="The URL to poll.", check=check_polled, example="https://api.example/v1/events"
     )
     method: Literal["GET", "POST"] = option(doc="The method of requests.", default="GET")
     query: Mapping[str, str] = option(
-        doc="Parameters behind those of `url`; with variables, and references to secrets. One is "
+        doc="Parameters after those of `url`, with variables and references to secrets. One is "
         "left out while a variable in it has no value.",
         example='{since: "{last}", until: "{due}", limit: "100"}',
         factory=dict,
     )
     headers: Mapping[str, str] = option(
-        doc="Headers of each request; a value may have references to secrets in it.",
+        doc="Headers of each request; a value may contain references to secrets.",
         check=check_header,
         example='{X-Api-Key: "${secret:api-key}"}',
         factory=dict,
     )
     body: str | None = option(
-        doc="What a POST sends, with variables and references to secrets: JSON, unless a header "
+        doc="The body of a POST, with variables and references to secrets: JSON, unless a header "
         "`Content-Type` says otherwise. A variable without a value is an empty text.",
         example='{"from": "{last}", "to": "{due}"}',
         default=None,
     )
-    auth: HttpAuth | None = option(doc="Who asks.", default=None)
+    auth: HttpAuth | None = option(doc="The credentials of requests.", default=None)
     tls: ClientTls | None = option(
-        doc="How TLS is talked where that needs more than the host's authorities.", default=None
+        doc="Settings of TLS, where the host's authorities are not enough.", default=None
     )
     timeout_seconds: float = option(
-        doc="How long a request may take until all of its answer is there.",
+        doc="Time limit of a request until its whole answer has arrived.",
         between=(0.1, 60),
         default=30.0,
     )
     redirect_to: tuple[str, ...] = option(
-        doc="Below which URLs of other servers redirections and next pages may lead; these get "
+        doc="URLs of other servers below which redirections and next pages may lead; these get "
         "neither `auth` nor `headers`.",
         check=check_polled,
         between=(0, 20),
@@ -199,31 +199,30 @@ class HttpPollSource(KeepsAnswers):
         default=(),
     )
     format: Format = option(
-        doc="What an event is: a record of JSON (`json`), a line (`lines`, or `ndjson` without the "
-        "empty ones), or all of an answer (`text`).",
+        doc="The format. An event is a record of JSON (`json`), a line (`lines`, or `ndjson` "
+        "without the empty ones), or a whole answer (`text`).",
         default="json",
     )
     records: str | None = option(
-        doc="Where the records are in JSON: the elements of an array there, or the object there; "
-        "none if it is null. A `?` behind a step says that it may be missing. All of the answer "
-        "without it.",
+        doc="The path of the records in JSON: the elements of an array there, or the object there; "
+        "none if it is null. A `?` behind a step makes it optional. By default the whole answer.",
         check=check_path,
         example="data.items",
         default=None,
     )
-    paging: Paging | None = option(doc="Answers come in pages.", default=None)
+    paging: Paging | None = option(doc="The pages of an answer.", default=None)
     track: TrackField | None = option(
-        doc="What `{last}` is. A record with a lower value is known and is dropped, as is one with "
-        "the same value that came before.",
+        doc="The value of `{last}`. A record with a lower value is dropped, as is one with the "
+        "same value that came before.",
         default=None,
     )
     start_from: str | None = option(
-        doc="What `{last}` is at first; without `track` a time.",
+        doc="The first value of `{last}`; without `track` a time.",
         example="2026-11-22T08:00:00Z",
         default=None,
     )
     settle_seconds: float = option(
-        doc="`{due}` is so much before the due time: for servers where records show up late.",
+        doc="`{due}` is this long before the due time: for servers where records show up late.",
         between=(0, 86_400),
         default=0.0,
     )
@@ -233,8 +232,8 @@ class HttpPollSource(KeepsAnswers):
     @property
     def templates(self) -> Mapping[str, str]:
         """The texts with variables, by option."""
-        found = {f"query.{name}": text for name, text in self.query.items()}
-        return found if self.body is None else {**found, "body": self.body}
+        texts = {f"query.{name}": text for name, text in self.query.items()}
+        return texts if self.body is None else {**texts, "body": self.body}
 
     def needs(self) -> Iterator[Need]:
         urls = [self.url, *self.redirect_to]
@@ -282,27 +281,30 @@ class HttpPollSource(KeepsAnswers):
 
     def _problems_of_templates(self) -> Iterator[tuple[str, str]]:
         used: set[str] = set()
-        wanted = self.paging.variable if self.paging else None
-        for place, text in self.templates.items():
-            if place != "body" and (braces := unknown(text)):
-                yield place, f"nothing is called {braces}: expected {{last}} or {{due}}"
+        needed = self.paging.variable if self.paging else None
+        for option_name, text in self.templates.items():
+            if option_name != "body" and (braces := unknown(text)):
+                yield option_name, f"unknown variable {braces}: expected {{last}} or {{due}}"
             try:
                 template = Template(text)
             except ValueError as error:
-                yield place, str(error)
+                yield option_name, str(error)
                 continue
             used |= template.variables
-            for name in sorted(template.variables - {"last", "due", wanted}):
-                yield place, f"{{{name}}} needs paging with by: {name}"
+            for name in sorted(template.variables - {"last", "due", needed}):
+                yield option_name, f"{{{name}}} needs paging with by: {name}"
             if self.track is not None and re.search(r"\{last:", text):
-                yield place, "{last} is the value of track as it came: expected no form of a time"
-        if wanted is not None and wanted not in used:
-            yield "paging", f"expected {{{wanted}}} in query or body"
+                yield (
+                    option_name,
+                    "{last} is the unchanged value of track: expected no format of a time",
+                )
+        if needed is not None and needed not in used:
+            yield "paging", f"expected {{{needed}}} in query or body"
         if self.start_from is not None and self.track is None and "last" not in used:
             yield "start_from", "expected with {last} in query or body, or with track"
 
     def arrival(self) -> str:
         kept = "each answer is kept before it is read, and read once"
         if self.track is not None:
-            return f"{kept}; of what was asked for again, a record that has come is dropped"
-        return f"{kept}; what the server answers twice comes twice"
+            return f"{kept}; a record that the server sends again is dropped"
+        return f"{kept}; a record that the server sends twice arrives twice"

@@ -65,7 +65,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         if self.by in ("page", "offset") and not (self.at.isascii() and self.at.isdigit()):
-            raise ValueError("no number")
+            raise ValueError("not a number")
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,15 @@ class State:
             state = msgspec.json.decode(text, type=cls) if text else cls(1)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise CorruptError(
-                "the state of the poll is not what was written: when something else than http_poll "
-                "was asked before, take that change back, or make another flow for it"
+                "the state of the poll is not one of http_poll: if the source was changed, revert "
+                "that, or use another flow"
             ) from error
         if track is None:
             return state
         if state.path and (state.path, state.type) != (track.path, track.type):
             raise UserError(
-                f"records were taken by {state.path} as a {state.type} so far, and cannot be gone "
-                "on with in another way: take the change of `track` back, or make another flow "
-                "that begins there"
+                f"records are tracked by {state.path} as a {state.type}, which cannot be changed: "
+                "revert the change of `track`, or use another flow that begins there"
             )
         return replace(state, path=track.path, type=track.type)
 
@@ -113,7 +112,7 @@ class State:
         """Raises UserError when it is too large for ZooKeeper."""
         text: bytes = msgspec.json.encode(self)
         if len(text) > MOST_STATE_BYTES:
-            raise UserError("what it says of the next page is larger than ZooKeeper is to keep")
+            raise UserError("its reference to the next page is too large for ZooKeeper")
         return text.decode()
 
 
@@ -133,7 +132,7 @@ class HttpPoll:
         self._query = {name: Template(query[name], secrets.resolve) for name in query}
         self._body = None
         if options.body is not None:
-            self._body = Template(options.body, lambda found: self._written(secrets.resolve(found)))
+            self._body = Template(options.body, lambda ref: self._written(secrets.resolve(ref)))
         self._secret_parameters = frozenset(name for name in query if SECRET.search(query[name]))
         self._hidden = tuple(map(secrets.resolve, _references(options)))
         self._auth = auth_of(options.auth, options.tls, options.timeout_seconds)
@@ -146,25 +145,25 @@ class HttpPoll:
         )
 
     def ask(self, state: str, due: datetime) -> Answer:
-        found = State.of(state, self._options.track)
+        current = State.of(state, self._options.track)
         bodies: list[pa.BinaryArray] = []
         until, pauses = time.monotonic() + ANSWER_SECONDS, iter(PAUSES_SECONDS)
         try:
             while True:
                 try:
-                    more, found = self._retried_page(found, due, pauses)
+                    more, current = self._retried_page(current, due, pauses)
                 except FlumengError:
                     if not bodies:
                         raise
                     break
                 bodies.append(more)
-                full = sum(one.nbytes for one in bodies) >= ANSWER_BYTES
+                full = sum(page.nbytes for page in bodies) >= ANSWER_BYTES
                 late = time.monotonic() >= until
-                if found.chain is None or full or late or len(bodies) >= ANSWER_PAGES:
+                if current.chain is None or full or late or len(bodies) >= ANSWER_PAGES:
                     break
         finally:
             self._client.rest()
-        return Answer(pa.concat_arrays(bodies), self._text(found), found.chain is not None)
+        return Answer(pa.concat_arrays(bodies), self._text(current), current.chain is not None)
 
     def close(self) -> None:
         self._client.close()
@@ -302,17 +301,17 @@ class HttpPoll:
         if not at:
             return None
         if len(at.encode()) > MOST_AT_BYTES:
-            raise UserError("what it says of the next page is longer than 8 KiB")
+            raise UserError("its reference to the next page is longer than 8 KiB")
         digest = _digest(text)
         if at == chain.at or (self._by in ("page", "offset") and digest == chain.digest):
-            raise UserError("it gives the same page again and again: look at `paging`")
+            raise UserError("it repeats the same page: check `paging`")
         if chain.pages + 1 >= MOST_PAGES:
             raise UserError(f"it has more than {MOST_PAGES} pages")
         records = chain.records + count
         return replace(chain, at=at, pages=chain.pages + 1, records=records, digest=digest)
 
     def _at(self, chain: Chain, reply: Reply, text: bytes, count: int) -> str:
-        """The place of the next page; empty after the last one."""
+        """The position of the next page; empty after the last one."""
         paging = self._options.paging
         if paging is None:
             return ""
@@ -321,12 +320,12 @@ class HttpPoll:
                 return ""
             return str(int(chain.at) + 1 if paging.by == "page" else chain.records + count)
         if paging.by == "link":
-            found = http_records.next_link(reply.headers.get("link", ""))
+            reference = http_records.next_link(reply.headers.get("link", ""))
         else:
-            found = self._named(text)
-        if not found or paging.by == "cursor":
-            return found or ""
-        url = joined(reply.url, found)
+            reference = self._named(text)
+        if not reference or paging.by == "cursor":
+            return reference or ""
+        url = joined(reply.url, reference)
         self._client.require_allowed(url, "the next page")
         return _without(url, self._secret_parameters, self._auth.tokens)
 
@@ -335,19 +334,19 @@ class HttpPoll:
         value = value_at(text, self._next_path)
         if value is None or value in (b"false", b"0"):
             return None
-        found = scalar(value)
-        if found is None:
-            raise UserError("what is at `paging.path` is neither a text nor a number")
-        return found
+        reference = scalar(value)
+        if reference is None:
+            raise UserError("the value at `paging.path` is neither a text nor a number")
+        return reference
 
     def _text(self, state: State) -> str:
         """Raises UserError when the state contains a secret."""
         text = state.to_text()
         forms = (str, json.dumps, quote, quote_plus)
         secret = (*self._hidden, *self._auth.tokens)
-        hidden = [one for one in secret if len(one) >= SECRET_CHARACTERS]
-        if any(form(one).strip('"') in text for one in hidden for form in forms):
-            raise UserError(f"{self}: what it says of the next page has a secret in it")
+        hidden = [value for value in secret if len(value) >= SECRET_CHARACTERS]
+        if any(form(value).strip('"') in text for value in hidden for form in forms):
+            raise UserError(f"{self}: its reference to the next page contains a secret")
         return text
 
     def __str__(self) -> str:
@@ -373,7 +372,7 @@ def _references(options: HttpPollSource) -> Iterator[str]:
         texts += [options.auth.password, options.auth.bearer]
         texts += [options.auth.oauth2.client_secret] if options.auth.oauth2 else []
     for text in filter(None, texts):
-        yield from (found[0] for found in SECRET.finditer(text))
+        yield from (match[0] for match in SECRET.finditer(text))
 
 
 def _writer(headers: Mapping[str, str]) -> Callable[[str], str]:
@@ -389,20 +388,20 @@ def _digest(content: bytes) -> str:
 
 
 def _validators(reply: Reply) -> dict[str, str]:
-    found = {header: reply.headers.get(name, "") for name, header in VALIDATORS.items()}
+    given = {header: reply.headers.get(name, "") for name, header in VALIDATORS.items()}
     return {
         header: text
-        for header, text in found.items()
+        for header, text in given.items()
         if text and len(text) <= MOST_VALIDATOR and text.isascii() and text.isprintable()
     }
 
 
 def _without(url: str, names: frozenset[str], values: frozenset[str] = frozenset()) -> str:
     """``url`` without parameters of these names or values; the others stay verbatim."""
-    place, mark, query = url.partition("?")
+    base, mark, query = url.partition("?")
     kept = []
-    for one in query.split("&"):
-        name, _, value = map(unquote_plus, one.partition("="))
+    for pair in query.split("&"):
+        name, _, value = map(unquote_plus, pair.partition("="))
         if name not in names and value not in values:
-            kept.append(one)
-    return f"{place}{mark}{'&'.join(kept)}"
+            kept.append(pair)
+    return f"{base}{mark}{'&'.join(kept)}"

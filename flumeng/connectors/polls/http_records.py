@@ -64,11 +64,11 @@ def json_of(text: bytes) -> bytes:
         try:
             _check_json(text)
         except json_paths.NOT_JSON:
-            text = _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], text)
+            text = _ESCAPE.sub(lambda match: rb"\ufffd" if match["half"] else match[0], text)
             _check_json(text)
     except json_paths.NOT_JSON as error:
-        said = excerpt(" ".join(text[:400].decode("utf-8", "replace").split()), 100)
-        raise UserError(f"the answer is not JSON ({error}), it begins: {said}") from error
+        beginning = excerpt(" ".join(text[:400].decode("utf-8", "replace").split()), 100)
+        raise UserError(f"the answer is not JSON ({error}), it begins: {beginning}") from error
     return text
 
 
@@ -96,9 +96,9 @@ def next_link(header: str) -> str | None:
 
 def _elements(values: list[bytes]) -> pa.BinaryArray:
     """The elements of arrays, and objects; null is skipped."""
-    kept = [one for one in values if one.strip(json_paths.BLANK) != b"null"]
-    if any(one.lstrip(json_paths.BLANK)[:1] not in (b"[", b"{") for one in kept):
-        raise UserError("the path `records` leads to what is neither an array nor an object")
+    kept = [value for value in values if value.strip(json_paths.BLANK) != b"null"]
+    if any(value.lstrip(json_paths.BLANK)[:1] not in (b"[", b"{") for value in kept):
+        raise UserError("the path `records` leads neither to an array nor to an object")
     try:
         arrays = list(elements(iter([b"\n".join(kept)])))
     except CorruptError as error:
@@ -125,8 +125,8 @@ class Tracked:
 
     @property
     def hashes(self) -> set[bytes]:
-        places = range(0, len(self.seen), HASH_BYTES)
-        return {self.seen[at : at + HASH_BYTES] for at in places}
+        starts = range(0, len(self.seen), HASH_BYTES)
+        return {self.seen[at : at + HASH_BYTES] for at in starts}
 
 
 class Tracker:
@@ -146,7 +146,7 @@ class Tracker:
         UserError when no record has the value, or for a value of another type."""
         first = self._parsed(began.last) if began.last else None
         best = self._parsed(reached.last) if reached.last else None
-        known, seen, kept, without = began.hashes, reached.hashes, [], 0
+        before, seen, kept, without = began.hashes, reached.hashes, [], 0
         for number, body in enumerate(bodies.to_pylist()):
             text = self._text(body)
             if text is None:
@@ -155,7 +155,7 @@ class Tracker:
                 continue
             key = self._parsed(text)
             digest = blake2b(body, digest_size=HASH_BYTES).digest()
-            if first is None or key > first or (key == first and digest not in known):
+            if first is None or key > first or (key == first and digest not in before):
                 kept.append(number)
             if best is None or key > best:
                 best, seen = key, {digest}
@@ -163,7 +163,7 @@ class Tracker:
             elif key == best and len(seen) < MOST_SEEN:
                 seen.add(digest)
         if without and without == len(bodies):
-            raise UserError(f"no record has {self._name}, which is to be tracked")
+            raise UserError(f"no record has the tracked {self._name}")
         reached = replace(reached, seen=b"".join(sorted(seen)))
         whole = len(kept) == len(bodies)
         return bodies if whole else bodies.take(pa.array(kept, pa.int64())), reached
@@ -175,7 +175,7 @@ class Tracker:
         text = json_paths.scalar(value)
         if not text or len(text.encode("utf-8", "replace")) > MOST_VALUE_BYTES:
             raise UserError(
-                f"{self._name} is to be tracked, and is neither a text nor a number of at most "
+                f"the tracked {self._name} is neither a text nor a number of at most "
                 f"{MOST_VALUE_BYTES} bytes: {excerpt(value[:200].decode('utf-8', 'replace'), 40)}"
             )
         return text
@@ -186,7 +186,7 @@ class Tracker:
             return self._key(text)
         except (ValueError, ArithmeticError) as error:
             raise UserError(
-                f"{self._name} is to be tracked as a {self._type}, and is none: {excerpt(text, 40)}"
+                f"the tracked {self._name} is not a {self._type}: {excerpt(text, 40)}"
             ) from error
 
 
@@ -200,10 +200,10 @@ def _time(text: str) -> tuple[int, Decimal]:
 
 
 def _number(text: str) -> Decimal:
-    found = Decimal(text)
-    if not found.is_finite():
+    number = Decimal(text)
+    if not number.is_finite():
         raise InvalidOperation
-    return found
+    return number
 
 
 _KEYS: Mapping[TrackedType, Callable[[str], Any]] = {"time": _time, "number": _number, "text": str}

@@ -14,8 +14,8 @@ from flumeng.config.component import Component
 from flumeng.connectors.api.ranged import Range, Reach, Standstill, UnreadableError
 from flumeng.connectors.objects.watcher import LaneLog, QueueWatcher
 from flumeng.connectors.polls.answers import AnswerContents, AnswerFiles, PollsReader
-from flumeng.connectors.polls.asking import Asking
 from flumeng.connectors.polls.jdbc import SparkJdbc
+from flumeng.connectors.polls.lane_poller import LanePoller
 from flumeng.connectors.polls.poll import Poll
 from flumeng.connectors.polls.sql_options import SqlPollSource
 from flumeng.control.snapshot import items, queues
@@ -68,7 +68,7 @@ class PollPositions:
         self._reader: PollsReader | None = None
         """None when the flow has no poller."""
         self._poll: Poll | None = None
-        self._asking: dict[str, Asking] = {}
+        self._pollers: dict[str, LanePoller] = {}
         self._watches = False
 
     def open(self, spec: FlowSpec) -> None:
@@ -83,28 +83,28 @@ class PollPositions:
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         if self._reader is None:
             return {}
-        found: dict[str, Reach] = {}
+        reaches: dict[str, Reach] = {}
         for name in partitions:
             lane = queues.lane_of(name)
             if lane is None:
-                found[name] = UNKNOWN
+                reaches[name] = UNKNOWN
             elif (log := self._lane(self._reader, *lane)) is not None:
-                if name not in self._asking:
-                    self._asking[name] = self._begin(self._reader, name, lane[1])
-                if reach := _reach(self._asking[name], log):
-                    found[name] = reach
-        return found
+                if name not in self._pollers:
+                    self._pollers[name] = self._begin(self._reader, name, lane[1])
+                if reach := _reach(self._pollers[name], log):
+                    reaches[name] = reach
+        return reaches
 
     def refresh(self, partitions: Collection[str]) -> None:
         del partitions
         if self._reader is not None:
-            self._shared.watcher.look_again(self._reader.flow)
+            self._shared.watcher.reread(self._reader.flow)
 
     def probe(self, partition: str, address: str, start: int, end: int) -> Future[None]:
-        reader, asked = self._reader, self._asking[partition].asked
-        assert reader is not None and asked is not None, "nothing was read"
+        reader, answered = self._reader, self._pollers[partition].answered
+        assert reader is not None and answered is not None, "a lane with answers"
         del address
-        where = AnswerContents(asked.answers).address(start, end)
+        where = AnswerContents(answered.answers).address(start, end)
 
         def read() -> None:
             try:
@@ -120,9 +120,9 @@ class PollPositions:
         flow = self._reader.flow if self._reader else standstill.partition
         number, why = items.number_of(standstill.offset), standstill.why
         if standstill.kind == "held":
-            asking = self._asking.get(standstill.partition)
-            why = asking.asked.trouble if asking and asking.asked else why
-            return f"flow {flow} is not answered, and asks again: {why}"
+            poller = self._pollers.get(standstill.partition)
+            why = poller.answered.trouble if poller and poller.answered else why
+            return f"flow {flow} gets no answer, and polls again: {why}"
         if standstill.kind == "unanswered":
             return f"flow {flow} waits for answer {number}: {why}"
         if standstill.kind == "nonsense":
@@ -130,19 +130,18 @@ class PollPositions:
         if standstill.kind != "damaged":
             why = f"{why or standstill.kind}: its queue in ZooKeeper was changed by hand"
         return (
-            f"flow {flow} stands still at answer {number}, which is tried again: {why}; to go on "
-            f"without what was not read: pause the flow, and `flumeng flow reset {flow} --to "
-            "latest`"
+            f"flow {flow} stands still at answer {number}, which is retried: {why}; to skip the "
+            f"unread answers: pause the flow, and `flumeng flow reset {flow} --to latest`"
         )
 
     def close(self) -> None:
-        for asking in self._asking.values():
-            asking.close()
+        for poller in self._pollers.values():
+            poller.close()
         if self._poll is not None:
             self._poll.close()
         if self._reader is not None:
             self._shared.watcher.forget(self, self._reader.flow)
-        self._asking, self._reader, self._poll, self._watches = {}, None, None, False
+        self._pollers, self._reader, self._poll, self._watches = {}, None, None, False
 
     def _lane(self, reader: PollsReader, lane: str, queue: str) -> LaneLog | None:
         watcher = self._shared.watcher
@@ -151,10 +150,10 @@ class PollPositions:
             self._watches = True
         return watcher.of(reader.flow, queue, [lane]).get(lane)
 
-    def _begin(self, reader: PollsReader, partition: str, queue: str) -> Asking:
+    def _begin(self, reader: PollsReader, partition: str, queue: str) -> LanePoller:
         assert self._poll is not None, "opened"
         shared = self._shared
-        return Asking(
+        return LanePoller(
             shared.store,
             reader.flow,
             partition,
@@ -166,20 +165,17 @@ class PollPositions:
         )
 
 
-def _reach(asking: Asking, lane: LaneLog) -> Reach | None:
+def _reach(poller: LanePoller, lane: LaneLog) -> Reach | None:
     """The readable answers; due times without an answer are held while there is trouble."""
     if lane.trouble:
         return Reach("", 0, trouble=lane.trouble)
-    asking.follow(lane)
-    asked = asking.asked
-    if asked is None:
+    poller.follow(lane)
+    answered = poller.answered
+    if answered is None:
         return None
-    if asked.elsewhere:
-        why = (
-            f"answers that were not read yet lie at {asked.elsewhere}: put `answers.path` back "
-            "until they are read"
-        )
-        return Reach("", 0, trouble=why)
-    safe = max(asked.safe, items.offset_of(lane.first))
-    held = max(0, items.offset_of(lane.next) - safe) if asked.trouble else 0
-    return Reach("", safe, held=held, contents=AnswerContents(asked.answers))
+    if answered.elsewhere:
+        remain = f"unread answers remain at {answered.elsewhere}"
+        return Reach("", 0, trouble=f"{remain}: restore `answers.path` until they are read")
+    safe = max(answered.safe, items.offset_of(lane.first))
+    held = max(0, items.offset_of(lane.next) - safe) if answered.trouble else 0
+    return Reach("", safe, held=held, contents=AnswerContents(answered.answers))

@@ -19,7 +19,7 @@ from pyspark.sql.types import BooleanType, DecimalType, StructField, StructType,
 
 from flumeng.config.tables import Jdbc
 from flumeng.connectors.polls.sql_options import SqlPollSource
-from flumeng.connectors.polls.sql_poll import Found
+from flumeng.connectors.polls.sql_poll import QueryResult
 from flumeng.connectors.polls.sql_statements import DIALECTS
 from flumeng.events import json_text
 from flumeng.platform import secrets
@@ -78,8 +78,8 @@ class SparkJdbc:
         self._name = f"sql-poll-{next(_numbers)}"
         self._closed = threading.Event()
 
-    def __call__(self, statement: str, most_bytes: int) -> Found:
-        self._context.setJobGroup(self._name, self._database.place, interruptOnCancel=True)
+    def __call__(self, statement: str, most_bytes: int) -> QueryResult:
+        self._context.setJobGroup(self._name, self._database.address, interruptOnCancel=True)
         self._context.setLocalProperty("spark.scheduler.pool", POOL)
         late = threading.Timer(2 * self._seconds + LATE_SECONDS, self._cancel)
         late.daemon = True
@@ -88,7 +88,7 @@ class SparkJdbc:
             self._require_open()
             rows, long = self._exact(statement)
             self._require_open()
-            return _found(rows, long, most_bytes)
+            return _result(rows, long, most_bytes)
         except (Py4JError, PySparkException, pa.ArrowException, OSError) as error:
             self._require_open()
             raise _explained(error, self._database) from error
@@ -149,7 +149,7 @@ class UntilTooMuch:
                 return
 
 
-def _found(rows: DataFrame, long: set[str], most_bytes: int) -> Found:
+def _result(rows: DataFrame, long: set[str], most_bytes: int) -> QueryResult:
     schema = StructType([*rows.schema.fields, StructField(CUT, BooleanType())])
     table = rows.mapInArrow(UntilTooMuch(most_bytes), schema).toArrow()
     last = table.num_columns - 1
@@ -159,7 +159,7 @@ def _found(rows: DataFrame, long: set[str], most_bytes: int) -> Found:
         field.with_metadata(json_text.NUMBER) if field.name in long else field
         for field in plain.schema
     ]
-    return Found(plain.cast(pa.schema(fields)), cut)
+    return QueryResult(plain.cast(pa.schema(fields)), cut)
 
 
 def _quoted(name: str) -> str:
@@ -176,7 +176,7 @@ def _explained(error: Exception, database: Jdbc) -> FlumengError:
     for cause in causes:
         if cause.getClass().getName() == "java.lang.ClassNotFoundException":
             return UserError(
-                f"Spark has no driver for {database.place}: flumeng cluster set spark.packages "
+                f"Spark has no driver for {database.address}: flumeng cluster set spark.packages "
                 f"'[\"{PACKAGES[database.kind]}\"]'"
             )
     for cause in reversed(causes):
@@ -185,20 +185,20 @@ def _explained(error: Exception, database: Jdbc) -> FlumengError:
     for cause in reversed(causes):
         name = cause.getClass().getName()
         if name.endswith(("AnalysisException", "ArithmeticException", "DateTimeException")):
-            return UserError(f"Spark cannot read rows of {database.place}: {_line(cause)}")
-    said = _line(causes[-1]) if causes else str(error)
-    return UnavailableError(f"{database.place} was not read: {excerpt(said, MOST_CHARACTERS)}")
+            return UserError(f"Spark cannot read rows of {database.address}: {_line(cause)}")
+    why = _line(causes[-1]) if causes else str(error)
+    return UnavailableError(f"{database.address} was not read: {excerpt(why, MOST_CHARACTERS)}")
 
 
-def _of_state(state: str, said: str, database: Jdbc) -> FlumengError:
+def _of_state(state: str, why: str, database: Jdbc) -> FlumengError:
     if state.startswith(LATER) and state not in NEVER:
-        return UnavailableError(f"{database.place} does not answer: {said}")
-    what = {
-        "28": "look at username, password and what that user may",
-        "3D": "look at the url",
-        "42": "look at table, query, columns and track, and what the user may",
+        return UnavailableError(f"{database.address} does not answer: {why}")
+    hint = {
+        "28": "check username, password and the user's permissions",
+        "3D": "check the url",
+        "42": "check table, query, columns and track, and the user's permissions",
     }.get(state[:2])
-    return UserError(f"{database.place} refuses: {said}" + (f"; {what}" if what else ""))
+    return UserError(f"{database.address} refuses: {why}" + (f"; {hint}" if hint else ""))
 
 
 def _causes(error: Exception) -> Iterator[Any]:
@@ -215,10 +215,10 @@ def _causes(error: Exception) -> Iterator[Any]:
 
 def _sql_state(cause: Any) -> str | None:
     try:
-        found = cause.getSQLState()
+        state = cause.getSQLState()
     except Py4JError:  # another exception, without this method
         return None
-    return str(found) if found else None
+    return str(state) if state else None
 
 
 def _line(cause: Any) -> str:

@@ -43,13 +43,13 @@ def parse(text: str) -> tuple[Step, ...]:
     steps: list[Step] = []
     position = 0
     while position < len(text):
-        found = _STEP.match(text, position)
-        if found is None or (found["name"] and bool(found["dot"]) != bool(steps)):
+        match = _STEP.match(text, position)
+        if match is None or (match["name"] and bool(match["dot"]) != bool(steps)):
             raise ValueError('expected a path, like "data.items", "hits[*].source" or ["a.b"]')
-        index = found["index"]
-        key = int(index) if index is not None else found["name"] or found["quoted"]
-        steps.append(Step(key, bool(found["optional"])))
-        position = found.end()
+        index = match["index"]
+        key = int(index) if index is not None else match["name"] or match["quoted"]
+        steps.append(Step(key, bool(match["optional"])))
+        position = match.end()
     if not 0 < len(steps) <= MOST_STEPS:
         raise ValueError(f"expected a path of 1 to {MOST_STEPS} steps")
     return tuple(steps)
@@ -77,11 +77,11 @@ def values_at(text: bytes, path: Sequence[Step]) -> Iterator[bytes]:
         if step.optional or (step.key is not None and text.strip(BLANK) == b"null"):
             return
         raise UserError(
-            f"the answer has no {step} where the path `records` has it: correct the path, or put "
-            "a ? behind what may be missing"
+            f"the answer has no {step} of the path `records`: correct the path, or put a ? behind "
+            "an optional step"
         )
-    for one in inner:
-        yield from values_at(one, rest)
+    for value in inner:
+        yield from values_at(value, rest)
 
 
 def value_at(text: bytes, path: Sequence[Step]) -> bytes | None:
@@ -114,7 +114,7 @@ def _below(text: bytes, step: Step) -> list[bytes] | None:
             return [bytes(named[step.key])] if step.key in named else None
         if text[:1] != b"[":
             return None
-        listed = [bytes(one) for one in _array(text)]
+        listed = [bytes(element) for element in _array(text)]
     except NOT_JSON:
         return None
     if step.key is None:

@@ -33,7 +33,7 @@ def check_cron(text: str) -> None:
         next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
     except CronSimError as error:
         raise ValueError(
-            'expected the five fields of a cron expression, like "*/5 * * * *", or six with the '
+            'expected a cron expression of five fields, like "*/5 * * * *", or of six with the '
             f"seconds in front: {error}"
         ) from None
     except StopIteration:
@@ -42,36 +42,36 @@ def check_cron(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a poller asks. A due time is asked once in the cluster, whichever process asks."""
+    """When a source polls. Each due time is polled once in the cluster, by any process."""
 
     cron: str | None = option(
         doc="A cron expression of five fields, or of six with the seconds in front. Where clocks "
-        "are changed it is due as in Debian's cron: what lies in the hour that is left out is due "
-        "behind it, and nothing is due twice in an hour that comes twice, unless its hour is `*`.",
+        "are changed it is due as in Debian's cron: times in a skipped hour are due after it, and "
+        "nothing is due twice in a repeated hour, unless its hour is `*`.",
         check=check_cron,
         example='"*/5 * * * *"',
         default=None,
     )
     every_seconds: float | None = option(
-        doc="So often instead, counted from 1970 on: each whole minute with 60.",
+        doc="An interval instead, counted from 1970 on: each whole minute with 60.",
         between=(1, 31_536_000),
         default=None,
     )
     time_zone: str = option(
-        doc="In which zone a cron expression is meant.",
+        doc="The time zone of the cron expression.",
         check=check_timezone,
         example="Europe/Berlin",
         default="UTC",
     )
     jitter_seconds: float = option(
-        doc="Each due time is up to so much later, always by as much for one flow, and by more or "
-        "less for others with the same schedule.",
+        doc="The largest delay of due times: constant for one flow, and different for others with "
+        "the same schedule.",
         between=(0, 86_400),
         default=0.0,
     )
     catch_up: CatchUp = option(
-        doc="Which due times are asked that have passed while nobody could ask, or while the one "
-        "before took longer: `all` of them, the `last` one, or `none` that is over a minute old.",
+        doc="The due times to poll for when some were missed, without a poller or during a slow "
+        "poll: `all` of them, the `last` one, or `none` that is over a minute old.",
         default="last",
     )
 
@@ -110,17 +110,17 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Where answers lie from when they are given until they are in all sinks. So an answer stays as
-    it was, whichever process goes on with it."""
+    """Where answers are stored until they are in all sinks. So an answer stays the same, whichever
+    process goes on with it."""
 
     path: str = option(
-        doc="A directory, or a part of a bucket, that all hosts see which may collect the flow.",
+        doc="A directory, or a part of a bucket, visible to all hosts that may collect the flow.",
         check=check_location,
         example="s3a://logs-polls/tickets",
     )
     shared: bool = shared_option()
     credentials: Credentials | None = option(
-        doc="Who the poller is to the store; without it, who the environment says.", default=None
+        doc="Credentials for the store; by default those of the environment.", default=None
     )
 
     @property
@@ -155,7 +155,7 @@ class KeepsAnswers(SourceOptions):
 
     @property
     def weighed(self) -> bool:
-        """Offsets of its lane are places in files of answers."""
+        """Offsets of its lane are positions in files of answers."""
         return self.answers is not None
 
     @property
@@ -172,13 +172,13 @@ class Poller(Protocol):
 
 
 def schedule_option() -> Schedule:
-    found: Schedule = option(doc="When to ask.", example="{every_seconds: 60}")
-    return found
+    schedule: Schedule = option(doc="When to poll.", example="{every_seconds: 60}")
+    return schedule
 
 
 def answers_option() -> Answers:
-    found: Answers = option(
-        doc="Where answers lie until they are in all sinks.",
+    answers: Answers = option(
+        doc="Where answers are stored until they are in all sinks.",
         example='{path: "s3a://logs-polls/tickets"}',
     )
-    return found
+    return answers

@@ -50,44 +50,43 @@ def check_start(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackColumn:
-    """The column by which rows are taken once. Where writers are at work rows become visible in
-    another order than that of the column, and none is taken before all below it are there or can no
-    more come: a transaction that writes has to end within `settle_seconds`."""
+    """The column by which rows are taken once. While transactions write, rows become visible in
+    another order than that of the column. A row is taken when all below it are visible or can no
+    longer appear: a transaction that writes has to end within `settle_seconds`."""
 
     column: str = option(
-        doc="A number that each row has alone and that grows, such as a key from a sequence "
-        "without a cache; or the time at which the row was written last. Rows where it is null "
-        "are not taken. It should have an index.",
+        doc="A unique number that grows, such as a key from a sequence without a cache; or the "
+        "time at which the row was written last. Rows where it is null are not taken. It should "
+        "have an index.",
         check=check_column,
         example="id",
     )
     kind: TrackKind | None = option(
-        doc="What the column is. By default it is found by its type.", default=None
+        doc="The kind of the column; by default that of its type.", default=None
     )
     key: str | None = option(
-        doc="A column that tells rows with the same value apart, which has to be unique among "
-        "them. Without it all rows that one statement gave the same time are in one answer, and "
-        "too many of them are refused.",
+        doc="A column that is unique among rows with the same value. Without it all rows that one "
+        "statement gave the same time are in one answer, and too many of them are refused.",
         check=check_column,
         example="id",
         default=None,
     )
     start_from: str | None = option(
-        doc="Only rows with this value or a greater one: a number, or a time with its zone.",
+        doc="Take only rows with this value or a greater one: a number, or a time with its zone.",
         check=check_start,
         example='"2026-11-22T08:00:00Z"',
         default=None,
     )
     settle_seconds: float = option(
-        doc="For how long a transaction that writes may be open. A row behind a number that is "
-        "missing waits for so long; a row that has a time is taken when it is so old by the "
-        "database's own clock.",
+        doc="For how long a transaction that writes may be open. A row after a missing number "
+        "waits this long; a row with a time is taken when it is this old by the database's own "
+        "clock.",
         between=(0, 86_400),
         default=60.0,
     )
     time_zone: str = option(
-        doc="Of times in a column without a zone. Where the clock is set back, rows of that hour "
-        "wait until it is over.",
+        doc="The zone of times in a column without one. Where the clock is set back, rows of that "
+        "hour wait until it is over.",
         check=check_timezone,
         example="Europe/Berlin",
         default="UTC",
@@ -97,14 +96,14 @@ class TrackColumn:
         if self.start_from is not None and self.kind is not None:
             is_number = bool(_NUMBER.fullmatch(self.start_from))
             if is_number != (self.kind == "integer"):
-                yield "start_from", f"expected what a column of the kind {self.kind} holds"
+                yield "start_from", f"expected a value of the kind {self.kind}"
         if self.kind == "integer" and self.time_zone != "UTC":
             yield "time_zone", "needs a column with times"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqlPollSource(KeepsAnswers):
-    """Asks a database at the times of a schedule, through Spark, whose `packages` have its driver.
+    """Polls a database at the times of a schedule, through Spark, whose `packages` have its driver.
 
     An event's body is a row as JSON, its time is the due time. With `track` each row is taken once,
     without it all rows are taken at each due time.
@@ -122,7 +121,7 @@ class SqlPollSource(KeepsAnswers):
         doc="The table or view.", check=check_table, example="shop.orders", default=None
     )
     query: str | None = option(
-        doc="A SELECT in its place, which is asked as a subquery.",
+        doc="A SELECT instead of the table; it runs as a subquery.",
         check=check_query,
         example="\"SELECT id, total FROM orders WHERE state = 'paid'\"",
         default=None,
@@ -134,25 +133,25 @@ class SqlPollSource(KeepsAnswers):
         example="[id, total]",
         default=(),
     )
-    track: TrackColumn | None = option(doc="How each row is taken once.", default=None)
-    username: str | None = option(doc="Who reads.", example="flumeng", default=None)
+    track: TrackColumn | None = option(doc="Take each row once, by a column.", default=None)
+    username: str | None = option(doc="The user that reads.", example="flumeng", default=None)
     password: str | None = option(
         doc="The password of `username`.", secret=True, example="${secret:shop-db}", default=None
     )
     properties: Mapping[str, str] = option(
-        doc="Of the driver: what is about TLS and time-outs.",
+        doc="Properties of the driver for TLS and time-outs.",
         check=check_property,
         example="{sslmode: verify-full}",
         factory=dict,
     )
     fetch_rows: int = option(
-        doc="How many rows the driver of the database has in memory at once: fewer where a row "
-        "has some MiB.",
+        doc="The number of rows that the driver has in memory at once: fewer where a row has some "
+        "MiB.",
         between=(1, 100_000),
         default=1000,
     )
     timeout_seconds: float = option(
-        doc="A statement that takes longer is ended, and asked again later.",
+        doc="A statement that takes longer is ended, and repeated later.",
         between=(1, 600),
         default=60.0,
     )
@@ -166,13 +165,13 @@ class SqlPollSource(KeepsAnswers):
     def needs(self) -> Iterator[Need]:
         database = self.database
         if self.table is not None:
-            places = dict.fromkeys((database.place, database.table_place))
+            inputs = dict.fromkeys((database.address, database.table_address))
         else:
             # In PostgreSQL a statement cannot name other databases of the server.
             alone = database.kind == "postgresql"
-            places = dict.fromkeys([database.place if alone else database.server])
-        for place in places:
-            yield "input", place
+            inputs = dict.fromkeys([database.address if alone else database.server])
+        for name in inputs:
+            yield "input", name
         if "sslrootcert" in self.properties:
             yield "path", self.properties["sslrootcert"]
         yield "output", self.answers.path

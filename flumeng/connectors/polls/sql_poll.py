@@ -26,7 +26,7 @@ from flumeng.connectors.polls.sql_state import (
     time_bound,
     time_constant,
 )
-from flumeng.connectors.polls.sql_statements import Place, Statements
+from flumeng.connectors.polls.sql_statements import Position, Statements
 from flumeng.events import json_text
 from flumeng.platform.errors import CorruptError, UserError
 
@@ -39,7 +39,7 @@ _WHOLE = re.compile("-?[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Found:
+class QueryResult:
     """``cut``: more rows may exist."""
 
     rows: pa.Table
@@ -47,7 +47,7 @@ class Found:
 
 
 class JdbcQuery(Protocol):
-    def __call__(self, statement: str, most_bytes: int) -> Found:
+    def __call__(self, statement: str, most_bytes: int) -> QueryResult:
         """A SELECT's rows, up to the batch that exceeds ``most_bytes``. Numbers too long for Arrow
         are texts with the metadata ``json_text.NUMBER``. Raises UnavailableError and UserError."""
 
@@ -65,17 +65,17 @@ class Page:
     full: bool
 
     @classmethod
-    def of(cls, found: Found, count: int, *, keyed: bool) -> Page | None:
+    def of(cls, result: QueryResult, count: int, *, keyed: bool) -> Page | None:
         """The page of at most ``count`` rows; its last columns are value, key if ``keyed``, and row
         number. None when these are not the first rows."""
-        rows = found.rows.take(pc.sort_indices(found.rows.column(-1)))
+        rows = result.rows.take(pc.sort_indices(result.rows.column(-1)))
         if rows.column(-1).to_pylist() != list(range(1, rows.num_rows + 1)):
             return None
         helpers = 3 if keyed else 2
         plain = rows.select(range(rows.num_columns - helpers))
         keys = _keys(rows.column(-2)) if keyed else []
         values = rows.column(-helpers).to_pylist()
-        return cls(plain, values, keys, found.cut or rows.num_rows >= count)
+        return cls(plain, values, keys, result.cut or rows.num_rows >= count)
 
     def first(self, count: int) -> Page:
         rows = self.rows.slice(0, count)
@@ -91,7 +91,7 @@ class Page:
         """The value, and key, that two rows share."""
         columns = [self.values, self.keys] if self.keys else [self.values]
         rows = zip(*columns, strict=True)
-        return next((one for one, other in pairwise(rows) if one == other), None)
+        return next((row for row, following in pairwise(rows) if row == following), None)
 
 
 class SqlPoll:
@@ -123,20 +123,20 @@ class SqlPoll:
 
     def _whole(self) -> pa.BinaryArray:
         most = LARGEST * PAGE_BYTES
-        found = self._query(self._statements.whole(), most)
-        if found.cut:
+        result = self._query(self._statements.whole(), most)
+        if result.cut:
             raise UserError(
                 f"the rows have more than {most // 2**20} MiB, which is too much for one answer: "
-                "let `track` say how to take them in parts, or take fewer `columns`"
+                "take them in parts with `track`, or take fewer `columns`"
             )
-        return bodies_of(found.rows)
+        return bodies_of(result.rows)
 
     def _numbers(self, at: State, track: TrackColumn, now_us: int, top: int) -> Answer:
         settle_us = int(track.settle_seconds * 1e6)
         marks = marked(at.marks, now_us, top, settle_us)
         below = None if track.start_from is None else int(track.start_from) - 1
         below = below if at.value is None else _number(at.value, track)
-        behind = None if below is None else Place(below)
+        behind = None if below is None else Position(below)
         page = self._unique(track, self._page(track, behind, f"<= {top}", PAGE_ROWS))
         settled_to = settled(marks, now_us, settle_us)
         count, below = complete([_number(v, track) for v in page.values], below, settled_to)
@@ -152,7 +152,7 @@ class SqlPoll:
         behind = _behind(at)
         if behind is None and track.start_from is not None:
             start = datetime.fromisoformat(track.start_from)
-            behind = Place(time_constant(start, zone), included=True)
+            behind = Position(time_constant(start, zone), included=True)
         settled_to = EPOCH + timedelta(microseconds=now_us)
         settled_to -= timedelta(seconds=track.settle_seconds)
         bound = self._statements.dialect.constant(time_bound(settled_to, zone))
@@ -169,7 +169,7 @@ class SqlPoll:
         return Answer(bodies_of(page.rows), state.text, page.full)
 
     def _whole_groups(
-        self, page: Page, track: TrackColumn, behind: Place | None, until: str
+        self, page: Page, track: TrackColumn, behind: Position | None, until: str
     ) -> Page:
         """A full page without its last value's rows; a larger page when all have that value."""
         if not page.last_group:
@@ -178,24 +178,24 @@ class SqlPoll:
             return page
         if not page.last_group:
             raise UserError(
-                f"{len(page.values)} rows and more have {page.values[0]} in {track.column}, which "
-                "is too much for one answer: name a column in `track: key` that tells them apart"
+                f"{len(page.values)} or more rows have {page.values[0]} in {track.column}, which "
+                "is too much for one answer: set `track: key` to a column that is unique"
             )
         return page.first(page.last_group)
 
     def _page(
-        self, track: TrackColumn, behind: Place | None, until: str, count: int, times: int = 1
+        self, track: TrackColumn, behind: Position | None, until: str, count: int, times: int = 1
     ) -> Page:
         """The first rows. A database may send others first: then fewer are requested."""
         count, most = count * times, PAGE_BYTES * times
         while True:
-            found = self._query(self._statements.page(track, behind, until, count), most)
-            page = Page.of(found, count, keyed=track.key is not None)
+            result = self._query(self._statements.page(track, behind, until, count), most)
+            page = Page.of(result, count, keyed=track.key is not None)
             if page is not None:
                 return page
-            if not found.cut:
-                raise CorruptError("the database numbers rows in another way than it was asked to")
-            count = max(1, found.rows.num_rows // 2)
+            if not result.cut:
+                raise CorruptError("the database does not number rows as requested")
+            count = max(1, result.rows.num_rows // 2)
 
     def _unique(self, track: TrackColumn, page: Page) -> Page:
         """A full page without its last row, for the next page. Raises UserError for equal rows."""
@@ -203,18 +203,17 @@ class SqlPoll:
             values = " and ".join(map(str, page.duplicate))
             names = " and ".join(filter(None, (track.column, track.key)))
             raise UserError(
-                f"several rows have {values} in {names}, "
-                "and cannot be told from what is taken already: track a column that is unique, or "
-                "a time with a `key` that is"
+                f"several rows have {values} in {names}: track a column that is unique, or a time "
+                "with a unique `key`"
             )
         count = len(page.values)
         return page.first(count - 1) if page.full and count > 1 else page
 
 
-def _behind(at: State) -> Place | None:
+def _behind(at: State) -> Position | None:
     if at.value is None:
         return None
-    return Place(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
+    return Position(int(at.value) if _WHOLE.fullmatch(at.value) else at.value, at.key)
 
 
 def _is_number(column: pa.Field, track: TrackColumn) -> bool:
@@ -228,10 +227,10 @@ def _is_number(column: pa.Field, track: TrackColumn) -> bool:
             "expected whole numbers or times"
         )
     if track.kind is not None and number != (track.kind == "integer"):
-        raise UserError(f"{track.column} is of the type {kind}, which is no {track.kind}")
+        raise UserError(f"{track.column} is of the type {kind}, not of the kind {track.kind}")
     if track.start_from is not None and number != bool(_WHOLE.fullmatch(track.start_from)):
         raise UserError(
-            f"{track.column} is of the type {kind}, and does not begin at {track.start_from}"
+            f"{track.column} is of the type {kind}, and cannot begin at {track.start_from}"
         )
     return number
 
@@ -253,5 +252,5 @@ def _keys(column: pa.ChunkedArray) -> list[str | int]:
         raise UserError(f"`track: key` is a column with {kind}: expected numbers or texts")
     if column.null_count:
         raise UserError("`track: key` is a column with nulls: expected one that is unique")
-    found: list[str | int] = column.to_pylist()
-    return found
+    keys: list[str | int] = column.to_pylist()
+    return keys

@@ -43,17 +43,17 @@ class State:
         if not text:
             return cls(column)
         try:
-            found = json.loads(text)
-            marks = tuple((int(when), int(number)) for when, number in found.get("marks", ()))
-            keyed = found.get("key"), found.get("keyed_by")
-            state = cls(found["column"], found.get("value"), *keyed, marks)
+            stored = json.loads(text)
+            marks = tuple((int(when), int(number)) for when, number in stored.get("marks", ()))
+            keyed = stored.get("key"), stored.get("keyed_by")
+            state = cls(stored["column"], stored.get("value"), *keyed, marks)
         except _DAMAGE as error:
             raise CorruptError(f"the state of the poll cannot be read: {text[:200]}") from error
         if state.column != column or state.keyed_by not in (None, key):
             before = f"{state.column} and {state.keyed_by}" if state.keyed_by else state.column
             raise UserError(
-                f"rows were taken by {before} so far, and cannot be gone on with in another way: "
-                "take the change of `track` back, or make another flow that begins there"
+                f"rows are tracked by {before}, which cannot be changed: revert the change of "
+                "`track`, or use another flow that begins there"
             )
         return state
 

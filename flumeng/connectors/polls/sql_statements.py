@@ -46,7 +46,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """All rows up to ``value`` are taken; with a ``key``, rows with the same ``value`` up to it.
     ``included``: rows with ``value`` are not taken yet."""
 
@@ -66,7 +66,7 @@ class Statements:
     def whole(self) -> str:
         return f"SELECT {self._columns} FROM {self._relation} q"
 
-    def probe(self, track: TrackColumn, after: Place | None) -> str:
+    def probe(self, track: TrackColumn, after: Position | None) -> str:
         """One row: the clock, and the greatest value of the column."""
         top = f"MAX(q.{track.column})"
         return (
@@ -75,12 +75,12 @@ class Statements:
             + _where(self._after(track, after))
         )
 
-    def page(self, track: TrackColumn, after: Place | None, until: str, count: int) -> str:
+    def page(self, track: TrackColumn, after: Position | None, until: str, count: int) -> str:
         """The first ``count`` rows after ``after``, numbered in the column's order. ``until``: an
         operator and a constant that bound the column."""
         column, key = f"q.{track.column}", f"q.{track.key}" if track.key else None
         order = f"{column}, {key}" if key else column
-        wanted = [
+        columns = [
             self._columns,
             f"{self.dialect.text.format(column)} AS {VALUE}",
             *([f"{key} AS {KEY}"] if key else []),
@@ -88,11 +88,11 @@ class Statements:
         ]
         where = _where([*self._after(track, after), f"{column} {until}"])
         return (
-            f"SELECT p.* FROM (SELECT {', '.join(wanted)} FROM {self._relation} q{where}) p "
+            f"SELECT p.* FROM (SELECT {', '.join(columns)} FROM {self._relation} q{where}) p "
             f"WHERE p.{NUMBER} <= {count}"
         )
 
-    def _after(self, track: TrackColumn, after: Place | None) -> list[str]:
+    def _after(self, track: TrackColumn, after: Position | None) -> list[str]:
         if after is None:
             return []
         column, value = f"q.{track.column}", self.dialect.constant(after.value)

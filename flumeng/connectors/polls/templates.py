@@ -33,7 +33,7 @@ class Template:
         tokens = list(_TOKEN.finditer(text))
         for token in tokens:
             _check_form(token["name"], token["form"])
-        self._secrets = {one: resolve(one) for token in tokens if (one := token["secret"])}
+        self._secrets = {ref: resolve(ref) for token in tokens if (ref := token["secret"])}
         self.variables = frozenset(token["name"] for token in tokens if token["name"])
 
     def fill(
@@ -51,15 +51,15 @@ class Template:
 
 def unknown(text: str) -> str | None:
     """The first braces that are neither a variable nor a secret."""
-    found = _BRACED.search(_TOKEN.sub("", text))
-    return found[0] if found else None
+    braces = _BRACED.search(_TOKEN.sub("", text))
+    return braces[0] if braces else None
 
 
 def _check_form(name: str, form: str | None) -> None:
     if form is None:
         return
     if name not in TIMES:
-        raise ValueError(f"{{{name}}} is no time: expected it without :{form}")
+        raise ValueError(f"{{{name}}} is not a time: expected it without :{form}")
     used = set(_DIRECTIVE.findall(form))
     if form not in _NUMBERS and (not used or used - _DIRECTIVES):
         raise ValueError(f"expected unix, unix_ms or a pattern like %Y-%m-%d in {{{name}:{form}}}")

@@ -60,8 +60,8 @@ class UnfitError(FlumengError):
 
 def type_for(kind: pa.DataType) -> str:
     """The column type in a table that is created for the events."""
-    for known, name in _CREATED:
-        if known(kind):
+    for is_kind, name in _CREATED:
+        if is_kind(kind):
             return name
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision}, {kind.scale})"
@@ -115,19 +115,19 @@ def _encoded(name: str, column: pa.Array, target: str) -> pa.Array:
         return column.cast(pa.decimal128(20, 0))
     if target == "numeric" or pa.types.is_binary(column.type):
         column = as_text(name, column)
-    found = column.cast(TARGETS[target])
-    if pa.types.is_timestamp(found.type):
-        _check_times(found)
-    return found
+    values = column.cast(TARGETS[target])
+    if pa.types.is_timestamp(values.type):
+        _check_times(values)
+    return values
 
 
 def _without_nul(texts: pa.Array) -> pa.Array:
     """Replaces escaped NULs. Escapes are read in turn, as a backslash may be escaped itself."""
-    found = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
-    if not pc.any(found).as_py():
+    has_nul = pc.fill_null(pc.match_substring(texts, ESCAPED_NUL), False)
+    if not pc.any(has_nul).as_py():
         return texts
-    changed = [_ESCAPE.sub(_replaced, text) for text in texts.filter(found).to_pylist()]
-    return pc.replace_with_mask(texts, found, pa.array(changed, pa.binary()))
+    changed = [_ESCAPE.sub(_replaced, text) for text in texts.filter(has_nul).to_pylist()]
+    return pc.replace_with_mask(texts, has_nul, pa.array(changed, pa.binary()))
 
 
 def _replaced(escape: re.Match[bytes]) -> bytes:

@@ -48,7 +48,7 @@ class Connection:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
         self._calls = queue.SimpleQueue()
         self.broken = False
-        self.known: dict[Target, tuple[str | None, dict[str, str]]] = {}
+        self.prepared: dict[Target, tuple[str | None, dict[str, str]]] = {}
         """Target -> temporary table of upserts, and the type of each column."""
         threading.Thread(target=self._work, name=str(server), daemon=True).start()
         try:
@@ -88,7 +88,7 @@ class Connection:
             return done.result(limit + GRACE_SECONDS)
         except TimeoutError:
             self.broken = True
-            raise UnavailableError(f"{self._server} has not answered for {limit:g} s") from None
+            raise UnavailableError(f"{self._server} has not responded for {limit:g} s") from None
         except Error as error:
             raise self._translated(error) from error
 

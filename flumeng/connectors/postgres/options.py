@@ -21,13 +21,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 def check_url(text: str) -> None:
     parts = urlsplit(text)
     if "@" in parts.netloc:
-        raise ValueError("expected no user or password in it: use username and password")
+        raise ValueError("expected no user or password in the URL: use username and password")
     if parts.port == 0:
         raise ValueError("expected a port from 1 to 65535")
     if parts.scheme != SCHEME or not parts.hostname or not re.fullmatch("/[^/]+", parts.path):
         raise ValueError('expected a database, like "postgresql://db.example:5432/logs"')
     if parts.query or parts.fragment:
-        raise ValueError("expected nothing behind the name of the database")
+        raise ValueError("expected nothing after the database name")
 
 
 def check_table(text: str) -> None:
@@ -45,36 +45,36 @@ def check_root_certificate(text: str) -> None:
 class Sql(SinkOptions):
     """Copies events into a table of PostgreSQL, each column into the column of its name.
 
-    `append` is exactly once by batch: the table `flumeng_batches` beside the table remembers, in
-    the transaction of the events, which batch they were. `upsert` is exactly once by event: the
-    columns `journal` and `seq` are the key, and an event that comes again replaces itself.
+    `append` is exactly once by batch: the table `flumeng_batches` in the same schema records the
+    batch, in the transaction of its events. `upsert` is exactly once by event: the columns
+    `journal` and `seq` are the key, and a repeated event replaces its row.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.postgres.sink:SqlSink"
 
     url: str = option(
-        doc="The database; without a port 5432.",
+        doc="The database; the default port is 5432.",
         check=check_url,
         example='"postgresql://db.example:5432/logs"',
     )
     table: str = option(
-        doc="The table, letter by letter; without a schema that is `public`.",
+        doc="The table, case-sensitive; the default schema is `public`.",
         check=check_table,
         example="logs.events",
     )
-    username: str = option(doc="Who writes.", example="flumeng")
+    username: str = option(doc="The database user.", example="flumeng")
     password: str | None = option(
-        doc="The password of `username`; without one the server must not ask for it.",
+        doc="The password of `username`; without one the server must not require it.",
         default=None,
         secret=True,
         example='"${secret:logs-db}"',
     )
     sslmode: Literal["verify-full", "verify-ca", "require", "prefer", "disable"] = option(
-        doc="How the connection is secured, in the words of libpq.", default="verify-full"
+        doc="The security of the connection, in the words of libpq.", default="verify-full"
     )
     sslrootcert: str = option(
-        doc="The certificates of authorities that `verify-full` and `verify-ca` trust: a file on "
-        "each host that collects, or `system` for those of its system.",
+        doc="The CA certificates for `verify-full` and `verify-ca`: a file on each collecting "
+        "host, or `system` for the host's own.",
         default=SYSTEM,
         check=check_root_certificate,
         example="/etc/flumeng/tls/db-ca.pem",
@@ -84,12 +84,12 @@ class Sql(SinkOptions):
     )
     create: bool = option(doc="Create the table when it is missing.", default=False)
     schema: Literal["fixed", "add"] = option(
-        doc="What happens to a column that the table lacks: the task fails and says so, or it is "
-        "added to the table.",
+        doc="For a column that the table lacks: `fixed` fails the task, `add` adds it to the "
+        "table.",
         default="fixed",
     )
     timeout_seconds: float = option(
-        doc="How long the server may take for one statement, also waiting for a lock.",
+        doc="Time limit for one statement, including waits for locks.",
         default=30.0,
         between=(1, 600),
     )
@@ -109,8 +109,8 @@ class Sql(SinkOptions):
         return parts.hostname or "", parts.port or DEFAULT_PORT, parts.path.removeprefix("/")
 
     @property
-    def place(self) -> tuple[str, str]:
-        """The schema and the name of the table."""
+    def schema_and_name(self) -> tuple[str, str]:
+        """Of the table."""
         schema, _, name = self.table.rpartition(".")
         return schema or "public", name
 

@@ -1,4 +1,4 @@
-"""SQL sink: COPY into PostgreSQL, one transaction per split. Executors run ``postgres.split``."""
+"""SQL sink: COPY into PostgreSQL, one transaction per split, in the executors (``write_split``)."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class SqlSink:
         return self._options.mode == "append"
 
     def probe(self) -> None:
-        from flumeng.connectors.postgres.split import probe  # noqa: PLC0415  needs an extra
+        from flumeng.connectors.postgres.write_split import probe  # noqa: PLC0415  needs an extra
 
         probe(self._server, self._options)
 
     def stage(self, batch: LazyBatch, attempt: Attempt) -> LazyBatch:
-        from flumeng.connectors.postgres.split import WriteSplit  # noqa: PLC0415  needs an extra
+        from flumeng.connectors.postgres.write_split import WriteSplit  # noqa: PLC0415  needs an extra
 
         by_event = self._options.mode == "upsert"
         if (by_event or attempt.batch is not None) and not identity.present(batch.schema):
             raise UserError(
-                "sql cannot upsert dead letters, nor append those of a flow that delivers exactly "
-                "once: it has to know which event a row is"
+                "sql cannot upsert dead letters, nor append those of an exactly-once flow: their "
+                "event ids are unknown"
             )
         target = Target.of(self._server, self._options, batch.schema)
         letters = attempt.dead_letters

@@ -70,7 +70,7 @@ class TableName:
 
     @property
     def batches(self) -> TableName:
-        """The table of the last batches, beside this one."""
+        """The table ``flumeng_batches`` in the same schema."""
         return TableName(self.schema, BATCHES)
 
 
@@ -96,7 +96,8 @@ class Target:
             schema = pa.schema([*others, *keys])
         _check_names(schema.names)
         adds = options.schema == "add"
-        return cls(server, TableName(*options.place), schema, upserts, options.create, adds)
+        table = TableName(*options.schema_and_name)
+        return cls(server, table, schema, upserts, options.create, adds)
 
     def source(self, name: str) -> str:
         """The events' column that is written into ``name``."""
@@ -112,9 +113,9 @@ def _check_names(names: list[str]) -> None:
         raise UserError("sql: select has dropped every column")
     for name in names:
         if not 0 < len(name.encode()) <= MOST_NAME_BYTES or "\0" in name:
-            raise UserError(f"sql: PostgreSQL takes names of 1 to 63 bytes, not {name[:80]!r}")
+            raise UserError(f"sql: a column name needs 1 to 63 bytes, not {name[:80]!r}")
         if names.count(name) > 1:
-            raise UserError(f"sql: there are two columns {name}")
+            raise UserError(f"sql: two columns are called {name}: rename one with select")
 
 
 def _escaped(value: str) -> str:

@@ -15,8 +15,8 @@ from flumeng.platform.options.texts import check_argument, check_function
 class Python(SinkOptions):
     """Calls a function with each batch, `(DataFrame, batch_id)`, as `foreachBatch` of Spark does.
 
-    After a crash the same number comes with the same events. The module is one that is installed
-    where the node collects, and that the node's policy names.
+    After a crash the same number comes with the same events. The module has to be installed on the
+    collecting host, and allowed by the node's policy.
     """
 
     implementation: ClassVar[str] = "flumeng.connectors.python.sink:PythonSink"
@@ -27,15 +27,14 @@ class Python(SinkOptions):
         example='"company.sinks:to_warehouse"',
     )
     options: Mapping[str, str] = option(
-        doc="Further arguments by name, which are texts; a value may have references to secrets "
-        "in it.",
+        doc="Further arguments, texts by name; a value may contain references to secrets.",
         check=check_argument,
         example='{table: events, password: "${secret:warehouse}"}',
         factory=dict,
     )
     idempotent: bool = option(
-        doc="The function does nothing for a number that it has had. Exactly-once delivery needs "
-        "that.",
+        doc="The function ignores a batch number that it has already processed. Exactly-once "
+        "delivery needs that.",
         default=False,
     )
 

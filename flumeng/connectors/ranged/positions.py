@@ -70,11 +70,11 @@ class WatchedPositions:
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
         if self._watcher is None:
             return {}
-        wanted = frozenset(partitions)
-        if wanted != self._watched:
-            self._watcher.watch(self, wanted, self._wake)
-            self._watched = wanted
-        return self._watcher.of(wanted)
+        watched = frozenset(partitions)
+        if watched != self._watched:
+            self._watcher.watch(self, watched, self._wake)
+            self._watched = watched
+        return self._watcher.of(watched)
 
     def refresh(self, partitions: Collection[str]) -> None:
         if self._watcher is not None:

@@ -46,14 +46,14 @@ class Reader(Protocol):
 
 def source_of(spec: FlowSpec, kind: type[OptionsT]) -> OptionsT | None:
     """The options of the flow's source of this kind; None when it has none."""
-    options = (part.options for part in spec.partitioned)
-    return next((one for one in options if isinstance(one, kind)), None)
+    sources = (part.options for part in spec.partitioned)
+    return next((options for options in sources if isinstance(options, kind)), None)
 
 
 def resolved(credentials: Credentials | None) -> Secrets:
     """The secrets of ``credentials``, which executors cannot look up. Raises UserError."""
     given = credentials.given.values() if credentials else ()
-    return tuple((one, secrets.resolve(one)) for one in given if SECRET.fullmatch(one))
+    return tuple((ref, secrets.resolve(ref)) for ref in given if SECRET.fullmatch(ref))
 
 
 @runtime_checkable
@@ -69,11 +69,11 @@ class Admitting(Protocol):
 
 def bounds(splits: Sequence[Split]) -> dict[str, tuple[int, int]]:
     """Partition -> [start, end) of all its ranges."""
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for piece in itertools.chain.from_iterable(splits):
-        start, end = found.get(piece.partition, (piece.start, piece.end))
-        found[piece.partition] = min(start, piece.start), max(end, piece.end)
-    return found
+        start, end = ranges.get(piece.partition, (piece.start, piece.end))
+        ranges[piece.partition] = min(start, piece.start), max(end, piece.end)
+    return ranges
 
 
 @functools.cache

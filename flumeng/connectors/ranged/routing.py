@@ -27,7 +27,7 @@ from flumeng.connectors.ranged.reading import Admitting, Reader
 from flumeng.control.snapshot.partitions import input_of
 from flumeng.platform.errors import UserError
 
-UNKNOWN = "this flumeng knows no input that has such partitions: a newer one does"
+UNKNOWN = "this version of flumeng has no input for such partitions: upgrade it"
 
 
 class Input(Protocol):
@@ -59,8 +59,8 @@ class Inputs:
     def reader(self, spec: FlowSpec) -> RoutedReader:
         """Raises UserError when a source cannot be loaded."""
         for part in spec.partitioned:
-            if part.name not in self._by_name and (found := self._installed(part.name)):
-                self._by_name[part.name] = found
+            if part.name not in self._by_name and (created := self._installed(part.name)):
+                self._by_name[part.name] = created
         readers = {name: each.reader(spec) for name, each in self._by_name.items()}
         return RoutedReader({name: each for name, each in readers.items() if each is not None})
 
@@ -83,23 +83,23 @@ class RoutedPositions:
             positions.open(spec)
 
     def of(self, partitions: Collection[str]) -> dict[str, Reach]:
-        wanted = frozenset(partitions)
-        if wanted != self._partitions:
-            self._share_out(wanted)
+        names = frozenset(partitions)
+        if names != self._partitions:
+            self._share_out(names)
         if len(self._shares) == 1 and not self._unknown:
             ((name, share),) = self._shares.items()
             return self._opened[name].of(share)
-        found = dict(self._unknown)
+        reaches = dict(self._unknown)
         for name, share in self._shares.items():
-            found |= self._opened[name].of(share)
-        return found
+            reaches |= self._opened[name].of(share)
+        return reaches
 
     def leave_out(self, parts: Parts) -> None:
         self._share_out(frozenset(parts))
         for name, share in self._shares.items():
             positions = self._opened[name]
             if isinstance(positions, LeavingOut):
-                positions.leave_out({one: parts[one] for one in share})
+                positions.leave_out({partition: parts[partition] for partition in share})
 
     def find_cut(self, partition: str, offset: int, leader_epoch: int) -> Future[Gone | None]:
         positions = self._opened[input_of(partition)]
@@ -165,11 +165,11 @@ class RoutedReader:
         return tuple(reader.credentials() for reader in self._admitting.values())
 
     def admitted(self, splits: Sequence[Split], addresses: Mapping[str, str]) -> dict[str, str]:
-        found = dict(addresses)
+        admitted = dict(addresses)
         for name, reader in self._admitting.items():
             mine = [tuple(p for p in split if input_of(p.partition) == name) for split in splits]
-            found |= reader.admitted(mine, addresses)
-        return found
+            admitted |= reader.admitted(mine, addresses)
+        return admitted
 
     @property
     def _admitting(self) -> dict[str, Admitting]:
@@ -178,7 +178,7 @@ class RoutedReader:
     def read(self, piece: Range, address: str) -> Iterator[pa.RecordBatch]:
         reader = self.by_name.get(input_of(piece.partition))
         if reader is None:
-            raise UserError(f"the flow has no source any more that can read {piece.partition}")
+            raise UserError(f"the flow no longer has a source that can read {piece.partition}")
         batches = reader.read(piece, address)
         schema = self.schema
         return batches if reader.schema is schema else (fit(batch, schema) for batch in batches)

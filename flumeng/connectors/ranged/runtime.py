@@ -35,13 +35,13 @@ _INCARNATION = re.compile(r"[A-Za-z0-9_-]{1,30}", re.ASCII)
 def partition_name(source: str, name: str, incarnation: str) -> str:
     """The partition in ZooKeeper. Raises UserError for overlong names, and incarnations with
     characters other than letters, digits, underscores and dashes."""
-    escaped = _FOREIGN.sub(lambda found: b"_x%02x_" % found[0][0], os.fsencode(name)).decode()
+    escaped = _FOREIGN.sub(lambda match: b"_x%02x_" % match[0][0], os.fsencode(name)).decode()
     if not escaped or len(escaped) > _LONGEST_NAME or not _INCARNATION.fullmatch(incarnation):
         raise UserError(
-            f"{source}: the partition {name!r} of incarnation {incarnation!r} cannot be named: a "
-            f"name has 1 to {_LONGEST_NAME} characters, of which each one but letters, digits, "
-            "dots, underscores and dashes counts five for a byte; an incarnation has 1 to 30 "
-            "letters, digits, underscores and dashes"
+            f"{source}: invalid name of a partition: {name!r}, incarnation {incarnation!r}. A name "
+            f"has 1 to {_LONGEST_NAME} characters; a byte other than letters, digits, dots, "
+            "underscores and dashes counts five. An incarnation has 1 to 30 letters, digits, "
+            "underscores and dashes"
         )
     return f"{escaped}.{incarnation}@{source}"
 
@@ -49,34 +49,35 @@ def partition_name(source: str, name: str, incarnation: str) -> str:
 def name_and_incarnation(partition: str) -> tuple[str, str]:
     """Inverse of ``partition_name``."""
     escaped, _, incarnation = partition.rpartition("@")[0].rpartition(".")
-    name = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), escaped.encode())
+    name = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), escaped.encode())
     return os.fsdecode(name), incarnation
 
 
 class RangedFinder(FinderBase):
     def __init__(self, source: RangedInput) -> None:
         self._source = source
-        self.no_times = f"{source.name}: offsets are not found by time"
+        self.no_times = f"{source.name} cannot find offsets by time"
 
     def find(self, before: Before) -> Findings:
         listed = self._source.list()
         names = {
-            partition_name(self._source.name, one, incarnation): one
-            for one, incarnation in listed.items()
+            partition_name(self._source.name, name, incarnation): name
+            for name, incarnation in listed.items()
         }
-        new = {full: one for full, one in names.items() if full not in before.partitions}
-        reached = self._source.ends(list(new.values())) if new else {}
-        known = {full: Offer() for full in names if full not in new}
-        begun = {full: Offer(reached[one].first) for full, one in new.items() if one in reached}
-        silent = sorted(one for one in new.values() if one not in reached)
+        new = {full: name for full, name in names.items() if full not in before.partitions}
+        ends = self._source.ends(list(new.values())) if new else {}
+        old = {full: Offer() for full in names if full not in new}
+        begun = {full: Offer(ends[name].first) for full, name in new.items() if name in ends}
+        silent = sorted(name for name in new.values() if name not in ends)
         troubles = (f"{', '.join(silent)}: the ends are not known yet",) if silent else ()
         gone = frozenset(before.partitions) - names.keys()
         own = frozenset(name for name in gone if name.endswith(f"@{self._source.name}"))
-        return Findings(known | begun, gone=own, troubles=troubles)
+        return Findings(old | begun, gone=own, troubles=troubles)
 
     def bounds(self, partitions: Collection[str]) -> dict[str, Bounds]:
         ends = _by_full_name(self._source, partitions)
-        return {name: Bounds(one.first, one.end) for name, one in ends.items() if _is_of(name, one)}
+        own = {name: reported for name, reported in ends.items() if _is_of(name, reported)}
+        return {name: Bounds(reported.first, reported.end) for name, reported in own.items()}
 
     def close(self) -> None:
         self._source.close()
@@ -104,8 +105,8 @@ class RangedRuntime:
 
     def watcher(self, options: Any) -> _Watcher:
         with self._lock:
-            for known, watcher in self._watchers:
-                if known == options:
+            for watched, watcher in self._watchers:
+                if watched == options:
                     return watcher
             self._watchers.append((options, _Watcher(self._kind(options))))
             return self._watchers[-1][1]
@@ -126,14 +127,14 @@ class RangedPositions(WatchedPositions):
         return described(standstill, _TEXTS)
 
 
-_STOPS = "{label} stops at offset {offset}: {why}; it is tried again; to pass over it: "
+_STOPS = "{label} stops at offset {offset}: {why}; it is retried; to skip it: "
 _RESET = "pause the flow, and `flumeng flow reset --to {label}=OFFSET --partitions {partition}`"
 _TEXTS: dict[Kind, str] = {
     "nonsense": "{label} stands still: {why}",
     "lost": "{label} ends at offset {offset}, but {acked} is acked: events are lost, or the ack "
     "was set too high; to go on at its end: pause the flow, and `flumeng flow reset --to latest`",
-    "gone": "{label} has nothing below offset {offset} any more, and only {acked} is acked; to go "
-    "on with what is left: pause the flow, and `flumeng flow reset --to earliest`",
+    "gone": "{label} begins at offset {offset}, but only {acked} is acked; to go on with the "
+    "events that are left: pause the flow, and `flumeng flow reset --to earliest`",
     "held": _STOPS + _RESET,
     "damaged": _STOPS + _RESET,
     "unanswered": "{label} waits at offset {offset}: {why}",
@@ -147,7 +148,7 @@ class _Watcher(EndWatcher[Reach]):
 
     def ask(self, partitions: frozenset[str]) -> dict[str, Reach]:
         ends = _by_full_name(self._source, partitions)
-        return {name: _reach(name, one) for name, one in ends.items()}
+        return {name: _reach(name, reported) for name, reported in ends.items()}
 
     def failed(self, why: str) -> Reach:
         return Reach("", 0, trouble=why)
@@ -205,7 +206,7 @@ def _following(events: pa.RecordBatch, at: int, end: int) -> int:
     """The offset after the batch. Raises CorruptError for offsets out of range or order."""
     offsets = events.column("seq").to_numpy(zero_copy_only=False)
     if offsets[0] < at or offsets[-1] >= end or not bool((offsets[1:] > offsets[:-1]).all()):
-        raise CorruptError(f"offsets from {offsets[0]} to {offsets[-1]}, asked for {at} to {end}")
+        raise CorruptError(f"read offsets {offsets[0]} to {offsets[-1]} instead of {at} to {end}")
     return int(offsets[-1]) + 1
 
 
@@ -239,7 +240,7 @@ class _Finders:
     kind: type[RangedInput]
 
     def of(self, options: Any, store: Store, task: FindingTask) -> RangedFinder:
-        del store, task  # such an input needs neither
+        del store, task  # a ranged input needs neither
         return RangedFinder(self.kind(options))
 
     def probe(self, options: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class WatchedEnds(ABC, Generic[EndT]):
 
     def of(self, partitions: Iterable[str]) -> dict[str, EndT]:
         """The last known ends; lacks currently unknown ones."""
-        found = ((name, self._ends.get(name)) for name in partitions)
-        return {name: end for name, end in found if end is not None}
+        ends = ((name, self._ends.get(name)) for name in partitions)
+        return {name: end for name, end in ends if end is not None}
 
     def refresh(self, partitions: Collection[str]) -> None:
         """The next ends that ``of`` returns for these partitions are newer than this call."""
@@ -87,9 +87,9 @@ class WatchedEnds(ABC, Generic[EndT]):
     def _watched(self) -> frozenset[str]:
         """All watched partitions; others are forgotten."""
         with self._lock:
-            wanted = frozenset(self._owners_of)
-            self._not_before = {n: at for n, at in self._not_before.items() if n in wanted}
-        return wanted
+            watched = frozenset(self._owners_of)
+            self._not_before = {n: at for n, at in self._not_before.items() if n in watched}
+        return watched
 
     def _learn(self, ends: Mapping[str, EndT], number: int) -> bool:
         """Store the answer to the request ``number``. Returns whether it changes anything."""
@@ -150,7 +150,7 @@ class EndWatcher(WatchedEnds[EndT]):
         with self._lock:
             if self._owners and not self._runs:
                 self._runs = True
-                vital.start(self._name, self._run)
+                fail_fast.start(self._name, self._run)
         self._wake.set()
 
     def _on_refresh(self, partitions: Collection[str]) -> None:
@@ -177,19 +177,19 @@ class EndWatcher(WatchedEnds[EndT]):
         quiet = self._clock() - self._changed_at > QUIET_AFTER_SECONDS
         return QUIET_SECONDS if quiet else POLL_SECONDS
 
-    def _poll(self, wanted: frozenset[str], number: int) -> None:
+    def _poll(self, partitions: frozenset[str], number: int) -> None:
         try:
-            ends = self.ask(wanted)
+            ends = self.ask(partitions)
         except UnavailableError as error:
             self._fail(logging.WARNING, error)
             ends = {}
         except FlumengError as error:
             self._fail(logging.ERROR, error)
-            ends = dict.fromkeys(wanted, self.failed(str(error)))
+            ends = dict.fromkeys(partitions, self.failed(str(error)))
         except Exception as error:
-            log.exception("%s: a fault while the server was asked", self._name)
+            log.exception("%s: unexpected error while polling the server", self._name)
             self._failures = min(self._failures + 1, 10)
-            ends = dict.fromkeys(wanted, self.failed(f"a fault of the connector: {error!r}"))
+            ends = dict.fromkeys(partitions, self.failed(f"unexpected error: {error!r}"))
         else:
             if self._failures:
                 log.info("%s: the server answers again", self._name)

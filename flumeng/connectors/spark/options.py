@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import SinkOptions, missing
-from flumeng.config.kinds import Columns
 from flumeng.platform.options.locations import own_path
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.patterns import SECRET, SECRET_NAME, check_lake_path, fixed_part
@@ -26,7 +26,7 @@ def check_option(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError("expected the name of an option, like compression")
     if name.lower() in OWN:
-        raise ValueError("expected the place in the sink's own path or table")
+        raise ValueError("expected the path or table in the sink's own option")
 
 
 def check_table(text: str) -> None:
@@ -34,8 +34,8 @@ def check_table(text: str) -> None:
         raise ValueError("expected a table of a catalog, like lake.web.events")
     if text.partition(".")[0].lower() in OWN_CATALOGS:
         raise ValueError(
-            "expected a table of a catalog of yours, like lake.web.events: what is in Spark's own "
-            "is gone when the collector starts again"
+            "expected a table of a catalog of yours, like lake.web.events: Spark's own catalogs "
+            "are emptied when the collector restarts"
         )
 
 
@@ -48,43 +48,43 @@ def check_path(text: str) -> None:
 @dataclass(frozen=True)
 class Spark(SinkOptions):
     """Hands each batch to a DataFrame writer of Spark: any format for which the session has a data
-    source. At least once: a batch that is repeated after a crash is there twice."""
+    source. At least once: a batch that is repeated after a crash is duplicated."""
 
     implementation: ClassVar[str] = "flumeng.connectors.spark.sink:SparkSink"
 
     format: str = option(
-        doc="The data source; the `spark_formats` of the node's policy have to name it.",
+        doc="The data source; the node's policy has to list it in `spark_formats`.",
         check=check_format,
         example="parquet",
     )
     path: str | None = option(
-        doc="Where it writes, a path or a URL as Hadoop knows it.",
+        doc="The directory, a path or a URL as in Hadoop.",
         check=check_path,
         example='"hdfs://namenode:8020/logs/web"',
         default=None,
     )
     table: str | None = option(
-        doc="Or the table into which it writes, of a catalog that `spark.conf` sets up with "
+        doc="Or the table, of a catalog that `spark.conf` configures with "
         "`spark.sql.catalog.NAME`.",
         check=check_table,
         example="lake.web.events",
         default=None,
     )
     mode: Literal["append", "overwrite"] = option(
-        doc="`overwrite` replaces with each batch what was there, or what of it the format says.",
+        doc="`append` adds each batch; `overwrite` replaces the content, as the format defines.",
         default="append",
     )
     partition_by: tuple[str, ...] = option(
-        doc="By which columns it partitions.", example="[app]", default=()
+        doc="The columns to partition by.", example="[app]", default=()
     )
     shared: bool = option(
-        doc="A path without a host is the same directory on all hosts that collect the flow, such "
-        "as a mounted NFS. A URL like `hdfs://` always is.",
+        doc="A path without a host is the same directory on all hosts that collect the flow, "
+        "such as an NFS mount. A URL like `hdfs://` always is.",
         default=False,
     )
     options: Mapping[str, str] = option(
-        doc="What the writer takes; a value may have references to secrets in it. Names with a "
-        "dot are not for Spark's own file formats.",
+        doc="The writer's options; a value may contain references to secrets. Spark's own file "
+        "formats accept no names with a dot.",
         check=check_option,
         example='{url: "jdbc:postgresql://db.example/logs", password: "${secret:logs-db}"}',
         factory=dict,
@@ -118,5 +118,5 @@ class Spark(SinkOptions):
             if "." in name and self.format.lower() in FILE_FORMATS:
                 yield (
                     f"options.{name}",
-                    f"expected a name without a dot: for {self.format} others are Hadoop's",
+                    f"expected a name without a dot: for {self.format} these are Hadoop's",
                 )

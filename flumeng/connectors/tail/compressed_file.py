@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from flumeng.connectors.tail.file_position import MARK_BYTES, FileKey, FilePosition, Mark
-from flumeng.connectors.tail.names import folders_within
+from flumeng.connectors.tail.rotated_names import folders_within
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAGIC_BYTES = 6
 SKIP_BYTES = 64 << 20
-"""Per look, so that other files of the source are read in between."""
+"""Per call, so that other files of the source are read in between."""
 
 _MAGIC: Sequence[tuple[bytes, Literal["gzip", "zstd", "lz4", "bz2"] | None]] = (
     (b"\x1f\x8b\x08", "gzip"),
@@ -44,8 +44,8 @@ def is_compressed(beginning: bytes) -> bool:
 
 
 class CompressedFile(TailedFile):
-    """The unread rest of a missing file, in a compressed file beside it. ``is_found``: the open
-    file is its copy. Raises ``ReplacedError`` without a copy, ``OSError`` for a damaged one."""
+    """The unread rest of a missing file, in a compressed file. ``is_recognised``: the open file
+    is its copy. Raises ``ReplacedError`` without a copy, ``OSError`` for a damaged one."""
 
     def __init__(self, key: FileKey, cursor: FilePosition, following: Following) -> None:
         super().__init__(key, cursor, following)
@@ -61,8 +61,8 @@ class CompressedFile(TailedFile):
         self._drop()
         self._copies = iter(_newest_first(self.cursor))
 
-    def look(self, now: float) -> bool:
-        """Look for the copy, then for more in it; a long skip takes several looks."""
+    def has_more(self, now: float) -> bool:
+        """Search the copy, then more in it; a long skip takes several calls."""
         while self._stream is not None or (path := next(self._copies, "")):
             try:
                 if self._stream is None:
@@ -71,7 +71,7 @@ class CompressedFile(TailedFile):
             except ReplacedError:
                 self._drop()
             except OSError as error:
-                if self.is_found or error.errno in OUT_OF_DESCRIPTORS:
+                if self.is_recognised or error.errno in OUT_OF_DESCRIPTORS:
                     raise
                 log.warning("%s: %s", self._path, error)
                 self._drop()
@@ -112,7 +112,7 @@ class CompressedFile(TailedFile):
             self._stream.close()
         self._stream = None
         self._path = ""
-        self.is_found = False
+        self.is_recognised = False
         self._data = self._head = b""  # the last and the first decompressed bytes
         self._begin = 0  # the offset of ``_data``
 
@@ -125,7 +125,7 @@ class CompressedFile(TailedFile):
             return False
         self.quiet_since = float("-inf")
         _, rest = self._read_on(1)
-        self.is_found = True
+        self.is_recognised = True
         return bool(rest)
 
     def _skip_to(self, offset: int) -> bool:
@@ -160,12 +160,12 @@ def _newest_first(cursor: FilePosition) -> list[str]:
     """Compressed files in the folders, newest first; none when a copy is unrecognisable."""
     if not cursor.head.length:
         return []
-    found: dict[FileKey, tuple[int, str]] = {}
+    by_key: dict[FileKey, tuple[int, str]] = {}
     here = {str(Path(cursor.path).parent), cursor.folder}
     for folder in (*here, *folders_within(cursor)):
         for path in Path(folder).glob("*"):
             with contextlib.suppress(OSError):
                 if has_compressed_name(str(path)):
                     status = path.stat()
-                    found[FileKey.of(status)] = (status.st_mtime_ns, str(path))
-    return [path for _, path in sorted(found.values(), reverse=True)]
+                    by_key[FileKey.of(status)] = (status.st_mtime_ns, str(path))
+    return [path for _, path in sorted(by_key.values(), reverse=True)]

@@ -23,24 +23,22 @@ def check_file_glob(text: str) -> None:
     check_absolute(text)
     for pattern in expand(text):
         if pattern.endswith("/"):
-            raise ValueError(
-                "expected files; this names a folder and can match nothing: add a name or `*`"
-            )
+            raise ValueError("expected a pattern of files, not of a folder: add a name or `*`")
 
 
 def expand(pattern: str) -> tuple[str, ...]:
     """The patterns of a glob with `{a,b}`. As in a shell, braces without a comma or in brackets are
     literal. Raises ValueError."""
-    found = {_BRACKETS.sub(lambda part: part[0].translate(_AS_TEXT), pattern): None}
-    while any(map(_GROUP.search, found)):
-        found = dict.fromkeys(one for each in found for one in _first_group_expanded(each))
-        if len(found) > MOST_ALTERNATIVES:
+    globs = {_BRACKETS.sub(lambda part: part[0].translate(_AS_TEXT), pattern): None}
+    while any(map(_GROUP.search, globs)):
+        globs = dict.fromkeys(new for old in globs for new in _first_group_expanded(old))
+        if len(globs) > MOST_ALTERNATIVES:
             raise ValueError(f"expected at most {MOST_ALTERNATIVES} alternatives")
-    for one in found:
-        _, brace, rest = one.partition("{")
+    for glob in globs:
+        _, brace, rest = glob.partition("{")
         if brace and "," in rest:
             raise ValueError(f"expected a closing brace for {brace + rest!r}")
-    return tuple(one.translate(_FROM_TEXT) for one in found)
+    return tuple(glob.translate(_FROM_TEXT) for glob in globs)
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -63,7 +61,7 @@ def _first_group_expanded(pattern: str) -> list[str]:
     before, after = pattern[: group.start()], pattern[group.end() :]
     if "," not in group[1]:
         return [before + group[0].translate(_AS_TEXT) + after]
-    return [before + one + after for one in group[1].split(",")]
+    return [before + text + after for text in group[1].split(",")]
 
 
 class FileSearch:

@@ -49,7 +49,9 @@ class Mark(NamedTuple):
 NO_MARK = Mark.of(b"")
 
 
-class Place(NamedTuple):
+class MarkedOffset(NamedTuple):
+    """An offset, and the mark of the bytes before it."""
+
     offset: int
     last: Mark
 
@@ -89,7 +91,7 @@ class FilePosition:
         real_path = self.real_path
         return (self.path,) if real_path == self.path else (self.path, real_path)
 
-    def anew(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
+    def at_start(self, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
         """The start of another file with the same paths."""
         return FilePosition(
             self.path,
@@ -100,12 +102,12 @@ class FilePosition:
         )
 
     @property
-    def beginning(self) -> Place:
-        return Place(self.head.length, self.head)
+    def beginning(self) -> MarkedOffset:
+        return MarkedOffset(self.head.length, self.head)
 
     @property
-    def place(self) -> Place:
-        return Place(self.offset, self.last)
+    def marked_offset(self) -> MarkedOffset:
+        return MarkedOffset(self.offset, self.last)
 
     @classmethod
     def new(cls, path: str, *, size: int = 0, modified_ns: int = 0) -> FilePosition:
@@ -119,8 +121,8 @@ class FilePosition:
     def from_state(cls, value: Mapping[str, Any]) -> FilePosition:
         """Older versions have only the size of copies, as ``end``."""
         later = {"suspect": False, "file_name": "", "unterminated": False}
-        known = {"size": value.get("end", 0), **later, **value}
-        given = {field.name: known[field.name] for field in fields(cls)}
+        stored = {"size": value.get("end", 0), **later, **value}
+        given = {field.name: stored[field.name] for field in fields(cls)}
         return cls(**(given | {name: Mark(*given[name]) for name in ("head", "last")}))
 
 
@@ -143,12 +145,12 @@ def reused(state: Mapping[str, object]) -> dict[FileKey, FilePosition]:
 
 
 def _positions(state: Mapping[str, object], prefix: str) -> dict[FileKey, FilePosition]:
-    found = {}
+    positions = {}
     for name, value in state.items():
         if name.startswith(prefix):
             try:
                 key = FileKey(*map(int, name.removeprefix(prefix).split(":")))
-                found[key] = FilePosition.from_state(cast("Mapping[str, Any]", value))
+                positions[key] = FilePosition.from_state(cast("Mapping[str, Any]", value))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
-                raise CorruptError(f"what is kept of a file makes no sense: {name}") from error
-    return found
+                raise CorruptError(f"damaged position of a tailed file: {name}") from error
+    return positions

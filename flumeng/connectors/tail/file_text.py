@@ -31,13 +31,13 @@ class FileText:
     UTF-8."""
 
     def __init__(self, encoding: str, beginning: bytes) -> None:
-        found = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
+        marked = next(((mark, name) for mark, name in _MARKS if beginning.startswith(mark)), None)
         wide = width_of(encoding) == 2
-        if found and (encoding == UTF_8 or wide):
-            encoding = found[1]
+        if marked and (encoding == UTF_8 or wide):
+            encoding = marked[1]
         elif wide and not encoding.endswith(("le", "be")):
             encoding = "utf-16-le"
-        self.mark_bytes = len(found[0]) if found and encoding == found[1] else 0
+        self.mark_bytes = len(marked[0]) if marked and encoding == marked[1] else 0
         self.codec = None if encoding == UTF_8 else encoding
         self.width = width_of(encoding)
         self.nul = bytes(self.width)
@@ -67,13 +67,13 @@ class FileText:
             return CutLines(block)
         ends = self.ends(block) - 1
         starts = np.concatenate(([0], ends[:-1] + 1))
-        found, holes = array("q", starts.tolist()), 0
+        line_starts, holes = array("q", starts.tolist()), 0
         for row in np.flatnonzero(np.frombuffer(block, np.uint8)[starts] == 0).tolist():
             line = block[starts[row] : ends[row]]
             hole = len(line) - len(line.lstrip(_NUL))
-            found[row] += hole
+            line_starts[row] += hole
             holes += hole
-        return CutLines(block, (found, array("q", ends.tolist())), hole_bytes=holes)
+        return CutLines(block, (line_starts, array("q", ends.tolist())), hole_bytes=holes)
 
     def _decoded(self, block: bytes) -> CutLines:
         assert self.codec is not None

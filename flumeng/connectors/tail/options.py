@@ -37,7 +37,7 @@ def check_encoding(text: str) -> None:
 class Tail(SourceOptions):
     """Follows files that grow, through rotation by rename and by copy and truncate.
 
-    It goes on where it was after any restart: each line is taken exactly once. Attributes:
+    It continues where it was after any restart: each line is taken exactly once. Attributes:
     `source`, `path`, `inode`, `offset`.
     """
 
@@ -46,33 +46,33 @@ class Tail(SourceOptions):
 
     keeps_place: ClassVar[bool] = True
     paths: tuple[str, ...] = option(
-        doc="The files, as absolute globs. `**` stands for any folders, `{a,b}` for either. Files "
-        "that appear later are found too.",
+        doc="The files, as absolute globs. `**` stands for any folders, `{a,b}` for either. "
+        "Files that appear later are followed too.",
         minimum=1,
         check=check_file_glob,
         example='["/var/log/app/*.log"]',
     )
     exclude: tuple[str, ...] = option(
-        doc="Files that are not followed although `paths` means them, as absolute globs.",
+        doc="Files to ignore although `paths` matches them, as absolute globs.",
         check=check_file_glob,
         example='["/var/log/app/debug*.log"]',
         default=(),
     )
     encoding: str = option(
-        doc="How the files are encoded: `utf-8`, `utf-16`, `latin-1`, `windows-1252` and others "
-        "that Python knows. Bodies are UTF-8. A byte order mark is taken off, and one of UTF-16 "
-        "counts for more than `utf-8`.",
+        doc="The encoding of the files: `utf-8`, `utf-16`, `latin-1`, `windows-1252` and others "
+        "that Python knows. Bodies are UTF-8. A byte order mark is removed; one of UTF-16 "
+        "overrides `utf-8`.",
         check=check_encoding,
         default=UTF_8,
     )
     last_line_seconds: float = option(
-        doc="The last line of a file needs no newline when the file has not changed for so long. "
-        "0: a line always waits for its newline, or until its file is renamed or deleted.",
+        doc="The last line of a file needs no newline once the file has not changed for this "
+        "long. 0: a line always waits for its newline, or until its file is renamed or deleted.",
         between=(0, 604_800),
         default=3600,
     )
     start_from: Literal["beginning", "end"] = option(
-        doc="Where to start in a file that was there before the flow.", default="beginning"
+        doc="Where to start in a file that existed before the flow.", default="beginning"
     )
     max_line_bytes: int = max_line_bytes()
     poll_seconds: float = option(
@@ -81,19 +81,19 @@ class Tail(SourceOptions):
 
     def claims(self) -> Iterator[tuple[str, str]]:
         for index, path in enumerate(self.paths):
-            for one in expand(path):
-                yield f"paths[{index}]", one
+            for glob in expand(path):
+                yield f"paths[{index}]", glob
 
     def needs(self) -> Iterator[Need]:
         for path in self.paths:
-            for one in expand(path):
-                yield "path", one
+            for glob in expand(path):
+                yield "path", glob
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        excluded = {one for path in self.exclude for one in expand(path)}
+        excluded = {glob for path in self.exclude for glob in expand(path)}
         for index, path in enumerate(self.paths):
-            if all(any(matches(one, not_this) for not_this in excluded) for one in expand(path)):
-                yield f"paths[{index}]", f"exclude leaves nothing of {path!r}"
+            if all(any(matches(glob, out) for out in excluded) for glob in expand(path)):
+                yield f"paths[{index}]", f"exclude removes all files of {path!r}"
 
     def arrival(self) -> str:
-        return "each line of a file is taken once, but for what is cut off or deleted unread"
+        return "each line of a file is taken once, except lines truncated or deleted unread"

@@ -1,5 +1,5 @@
 """Tail source: follows files and reads new lines, in a few threads shared by all tail sources. The
-pause between looks is ``poll_seconds``, or longer to limit the CPU time of idle looks."""
+pause between looks is ``poll_seconds``, or longer to limit the CPU time of idle polls."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 READERS = 8
 IDLE_SHARE = 0.03
 ACTIVE_SHARE = 0.25
-"""CPU share of all sources' idle looks; ACTIVE_SHARE for ``ACTIVE_SECONDS`` after news."""
+"""CPU share of all sources' idle polls; ACTIVE_SHARE for ``ACTIVE_SECONDS`` after news."""
 
 ACTIVE_SECONDS = 5.0
-TELL_AGAIN_SECONDS = 60.0
+WARN_AGAIN_SECONDS = 60.0
 LOST_SECONDS = 86_400.0
 
 
@@ -44,7 +44,7 @@ class TailSource(Source):
         self._paused = False
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._tell_at = self._lost_at = float("-inf")
+        self._warn_at = self._lost_at = float("-inf")
         self._lost = 0
 
     async def start(self) -> None:
@@ -82,19 +82,19 @@ class TailSource(Source):
         try:
             while not self._stopping:
                 self._wake.clear()
-                look = functools.partial(_look, tailer, loop.time(), paused=self._paused)
-                blocks, took = await loop.run_in_executor(_readers(), look)
+                step = functools.partial(_turn, tailer, loop.time(), paused=self._paused)
+                blocks, took = await loop.run_in_executor(_readers(), step)
                 for block in blocks:
                     self._context.submit(block)
-                counters.skipped = skipped + tailer.known.skipped
+                counters.skipped = skipped + tailer.tracked.skipped
                 counters.cut = cut + tailer.cut
-                counters.missed = missed + tailer.known.missed
+                counters.missed = missed + tailer.tracked.missed
                 counters.unread_bytes = tailer.unread_bytes
                 counters.discarded_bytes += tailer.hole_bytes - holes
                 holes = tailer.hole_bytes
                 counters.lost_files = self._lost_lately(tailer, loop.time())
-                self._tell_held(tailer.starved, loop.time())
-                self._tell_problem(tailer)
+                self._report_starvation(tailer.starved, loop.time())
+                self._report_problem(tailer)
                 if blocks:
                     active_until = loop.time() + ACTIVE_SECONDS
                 else:
@@ -114,36 +114,36 @@ class TailSource(Source):
             return
 
     def _lost_lately(self, tailer: Tailer, now: float) -> int:
-        lost = tailer.cut + tailer.known.missed
+        lost = tailer.cut + tailer.tracked.missed
         if lost > self._lost:
             self._lost, self._lost_at = lost, now
         return lost if now - self._lost_at < LOST_SECONDS else 0
 
-    def _tell_held(self, starved: bool, now: float) -> None:
+    def _report_starvation(self, starved: bool, now: float) -> None:
         if starved and not self.held_by:
             self.held_since = now
-        if starved and now >= self._tell_at:
-            self._tell_at = now + TELL_AGAIN_SECONDS
-            log.warning("tail: no descriptor is left for the next file; they are read in turn")
+        if starved and now >= self._warn_at:
+            self._warn_at = now + WARN_AGAIN_SECONDS
+            log.warning("tail: out of file descriptors: files are read in turn")
         self.held_by = "descriptors: too many open files" if starved else ""
 
-    def _tell_problem(self, tailer: Tailer) -> None:
+    def _report_problem(self, tailer: Tailer) -> None:
         problem = None
-        if tailer.known.not_noted:
-            problem = f"cannot note which files there are: {tailer.known.not_noted}"
+        if tailer.tracked.not_noted:
+            problem = f"cannot save the list of files: {tailer.tracked.not_noted}"
         elif unreadable := tailer.unreadable:
             path, reason = next(iter(unreadable.items()))
             others = len(unreadable) - 1
             problem = f"cannot read {path}: {reason}" + (f" (and {others} more)" if others else "")
         elif unsearched := tailer.unsearched:
             folder, reason = next(iter(unsearched.items()))
-            problem = f"files in {folder} cannot be found: {reason}"
+            problem = f"cannot search {folder} for files: {reason}"
         if problem != self.problem:
             self.problem = problem
             self._context.changed()
 
 
-def _look(tailer: Tailer, now: float, *, paused: bool) -> tuple[list[ReceivedBlock], float]:
+def _turn(tailer: Tailer, now: float, *, paused: bool) -> tuple[list[ReceivedBlock], float]:
     """New blocks, none while paused, and the processor time used."""
     began, blocks = time.thread_time(), []
     if paused:

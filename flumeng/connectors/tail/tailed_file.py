@@ -19,7 +19,7 @@ from flumeng.connectors.tail.file_position import (
     FileKey,
     FilePosition,
     Mark,
-    Place,
+    MarkedOffset,
     state_key,
 )
 from flumeng.connectors.tail.file_text import MARK_BYTES as TEXT_MARK_BYTES
@@ -50,9 +50,9 @@ class ReplacedError(Exception):
 class TailedFile:
     """A file and its ``cursor``, ahead of the journal by blocks that are not durable yet.
 
-    ``unread``: bytes beyond it at the last look. The tailer sets ``name`` (None when missing),
+    ``unread``: bytes beyond it at the last check. The tailer sets ``name`` (None when missing),
     ``followed`` (the globs match), ``trusted`` (they matched since it was opened), ``copy_of`` (a
-    file with the same first bytes, and how many), and ``look_at`` (last search for truncated
+    file with the same first bytes, and how many), and ``search_at`` (next search for truncated
     content). Reading an open file raises ``OSError``, and ``ReplacedError``.
     """
 
@@ -63,7 +63,7 @@ class TailedFile:
         self.followed = False
         self.trusted = False
         self.copy_of: tuple[FileKey, int] | None = None
-        self.look_at: float | None = None
+        self.search_at: float | None = None
         self.quiet_since = 0.0
         self.unread = 0
         self._following = following
@@ -155,14 +155,14 @@ class TailedFile:
     def beginning(self, length: int) -> bytes:
         return self._read_at(0, length)
 
-    def has_before(self, place: Place) -> bool:
+    def has_before(self, marked: MarkedOffset) -> bool:
         """Whether the bytes before that offset are the known ones."""
-        offset, last = place
+        offset, last = marked
         return Mark.of(self._read_at(offset - last.length, last.length)) == last
 
-    def place_at(self, offset: int) -> Place:
+    def marked_at(self, offset: int) -> MarkedOffset:
         length = min(offset, MARK_BYTES)
-        return Place(offset, Mark.of(self._read_at(offset - length, length)))
+        return MarkedOffset(offset, Mark.of(self._read_at(offset - length, length)))
 
     def start_at_end(self) -> ReceivedBlock:
         """Start at the end; the rest of an incomplete line is skipped."""
@@ -180,7 +180,7 @@ class TailedFile:
         )
         return self._block(None, b"", size)
 
-    def look(self, now: float) -> bool:
+    def has_more(self, now: float) -> bool:
         """Returns whether there is more to read. ``quiet_since``: the last change."""
         status = os.fstat(self._fd)
         size, seen = status.st_size, (status.st_size, status.st_mtime_ns)

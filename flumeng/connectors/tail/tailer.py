@@ -17,7 +17,7 @@ Rules
 8. Missing content that may not have been read whole is reported and counted. A copy of truncated
    content is searched twice, some seconds apart, since copies are renamed and compressed.
 9. A file without new content for a minute is closed until it changes; earlier in a shortage of
-   descriptors. Bytes written to a closed file that is deleted before the next look are lost.
+   descriptors. Bytes written to a closed file that is deleted before the next poll are lost.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from itertools import chain
 
 from flumeng.connectors.api.received_block import LineRules, Origin, ReceivedBlock
 from flumeng.connectors.tail.compressed_file import MAGIC_BYTES, CompressedFile, is_compressed
-from flumeng.connectors.tail.copies import may_be_made_of, rest_of
 from flumeng.connectors.tail.descriptors import of_followed_files
 from flumeng.connectors.tail.file_position import FileKey, FilePosition, state_key
-from flumeng.connectors.tail.known_files import KnownFiles
 from flumeng.connectors.tail.options import Tail
+from flumeng.connectors.tail.rotated_copies import may_be_made_of, rest_of
 from flumeng.connectors.tail.tailed_file import Following, ReplacedError, TailedFile
+from flumeng.connectors.tail.tracked_files import TrackedFiles
 from flumeng.journal.log.disk import OUT_OF_DESCRIPTORS
 
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 5.0
 POLL_BYTES = 4 << 20
-SCAN_SHARE = 0.05  # of the time, at most, goes into looking for files
+SCAN_SHARE = 0.05  # of the time, at most, goes into the search for files
 IDLE_SECONDS = 60.0
 MEASURE_SECONDS = 5.0
-LOOK_SHARE = 0.05  # of the time, at most, goes into looking at files without recent news
-LOOK_SECONDS = 0.002  # but at least this much at each look
+CHECK_SHARE = 0.05  # of the time, at most, goes into checks of files without news
+CHECK_SECONDS = 0.002  # but at least this much at each poll
 FRESH_SECONDS = 0.25
 ACTIVE_SECONDS = 10.0
-OTHERS_FIRST = 10  # every so many looks
+OTHERS_FIRST = 10  # every so many polls
 
 
 class Tailer:
     """``state`` is the journaled and noted source state; ``note`` makes changes durable at once.
     Calls must not overlap.
 
-    ``unread_bytes``: beyond the positions at the last look. ``starved``: the last ``poll`` lacked
+    ``unread_bytes``: beyond the positions at the last poll. ``starved``: the last ``poll`` lacked
     descriptors. ``cut`` counts files truncated without a copy, so that lines may be lost.
     """
 
@@ -84,10 +84,10 @@ class Tailer:
         self.unread_bytes = 0
         self._files: dict[FileKey, TailedFile] = {}
         self._turns = Turns(self._files, timer)
-        self.known = KnownFiles(
-            options, state, self._files, self._following, note=note, found=self._turns.found
+        self.tracked = TrackedFiles(
+            options, state, self._files, self._following, note=note, on_new=self._turns.add
         )
-        self._copies = self.known.copies
+        self._copies = self.tracked.copies
         self._unreadable: dict[FileKey, tuple[str, str]] = {}
 
     @property
@@ -99,7 +99,7 @@ class Tailer:
         """Existing folders that could not be searched, with the reasons."""
         return {
             folder: error.strerror or str(error)
-            for folder, error in self.known.unsearched.items()
+            for folder, error in self.tracked.unsearched.items()
             if not isinstance(error, FileNotFoundError)
         }
 
@@ -111,7 +111,7 @@ class Tailer:
     def poll(self, now: float) -> list[ReceivedBlock]:
         """Read new lines of files in turn, about 4 MiB at most. ``now`` only grows."""
         self.starved = False
-        self._look_around(now)
+        self._scan(now)
         blocks: list[ReceivedBlock] = []
         taken = 0
         for key in self._turns.due(now, lambda: self.starved):
@@ -127,18 +127,18 @@ class Tailer:
                 taken += len(block.data)
                 self._turns.had_news(key, now)
         self._sum_up(now)
-        changes = map(self._state_chunk, self.known.take_changes())
+        changes = map(self._state_chunk, self.tracked.take_changes())
         return [*changes, *blocks]
 
     def watch(self, now: float) -> None:
         """While paused: find and note files, and measure unread bytes."""
         self.starved = False
-        self._look_around(now)
+        self._scan(now)
         if now < self._next_measure:
             return
         began = self._timer()
-        self.unread_bytes = self.known.measure()
-        self.known.note_changes()
+        self.unread_bytes = self.tracked.measure()
+        self.tracked.note_changes()
         self._next_measure = now + max(MEASURE_SECONDS, (self._timer() - began) / SCAN_SHARE)
 
     def close(self) -> None:
@@ -152,21 +152,21 @@ class Tailer:
         self.unread_bytes = sum([file.unread for file in self._files.values()])
         self._next_sum = now + (self._timer() - began) / SCAN_SHARE
 
-    def _look_around(self, now: float) -> None:
+    def _scan(self, now: float) -> None:
         if now < self._next_scan:
             return
         began = self._timer()
         try:
-            self.known.scan(now)
+            self.tracked.scan(now)
         except OSError as error:
             if error.errno not in OUT_OF_DESCRIPTORS:
                 raise
             self._starve()
         else:
-            known = self._files.keys() & self._unreadable.keys()
-            self._unreadable = {key: self._unreadable[key] for key in known}
+            remaining = self._files.keys() & self._unreadable.keys()
+            self._unreadable = {key: self._unreadable[key] for key in remaining}
             self._next_scan = now + max(self._poll_seconds, (self._timer() - began) / SCAN_SHARE)
-        self.known.note_changes()
+        self.tracked.note_changes()
 
     def _step(self, file: TailedFile, now: float) -> ReceivedBlock | None:
         try:
@@ -197,36 +197,36 @@ class Tailer:
             and not isinstance(file, CompressedFile)
             and file.followed
             and file.name == file.cursor.path
-            and file.key not in self.known.to_skip
+            and file.key not in self.tracked.to_skip
         )
 
     def _take(self, file: TailedFile, now: float) -> ReceivedBlock | None:
-        if (file.look_at or now) > now:
+        if (file.search_at or now) > now:
             return None
         if not file.is_open:
             if file.name is None:
                 return self._finish(file, now)
             if not (file.followed or file.cursor.offset or may_be_made_of(file)):
                 return self._forget(file)
-            known = file.rests or file.cursor.offset > 0
-            wanted = (
-                (file.followed and not known)
+            started = file.rests or file.cursor.offset > 0
+            due = (
+                (file.followed and not started)
                 or file.has_changed(file.name)
                 or (file.has_last_line and self._waited_long(file, now))
             )
-            if not wanted or not file.open(file.name):
+            if not due or not file.open(file.name):
                 return None
         if file.cursor.offset == 0 and is_compressed(file.beginning(MAGIC_BYTES)):
-            self.known.skip_packed(file.key, file.cursor.path)
+            self.tracked.skip_packed(file.key, file.cursor.path)
             return self._forget(file)
-        if file.key in self.known.to_skip:
-            self.known.to_skip.discard(file.key)
+        if file.key in self.tracked.to_skip:
+            self.tracked.to_skip.discard(file.key)
             if file.size:
                 return file.start_at_end()
         unread = file.cursor.offset == 0 and not isinstance(file, CompressedFile)
         if unread and self._copies.is_copy(file):
             if file.copy_of:
-                self.known.unnote(file.key)
+                self.tracked.unnote(file.key)
             gone = file.name is None and now - file.quiet_since >= QUIET_SECONDS
             return self._forget(file) if gone else None
         try:
@@ -237,7 +237,7 @@ class Tailer:
             return self._start_over(file)
 
     def _read(self, file: TailedFile, now: float) -> ReceivedBlock | None:
-        more = file.look(now)
+        more = file.has_more(now)
         file.trusted |= file.followed
         block = file.read() if more else None
         if block is None and file.has_last_line and self._waited_long(file, now):
@@ -259,30 +259,30 @@ class Tailer:
     def _start_over(self, file: TailedFile) -> ReceivedBlock:
         """The file was truncated, rewritten, or replaced."""
         if file.followed or file.trusted:
-            log.info("%s was cut or rewritten; reading it from its beginning", file.name)
+            log.info("%s was truncated or rewritten; reading it from its beginning", file.name)
         before = file.cursor
         is_copy = before.identity and file.name != before.path
         was_there = file.followed and file.name == before.path
-        suspect = file.trusted or (was_there and self.known.is_newest(before))
+        suspect = file.trusted or (was_there and self.tracked.is_newest(before))
         if not file.trusted or is_copy:
-            return self._state_chunk(self._begin_anew(file, suspect=suspect))
-        anew = before.anew(modified_ns=before.modified_ns)
-        file.continue_from(anew)
-        kept = self.known.keep(file.key, before, suspect=True)
-        return self._state_chunk({**kept, state_key(file.key): anew.to_state()})
+            return self._state_chunk(self._switch_file(file, suspect=suspect))
+        start = before.at_start(modified_ns=before.modified_ns)
+        file.continue_from(start)
+        kept = self.tracked.keep(file.key, before, suspect=True)
+        return self._state_chunk({**kept, state_key(file.key): start.to_state()})
 
-    def _begin_anew(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
+    def _switch_file(self, file: TailedFile, *, suspect: bool) -> dict[str, object]:
         """Another file has its inode: read it if followed, or named like a generation of the
         log."""
         before, key = file.cursor, file.key
-        found = FilePosition.new(file.name) if file.followed and file.name is not None else None
+        position = FilePosition.new(file.name) if file.followed and file.name is not None else None
         if not file.followed and may_be_made_of(file) and not before.identity:
-            found = before.anew()
-        state = self.known.leave(file, suspect=suspect)
-        if found is not None:
-            anew = self.known.add(key, found)
-            anew.name, anew.followed = file.name, file.followed
-            state[state_key(key)] = anew.cursor.to_state()
+            position = before.at_start()
+        state = self.tracked.leave(file, suspect=suspect)
+        if position is not None:
+            new = self.tracked.add(key, position)
+            new.name, new.followed = file.name, file.followed
+            state[state_key(key)] = new.cursor.to_state()
         return state
 
     def _finish(self, file: TailedFile, now: float) -> ReceivedBlock | None:
@@ -295,45 +295,43 @@ class Tailer:
         file.close()
         compressed = CompressedFile(file.key, file.cursor, self._following)
         compressed.unread, compressed.copy_of = file.unread, file.copy_of
-        return self._take(self.known.enter(compressed), now)
+        return self._take(self.tracked.enter(compressed), now)
 
     def _hand_over(self, file: TailedFile, copy: TailedFile, rest: FilePosition) -> ReceivedBlock:
         """Replace the file by its copy, unless the copy is followed itself. Unread former content
         under the copy's inode is tracked."""
-        log.info("%s goes on in its copy %s", file.cursor.path, copy.name)
+        log.info("continuing %s in its copy %s", file.cursor.path, copy.name)
         before = copy.cursor
-        self.known.enter(copy)
+        self.tracked.enter(copy)
         state: dict[str, object] = {}
         if not before.offset or rest_of(copy, copy) is None:
             copy.continue_from(rest)
             self._copies.changed()
             if 0 < before.offset < before.size:
-                state = self.known.keep(copy.key, before, suspect=True)
+                state = self.tracked.keep(copy.key, before, suspect=True)
         forgotten = self._forget(file)
         state |= {**(forgotten.state or {}), state_key(copy.key): copy.cursor.to_state()}
         return replace(forgotten, state=state)
 
     def _give_up(self, file: CompressedFile, now: float) -> ReceivedBlock | None:
         cursor = file.cursor
-        if cursor.suspect and file.look_at is None:
-            file.look_at = now + QUIET_SECONDS
+        if cursor.suspect and file.search_at is None:
+            file.search_at = now + QUIET_SECONDS
             file.close()
             return None
         if cursor.suspect:
             self.cut += 1
             log.warning(
-                "%s was cut and no copy was found: what came after its first %d bytes may be lost",
+                "%s was truncated and has no copy: lines after its first %d bytes may be lost",
                 cursor.path,
                 cursor.offset,
             )
         elif (cursor.offset < cursor.size or file.unread) and not file.copy_of:
-            self.known.miss(
-                f"{cursor.path} is gone, and was read up to its byte {cursor.offset} only"
-            )
+            self.tracked.miss(f"{cursor.path} is gone: it was read only up to byte {cursor.offset}")
         return self._forget(file)
 
     def _forget(self, file: TailedFile) -> ReceivedBlock:
-        self.known.forget(file)
+        self.tracked.forget(file)
         self._unreadable.pop(file.key, None)
         return self._state_chunk({state_key(file.key): None})
 
@@ -347,7 +345,7 @@ class Tailer:
 
     def _not_readable(self, file: TailedFile, error: OSError) -> None:
         file.close()
-        self.known.to_skip.discard(file.key)
+        self.tracked.to_skip.discard(file.key)
         path, reason = file.cursor.path, error.strerror or str(error)
         if file.key not in self._unreadable:
             log.warning("cannot read %s: %s", path, reason)
@@ -355,9 +353,9 @@ class Tailer:
 
 
 class Turns:
-    """The order of looks at many ``files``, which may change: files with recent news, least
+    """The order of checks of many ``files``, which may change: files with recent news, least
     recently read first; then others in turn, within a share of the time; then new ones. Reversed
-    now and then, as a backlog may use up a look."""
+    now and then, as a backlog may use up a poll."""
 
     def __init__(self, files: Collection[FileKey], timer: Callable[[], float]) -> None:
         self._files = files
@@ -365,10 +363,10 @@ class Turns:
         self._round: deque[FileKey] = deque()
         self._fresh: deque[FileKey] = deque()
         self._active: dict[FileKey, float] = {}
-        self._looked_at = 0.0
-        self._looks = 0
+        self._checked_at = 0.0
+        self._polls = 0
 
-    def found(self, key: FileKey) -> None:
+    def add(self, key: FileKey) -> None:
         self._fresh.append(key)
 
     def had_news(self, key: FileKey, now: float) -> None:
@@ -379,10 +377,10 @@ class Turns:
         self._round.appendleft(key)
 
     def due(self, now: float, starved: Callable[[], bool]) -> Iterator[FileKey]:
-        """The files to look at now; new ones wait during a shortage of descriptors."""
-        self._looks += 1
-        parts = [self._with_news(now), self._in_turn(now), self._just_found(starved)]
-        if self._looks % OTHERS_FIRST == 0:
+        """The files to check now; new ones wait during a shortage of descriptors."""
+        self._polls += 1
+        parts = [self._with_news(now), self._in_turn(now), self._new(starved)]
+        if self._polls % OTHERS_FIRST == 0:
             parts.reverse()
         return chain.from_iterable(parts)
 
@@ -394,8 +392,8 @@ class Turns:
                 yield key
 
     def _in_turn(self, now: float) -> Iterator[FileKey]:
-        end = self._timer() + max(LOOK_SECONDS, LOOK_SHARE * (now - self._looked_at))
-        self._looked_at = now
+        end = self._timer() + max(CHECK_SECONDS, CHECK_SHARE * (now - self._checked_at))
+        self._checked_at = now
         if not self._round:
             self._round.extend(self._files)
         for number in range(len(self._round)):
@@ -405,7 +403,7 @@ class Turns:
             if key not in self._active:
                 yield key
 
-    def _just_found(self, starved: Callable[[], bool]) -> Iterator[FileKey]:
+    def _new(self, starved: Callable[[], bool]) -> Iterator[FileKey]:
         end = self._timer() + FRESH_SECONDS
         while self._fresh and not starved() and self._timer() <= end:
             if (key := self._fresh.popleft()) not in self._active:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from flumeng.control.commands.lookup import found_by_name, require_flow
 from flumeng.control.commands.operator import Operator, room_bytes
-from flumeng.control.commands.unfinished import (
+from flumeng.control.commands.unfinished_writes import (
     decided_batches,
     intents_of,
     refuse_decided,
@@ -65,29 +65,29 @@ class Advances:
 
 def behind(store: Store, floors: Mapping[str, int]) -> Advances:
     """The acks below the ``floors`` (journal -> oldest retained offset) of their journals."""
-    found, unreadable = _found(store, floors)
-    return Advances(tuple(advanced for advanced, _ in found), unreadable)
+    advances, unreadable = _advances(store, floors)
+    return Advances(tuple(advanced for advanced, _ in advances), unreadable)
 
 
 def advance_acks(operator: Operator, floors: Mapping[str, int]) -> Advances:
     """Raise acks to the floor of their journal; returns those moved. Idempotent. Raises
     ``ConflictError`` for an ack in a decided batch."""
     store = operator.store
-    found, unreadable = _found(store, floors)
-    refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in found))
-    operator.commit_each((put for _, put in found), lambda names: f"ack advance {names}")
-    return Advances(tuple(advanced for advanced, _ in found), unreadable)
+    advances, unreadable = _advances(store, floors)
+    refuse_decided(store, ((advanced.flow, advanced.journal) for advanced, _ in advances))
+    operator.commit_each((put for _, put in advances), lambda names: f"ack advance {names}")
+    return Advances(tuple(advanced for advanced, _ in advances), unreadable)
 
 
-def _found(
+def _advances(
     store: Store, floors: Mapping[str, int]
 ) -> tuple[list[tuple[Advanced, Put]], tuple[Unreadable, ...]]:
     journals = found_by_name(store, paths.journal, sorted(floors))
-    flows = {n: one.value.flow for n, one in journals.items() if isinstance(one, Versioned)}
+    flows = {name: j.value.flow for name, j in journals.items() if isinstance(j, Versioned)}
     cursors = {flow: store.children(paths.acks(flow)) for flow in set(flows.values())}
     places = [(name, flow, cursor) for name, flow in flows.items() for cursor in cursors[flow]]
     acks = store.read_each([paths.ack(flow, cursor, name) for name, flow, cursor in places])
-    found = []
+    advances = []
     for (name, flow, cursor), ack in zip(places, acks, strict=True):
         if isinstance(ack, Unreadable):
             continue
@@ -97,8 +97,8 @@ def _found(
                 before, offset=max(floors[name], before.emitted), joined=None, leader_epoch=None
             )
             put = Put(paths.ack(flow, cursor, name), moved, ack.version if ack else ABSENT)
-            found.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
-    return found, tuple(one for one in (*journals.values(), *acks) if isinstance(one, Unreadable))
+            advances.append((Advanced(name, flow, cursor, before.offset, floors[name]), put))
+    return advances, tuple(r for r in (*journals.values(), *acks) if isinstance(r, Unreadable))
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ class _Move:
 
 def require_resting(store: Store, flow: str) -> Versioned[records.Flow]:
     """Raises ``ConflictError`` unless the flow is suspended or stopped."""
-    found = require_flow(store, flow)
-    if found.value.state not in RESTING:
+    current = require_flow(store, flow)
+    if current.value.state not in RESTING:
         raise ConflictError(
-            f"flow {flow} is {found.value.state}: `flumeng flow pause {flow}` first"
+            f"flow {flow} is {current.value.state}: `flumeng flow pause {flow}` first"
         )
-    return found
+    return current
 
 
 def still_collected(store: Store, flow: str) -> list[str]:
@@ -177,7 +177,7 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
     current = require_resting(store, flow)
     plan = read_plan(store, flow)
     if still := still_collected(store, flow):
-        raise ConflictError(f"{still[0]}: wait until it has let go")
+        raise ConflictError(f"{still[0]}: wait until it is released")
     undecided = [  # fail when a task of the flow decides a batch meanwhile
         Check(paths.intent(flow, task), intent.version)
         for task, intent in intents_of(store, flow).items()
@@ -199,8 +199,8 @@ def reset_acks(operator: Operator, flow: str, offsets: Mapping[str, int]) -> tup
         most=NAMED_WRITES,
     ):
         fresh = {move.registered: None for move in part if move.ack is None}
-        said = ", ".join(str(move.reset) for move in part)
-        command = f"flow reset {flow}: {said}"
+        changes = ", ".join(str(move.reset) for move in part)
+        command = f"flow reset {flow}: {changes}"
         puts = [move.put(epoch) for move in part]
         operator.commit([*guards, *unchanged, *fresh, *puts], command)
         guards = [Check(paths.plan(flow), next_version(plan.version if plan else ABSENT))]
@@ -211,12 +211,12 @@ def accept(operator: Operator, flow: str, to: Mapping[str, str]) -> None:
     """Let the discovery task read held-back partitions; ``to``: partition -> start."""
     record = operator.store.read(paths.partitions(flow))
     if record is None:
-        raise ConflictError(f"flow {flow} has no partitions any more: look again")
+        raise ConflictError(f"flow {flow} has no partitions any more: try again")
     accepted = {**record.value.accepted, **to}
-    said = ", ".join(f"{what} from {where}" for what, where in to.items())
-    command = f"flow reset {flow}: accepted {said}"
-    wanted = replace(record.value, accepted=accepted)
-    operator.commit([Put(paths.partitions(flow), wanted, record.version)], command)
+    starts = ", ".join(f"{partition} from {start}" for partition, start in to.items())
+    command = f"flow reset {flow}: accepted {starts}"
+    after = replace(record.value, accepted=accepted)
+    operator.commit([Put(paths.partitions(flow), after, record.version)], command)
 
 
 def _on_nodes(store: Store, flow: str) -> Iterator[str]:
@@ -224,16 +224,16 @@ def _on_nodes(store: Store, flow: str) -> Iterator[str]:
     assignments = store.read_each([paths.assignment(node) for node in nodes])
     statuses = store.read_each([paths.status(node) for node in nodes])
     for node, assignment, status in zip(nodes, assignments, statuses, strict=True):
-        for found in (assignment, status):
-            if isinstance(found, Unreadable):
-                yield f"nobody knows what node {node} runs: {found}"
-        told = assignment.value.tasks if isinstance(assignment, Versioned) else ()
+        for record in (assignment, status):
+            if isinstance(record, Unreadable):
+                yield f"the tasks of node {node} are unknown: {record}"
+        assigned = assignment.value.tasks if isinstance(assignment, Versioned) else ()
         if isinstance(assignment, Versioned) and assignment.value.pages:
             whole = read_assignment(store, node)
-            told = whole.value.tasks if whole else ()
-        keys = {f"{one.flow}/{one.task}" for one in told if one.kind == COLLECT}
+            assigned = whole.value.tasks if whole else ()
+        keys = {f"{task.flow}/{task.task}" for task in assigned if task.kind == COLLECT}
         if isinstance(status, Versioned):
-            keys.update(key for key, one in status.value.tasks.items() if one.state != "stopped")
+            keys.update(key for key, task in status.value.tasks.items() if task.state != "stopped")
         for key in sorted(keys):
             if key.startswith(f"{flow}/{COLLECT}."):
                 yield f"node {node} still has task {key}"
@@ -245,8 +245,8 @@ def _moves(store: Store, flow: str, offsets: Mapping[str, int]) -> list[_Move]:
     registered = partitions.registered(store, flow, names)
     for name in names:
         if name not in registered:
-            known = partitions.of_flows(store, [flow])[flow]
-            hint = nearest(name, known) if known else "it has none"
+            existing = partitions.of_flows(store, [flow])[flow]
+            hint = nearest(name, existing) if existing else "it has none"
             raise UserError(f'flow {flow} has no partition "{name}"; {hint}')
     moves = []
     acks = found_by_name(store, lambda name: partitions.ack_path(flow, name), names)
@@ -274,13 +274,13 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
     require_flow(store, flow)
     cursors = [name for name in store.children(paths.acks(flow)) if name != CURSOR_MAIN]
     if cursor == CURSOR_MAIN:
-        raise UserError(f"{CURSOR_MAIN} is the flow's own cursor: it goes with the flow")
+        raise UserError(f"{CURSOR_MAIN} is the flow's own cursor: it is deleted with the flow")
     if cursor not in cursors:
-        hint = nearest(cursor, cursors) if cursors else "nobody else reads it"
+        hint = nearest(cursor, cursors) if cursors else "it has no other readers"
         raise UserError(f'flow {flow} has no cursor "{cursor}"; {hint}')
     lease = store.read(paths.lease(flow, cursor))
     if lease is None and store.exists(paths.flow(cursor)):
-        raise UserError(f"it is the flow {cursor} that reads it: `flumeng flow delete {cursor}`")
+        raise UserError(f"the cursor belongs to flow {cursor}: `flumeng flow delete {cursor}`")
     command = f"cursor delete {flow} {cursor}"
     folder = paths.cursor(flow, cursor)
     acks = [paths.ack(flow, cursor, name) for name in store.children(folder)]
@@ -294,5 +294,5 @@ def delete_cursor(operator: Operator, flow: str, cursor: str) -> None:
         operator.commit(last, command)
     except ConflictError as error:
         raise ConflictError(
-            f"a reader goes on with the cursor {cursor} just now: end it first, then try again"
+            f"a reader is using the cursor {cursor}: stop it first, then try again"
         ) from error

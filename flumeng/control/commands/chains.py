@@ -51,40 +51,40 @@ class CurrentTexts:
     def read(self, flows: Iterable[str]) -> None:
         """Reads flows before texts, since a text never changes. Deleted flows have no text."""
         missing = [flow for flow in dict.fromkeys(flows) if flow not in self.flows]
-        found = found_by_name(self._store, paths.flow, missing)
-        self.flows |= found
+        records_by_flow = found_by_name(self._store, paths.flow, missing)
+        self.flows |= records_by_flow
         there = {
-            flow: one
-            for flow, one in found.items()
-            if isinstance(one, Versioned) and one.value.state != "deleted"
+            flow: record
+            for flow, record in records_by_flow.items()
+            if isinstance(record, Versioned) and record.value.state != "deleted"
         }
         texts = current_revisions(self._store, there)
-        self.revisions |= {f: one.value for f, one in texts.items() if isinstance(one, Versioned)}
+        self.revisions |= {flow: r.value for flow, r in texts.items() if isinstance(r, Versioned)}
 
     def text_of(self, flow: str) -> str | None:
         if flow in self._applied:
             return self._applied[flow]
         self.read([flow])
-        found = self.revisions.get(flow)
-        return found.text if found else None
+        revision = self.revisions.get(flow)
+        return revision.text if revision else None
 
     def origin_of(self, flow: str) -> str:
-        found = self.revisions.get(flow)
+        revision = self.revisions.get(flow)
         try:
-            upstream = upstream_of(parse_flow(found.effective)) if found else None
+            upstream = upstream_of(parse_flow(revision.effective)) if revision else None
         except SpecError:
             upstream = None
         return upstream or flow
 
     def readers(self, flows: Iterable[str]) -> list[str]:
         """Other flows that read the same journals, and so may have these in their chains."""
-        known = set(flows)
-        self.read(sorted(known))
+        names_given = set(flows)
+        self.read(sorted(names_given))
         there = set(self._store.children(paths.flows()))
-        origins = sorted({*known, *map(self.origin_of, known)} & there)
+        origins = sorted({*names_given, *map(self.origin_of, names_given)} & there)
         cursors = self._store.children_many([paths.acks(origin) for origin in origins])
-        names = {name for one in cursors for name in one if not is_part(name)}
-        readers = sorted((names & there) - known)
+        names = {name for listed in cursors for name in listed if not is_part(name)}
+        readers = sorted((names & there) - names_given)
         self.read(readers)
         return [name for name in readers if name in self.revisions]
 
@@ -111,19 +111,19 @@ def compose(store: ReadableStore, texts: Mapping[str, str]) -> Composed:
         except CycleError as error:
             refused[flow] = str(error)
         except SpecError as error:
-            refused[flow] = f"flow {flow}: {_said(error)}"
+            refused[flow] = f"flow {flow}: {_problems(error)}"
     for reader in current.readers(texts):
         changed = [flow for flow in _chain(current, reader) if flow in texts]
         if not changed or any(flow in refused for flow in changed):
             continue
         try:
-            one = _composition(current, reader)
+            composition = _composition(current, reader)
         except SpecError as error:
-            refused[changed[0]] = f"flow {reader} reads {changed[0]}, and then: {_said(error)}"
+            refused[changed[0]] = f"flow {reader}, which reads {changed[0]}: {_problems(error)}"
             continue
-        if one is not None and one.effective != current.revisions[reader].effective:
+        if composition is not None and composition.effective != current.revisions[reader].effective:
             because = f"filters of {', '.join(changed)} changed"
-            made[reader] = replace(one, because=because)
+            made[reader] = replace(composition, because=because)
     return Composed(made, refused, current.flows)
 
 
@@ -146,7 +146,7 @@ def composed_with(store: ReadableStore, flows: Collection[str]) -> list[str]:
 def _chain(current: CurrentTexts, flow: str) -> tuple[str, ...]:
     """Empty for a broken or circular chain."""
     try:
-        return tuple(one.flow for one in chain_of(flow, current.text_of))
+        return tuple(link.flow for link in chain_of(flow, current.text_of))
     except (CycleError, SpecError):
         return ()
 
@@ -155,22 +155,23 @@ def _composition(current: CurrentTexts, flow: str) -> Composition | None:
     """None when a flow of its chain is missing. Raises ``CycleError``, ``SpecError``."""
     text = current.text_of(flow)
     chain = chain_of(flow, current.text_of)
-    texts = [found for one in chain if (found := current.text_of(one.flow)) is not None]
+    texts = [chain_text for link in chain if (chain_text := current.text_of(link.flow)) is not None]
     if text is None or len(texts) < len(chain):
         return None
     runs = composed(text, chain, texts)
-    return Composition(text, runs, tuple(one.flow for one in chain) if runs else ())
+    return Composition(text, runs, tuple(link.flow for link in chain) if runs else ())
 
 
-def _said(error: SpecError) -> str:
+def _problems(error: SpecError) -> str:
     return "; ".join(
-        f"{one.path}: {one.message}" if one.path else one.message for one in error.problems
+        f"{fault.path}: {fault.message}" if fault.path else fault.message
+        for fault in error.problems
     )
 
 
 def upstream_of(spec: FlowSpec) -> str | None:
-    found = chain.upstream_of(spec)
-    return found.flow if found else None
+    source = chain.upstream_of(spec)
+    return source.flow if source else None
 
 
 def readers_of(store: ReadableStore, flow: str) -> list[str]:
@@ -192,22 +193,19 @@ def why_not_deleted(store: ReadableStore, flow: str) -> str:
         if not store.exists(paths.flow(name))
     ]
     how = f" ({', '.join(commands)})" if commands else ""
-    return (
-        f"flow {flow} is read by {', '.join(readers)}: delete those first{how}, and when they are "
-        "gone this one"
-    )
+    return f"flow {flow} is read by {', '.join(readers)}: delete those first{how}, then flow {flow}"
 
 
 def cursors_at_others(store: ReadableStore) -> dict[str, list[Path]]:
     """Flow -> its cursors at other flows."""
     flows = store.children(paths.flows())
-    found: dict[str, list[Path]] = {}
+    cursors_of: dict[str, list[Path]] = {}
     listed = store.children_many([paths.acks(flow) for flow in flows])
     for flow, cursors in zip(flows, listed, strict=True):
         for cursor in cursors:
             if cursor not in (flow, CURSOR_MAIN):
-                found.setdefault(cursor, []).append(paths.cursor(flow, cursor))
-    return found
+                cursors_of.setdefault(cursor, []).append(paths.cursor(flow, cursor))
+    return cursors_of
 
 
 def subscribe(
@@ -221,16 +219,16 @@ def subscribe(
     for flow, text in texts.items():
         if flow in taken:
             refused[flow] = (
-                f"a reader of flow {taken[flow]} has a cursor of the name {flow}: take another "
+                f"a reader of flow {taken[flow]} has a cursor named {flow}: choose another "
                 f"name, or `flumeng cursor delete {taken[flow]} {flow}`"
             )
             continue
         upstream = upstream_of(parse_flow(text))
-        said = _upstream_of_text(before.get(flow))
-        if said not in (None, upstream):
+        upstream_before = _upstream_of_text(before.get(flow))
+        if upstream_before not in (None, upstream):
             refused[flow] = (
-                f"flow {flow} reads the flow {said}, which keeps for it what it has not read: "
-                "delete it, and make another flow"
+                f"flow {flow} reads flow {upstream_before}, which keeps its unread events: delete "
+                "it, and create another flow"
             )
         elif upstream is not None:
             why, made = _cursor(store, flow, upstream, texts)
@@ -245,17 +243,16 @@ def _cursor(
 ) -> tuple[str, list[Write]]:
     record = store.read(paths.flow(upstream))
     if record is None and upstream not in texts:
-        return f"flow {flow} reads the flow {upstream}, which is not there: apply that first", []
+        return f"flow {flow} reads flow {upstream}, which does not exist: apply that first", []
     if record is not None and record.value.state == "deleted":
-        return f"flow {flow} reads the flow {upstream}, which is being deleted", []
+        return f"flow {flow} reads flow {upstream}, which is being deleted", []
     text = texts.get(upstream)
     if text is None and record is not None:
-        found = store.read(paths.revision(upstream, str(record.value.revision)))
-        text = found.value.effective if found else None
+        revision = store.read(paths.revision(upstream, str(record.value.revision)))
+        text = revision.value.effective if revision else None
     if not has_journals(text):
         return (
-            f"flow {flow} reads the flow {upstream}, which has no journals: read what that flow "
-            "reads",
+            f"flow {flow} reads flow {upstream}, which has no journals: use its source instead",
             [],
         )
     if record is not None and flow in store.children(paths.acks(upstream)):

@@ -54,13 +54,13 @@ def init_cluster(operator: Operator) -> list[str]:
 def export_cluster(store: Store) -> dict[str, Any]:
     """Persistent znodes without secrets. Raises ``UserError`` without a cluster,
     ``CorruptError``."""
-    found = documents(store.dump())
-    schema = found.get(SCHEMA)
+    exported = documents(store.dump())
+    schema = exported.get(SCHEMA)
     if schema is None:
         raise UserError(NO_CLUSTER)
     return {
         "schema": int(schema["version"]),
-        "znodes": dict(sorted(membership.without_secrets(found).items())),
+        "znodes": dict(sorted(membership.without_secrets(exported).items())),
     }
 
 
@@ -70,32 +70,32 @@ def import_cluster(operator: Operator, exported: object) -> int:
     repeated. Intents are left out: their targets may have taken batches since. Only the primary of
     a journal is in sync, since other replicas may lack later events."""
     store = operator.store
-    wanted = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
-    schema_document = wanted.get(SCHEMA)
+    znodes = {p: doc for p, doc in _exported(exported).items() if not table.intent.matches(p)}
+    schema_document = znodes.get(SCHEMA)
     if schema_document and schema_document.get("version") == table.UNRELEASED:
-        wanted = {path: _renamed(path, document) for path, document in wanted.items()}
-        wanted[SCHEMA] = {**schema_document, "version": table.VERSION}
-    problems = verify({path: encoded(doc) for path, doc in wanted.items()})
+        znodes = {path: _renamed(path, document) for path, document in znodes.items()}
+        znodes[SCHEMA] = {**schema_document, "version": table.VERSION}
+    problems = verify({path: encoded(doc) for path, doc in znodes.items()})
     if problems:
-        said = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
-        raise UserError(f"the document does not keep to the schema:\n{said}")
-    led = {p: doc for p, doc in wanted.items() if table.journal.matches(p) and doc is not None}
-    wanted |= {path: _primary_alone_in_sync(doc) for path, doc in led.items()}
+        lines = "\n".join(f"{problem.path}: {problem.what}" for problem in problems)
+        raise UserError(f"the document violates the schema:\n{lines}")
+    led = {p: doc for p, doc in znodes.items() if table.journal.matches(p) and doc is not None}
+    znodes |= {path: _primary_alone_in_sync(doc) for path, doc in led.items()}
     store.make_root()
-    wanted = membership.with_fresh_secrets(store, wanted)
-    data = {path: encoded(doc) for path, doc in wanted.items()}
+    znodes = membership.with_fresh_secrets(store, znodes)
+    data = {path: encoded(doc) for path, doc in znodes.items()}
     there = store.dump()
-    if SCHEMA in there or any(data.get(path) != found for path, found in there.items()):
+    if SCHEMA in there or any(data.get(path) != data_there for path, data_there in there.items()):
         raise UserError(
-            "the chroot is not empty: an import makes a new cluster, and merges nothing"
+            "the chroot is not empty: an import creates a new cluster and merges nothing"
         )
-    missing = [path for path in sorted(wanted) if path != SCHEMA and path not in there]
-    for part in singly(store.scale, (Put(*at(path, wanted[path]), ABSENT) for path in missing)):
+    missing = [path for path in sorted(znodes) if path != SCHEMA and path not in there]
+    for part in singly(store.scale, (Put(*at(path, znodes[path]), ABSENT) for path in missing)):
         store.commit(part)
     schema = codec.decode(records.Schema, data[SCHEMA])
     begun = replace(schema, generation=max(schema.generation + 1, int(operator.now)))
     operator.commit([Put(paths.schema(), begun, ABSENT)], "schema import")
-    return len(wanted)
+    return len(znodes)
 
 
 def _renamed(path: str, document: Any) -> Any:
@@ -113,7 +113,7 @@ def verify_cluster(store: Store) -> list[Problem]:
     """Schema violations and orphaned znodes, with the repair of each."""
     dump = store.dump()
     kept = repair.problems(dump, _without_session(store, dump))
-    loose = [one.problem for one in acl_mismatches(store, ["/", *dump])]
+    loose = [mismatch.problem for mismatch in acl_mismatches(store, ["/", *dump])]
     return sorted([*kept, *loose], key=lambda problem: problem.path)
 
 
@@ -124,17 +124,17 @@ def repairs(store: Store) -> list[Repair]:
 
 def access_problems(store: Store) -> list[Problem]:
     """Access lists that ``set_access`` would correct."""
-    return [one.problem for one in acl_mismatches(store, ["/", *store.dump()])]
+    return [mismatch.problem for mismatch in acl_mismatches(store, ["/", *store.dump()])]
 
 
-def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]:
-    """Apply the ``wanted`` repairs still needed, except to changed znodes; returns them."""
+def repair_cluster(operator: Operator, approved: Sequence[Repair]) -> list[Repair]:
+    """Apply the ``approved`` repairs still needed, except to changed znodes; returns them."""
     store = operator.store
     before = store.dump()
-    versions = _versions(store, {str(c.path) for r in wanted for c in r.changes}, before)
+    versions = _versions(store, {str(c.path) for r in approved for c in r.changes}, before)
     dump = store.dump()
     still = repair.repairs(dump, _without_session(store, dump))
-    asked = {repair.path: repair for repair in wanted}
+    asked = {repair.path: repair for repair in approved}
     done = [needed for needed in still if asked.get(needed.path) == needed]
     changes = {change.path: change for needed in done for change in needed.changes}
     sets = [changes[path] for path in sorted(changes) if isinstance(changes[path], Set)]
@@ -150,11 +150,11 @@ def repair_cluster(operator: Operator, wanted: Sequence[Repair]) -> list[Repair]
 
 
 def _versions(
-    store: Store, wanted: Collection[str], dump: Mapping[str, bytes]
+    store: Store, changed: Collection[str], dump: Mapping[str, bytes]
 ) -> dict[str, Version]:
-    readable = [at(path, {})[0] for path in sorted(wanted) if _is_document(dump.get(path, b""))]
-    found = store.read_many(readable)
-    return {str(path): znode.version for path, znode in zip(readable, found, strict=True) if znode}
+    readable = [at(path, {})[0] for path in sorted(changed) if _is_document(dump.get(path, b""))]
+    znodes = store.read_many(readable)
+    return {str(path): znode.version for path, znode in zip(readable, znodes, strict=True) if znode}
 
 
 def _is_document(data: bytes) -> bool:
@@ -172,9 +172,9 @@ def _without_session(store: Store, dump: Mapping[str, bytes]) -> list[str]:
         for path, data in dump.items()
         if (row := table.find(path)) and row.lifetime == "ephemeral" and _is_document(data)
     ]
-    found = store.read_many(named)
+    znodes = store.read_many(named)
     return [
-        str(path) for path, znode in zip(named, found, strict=True) if znode and not znode.session
+        str(path) for path, znode in zip(named, znodes, strict=True) if znode and not znode.session
     ]
 
 
@@ -188,7 +188,7 @@ def _exported(exported: object) -> dict[str, dict[str, Any] | None]:
     if not isinstance(znodes, dict) or not all(
         doc is None or (isinstance(doc, dict) and "v" in doc) for doc in znodes.values()
     ):
-        raise UserError("this is no document of `flumeng schema export`")
+        raise UserError("this is not a document of `flumeng schema export`")
     live = [path for path in znodes if (row := table.find(path)) and row.lifetime == "ephemeral"]
     if live:
         raise UserError(f"the document holds {live[0]}, which only a live process may write")
@@ -200,7 +200,7 @@ def pending_migrations(store: Store) -> list[Migration]:
     try:
         return migrations.path_to(_schema(store).value.version, table.VERSION)
     except LookupError as error:
-        raise UserError(f"{error}: use the flumeng that matches") from error
+        raise UserError(f"{error}: use a flumeng of a matching version") from error
 
 
 def migrate_cluster(operator: Operator, migration: Migration) -> int:
@@ -252,13 +252,13 @@ def _writes(store: Store, migration: Migration) -> list[Write]:
     """The remaining writes, each conditional on the version that the migration read."""
     named = [path for path, data in store.dump().items() if data]
     seen = store.read_many([at(path, {})[0] for path in named])
-    versions = {path: found.version for path, found in zip(named, seen, strict=True) if found}
-    found = documents(store.dump())  # after the versions: none may be newer than its document
+    versions = {path: znode.version for path, znode in zip(named, seen, strict=True) if znode}
+    current = documents(store.dump())  # after the versions: none may be newer than its document
     schema = str(paths.schema())
     writes: list[Write] = []
-    for change in migration.changes({p: doc for p, doc in found.items() if p != schema}):
-        assert change.path != schema, "the schema's znode is not a migration's to write"
-        folder_or_new = ANY if change.path in found else ABSENT
+    for change in migration.changes({p: doc for p, doc in current.items() if p != schema}):
+        assert change.path != schema, "a migration must not write the schema's znode"
+        folder_or_new = ANY if change.path in current else ABSENT
         expect = versions.get(change.path, folder_or_new)
         writes.append(_write(change, expect))
     return writes
@@ -285,12 +285,12 @@ class AnyRecord(Record):
 
 def documents(dump: Mapping[str, bytes]) -> dict[str, dict[str, Any] | None]:
     """Every persistent znode: path -> document, None for a folder. Raises ``CorruptError``."""
-    found = {}
+    by_path = {}
     for path, data in dump.items():
         row = table.find(path)
         if row is None or row.lifetime == "persistent":
-            found[path] = _document(path, data)
-    return found
+            by_path[path] = _document(path, data)
+    return by_path
 
 
 def at(path: str, document: Mapping[str, Any] | None) -> tuple[ZPath[Record], Record | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from flumeng.config import FlowSpec, check_flow, parse_flow
 from flumeng.config.component import OffsetBounds, TimeBounds
-from flumeng.config.derived import (
+from flumeng.config.derived_texts import (
     bounded_by,
     offsets_text,
     replay_text,
@@ -71,9 +71,9 @@ def start(
     Raises ``SpecError``, ``RefusedError``."""
     check_flow(text)
     schema = tree.require_versioned(operator.store)
-    wanted = next_revisions(operator.store, {name: text}, 0)
+    revisions = next_revisions(operator.store, {name: text}, 0)
     why = f"{kind} of {of}: {operator.reason}" if operator.reason else f"{kind} of {of}"
-    writes = revision_writes(wanted, schema, operator.author, why, operator.now, backfill_of=of)
+    writes = revision_writes(revisions, schema, operator.author, why, operator.now, backfill_of=of)
     operator.commit([*others, *writes], command)
 
 
@@ -103,36 +103,36 @@ def backfills_objects(store: Store, flow: str, paths: Collection[str]) -> bool:
     spec = parse_flow(_effective(store, flow))
     objects = bool(bounded_by(spec, TimeBounds))
     if paths and not objects:
-        raise UserError(f"flow {flow} reads no objects: leave --path out")
+        raise UserError(f"flow {flow} reads no objects: remove --path")
     return objects and (bool(paths) or not bounded_by(spec, OffsetBounds))
 
 
 def start_objects_backfill(operator: Operator, flow: str, name: str, written: Written) -> None:
     """Raises as ``start_backfill``."""
-    wanted = times_text(
+    text = times_text(
         _effective(operator.store, flow), name, written.paths, written.start, written.end
     )
-    said = f"written from {written.start or 'ever'} before {written.end}"
+    times = f"written from {written.start or 'ever'} before {written.end}"
     where = f" at {', '.join(written.paths)}" if written.paths else ""
-    command = f"flow backfill {flow} as {name}: {said}{where}"
-    start(operator, wanted, name, of=flow, kind="backfill", command=command)
+    command = f"flow backfill {flow} as {name}: {times}{where}"
+    start(operator, text, name, of=flow, kind="backfill", command=command)
 
 
 def start_backfill(operator: Operator, flow: str, name: str, bounds: Bounds) -> None:
     """Raises ``UserError`` for empty bounds or a flow without such a source, ``SpecError``."""
     text = offsets_text(current_text(operator.store, flow), name, bounds)
     named = list(bounds.items())[:NAMED]
-    said = ", ".join(f"{label} {start}-{end}" for label, (start, end) in named)
-    command = f"flow backfill {flow} as {name}: {said}"
+    ranges = ", ".join(f"{label} {start}-{end}" for label, (start, end) in named)
+    command = f"flow backfill {flow} as {name}: {ranges}"
     start(operator, text, name, of=flow, kind="backfill", command=command)
 
 
 def within(starts: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """The nonempty ranges by partition. Raises ``UserError`` when all are empty."""
-    found = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
-    if not found:
-        raise UserError("there is nothing between --from and --to in any of its partitions")
-    return found
+    ranges = {name: (starts[name], ends[name]) for name in starts if starts[name] < ends[name]}
+    if not ranges:
+        raise UserError("no partition has anything between --from and --to")
+    return ranges
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ def dead_letters_of(store: ReadableStore, flow: str) -> DeadLettersOf:
     record = require_flow(store, flow)
     if is_part(flow):
         raise UserError(
-            f"the dead letters of flow {flow} lie with those of flow {whole_of(flow)}, of which it "
-            "is a part: name that one"
+            f"flow {flow} is a part of flow {whole_of(flow)} and shares its dead letters: name "
+            "that one"
         )
     if record.value.backfill_of:
         raise UserError(
-            f"the dead letters of flow {flow} are those of flow {record.value.backfill_of}, of "
-            "which it is a replay or backfill: name that one"
+            f"flow {flow} is a replay or backfill of flow {record.value.backfill_of} and shares "
+            "its dead letters: name that one"
         )
     text = require_revision(store, flow, record.value.revision).effective
     files = require_files(flow, parse_flow(text))
@@ -180,8 +180,8 @@ def require_own_place(store: ReadableStore, letters: DeadLettersOf) -> None:
             continue
         if files is not None and place_of(files.path) == own:
             raise UserError(
-                f"the dead letters of flow {name} are in {letters.files.path} too, so nobody can "
-                "tell whose they are: give each flow a directory of its own"
+                f"flow {name} has its dead letters in {letters.files.path} too: give each flow a "
+                "directory of its own"
             )
 
 
@@ -192,10 +192,10 @@ def refuse_hosts(store: ReadableStore, letters: DeadLettersOf) -> None:
     hosts = collecting_hosts(store, parse_flow(letters.text))
     if len(hosts) > 1:
         raise UserError(
-            f"{letters.files.path} is a directory of each of {len(hosts)} hosts that may collect "
-            f"flow {letters.flow} ({', '.join(hosts[:3])}): a replay could not read those of the "
-            "others. Say `shared: true` in dead_letters when all see the same files there, write "
-            "to a URL, or let `place.collect.labels` name one host"
+            f"{letters.files.path} is a local directory of each of {len(hosts)} hosts that may "
+            f"collect flow {letters.flow} ({', '.join(hosts[:3])}): a replay reads only that of "
+            "its host. Set `shared: true` in dead_letters if all see the same files there, write "
+            "to a URL, or let `place.collect.labels` select one host"
         )
 
 

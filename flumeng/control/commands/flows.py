@@ -8,7 +8,7 @@ from itertools import chain
 
 from flumeng.config import check_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
-from flumeng.control.commands import parts
+from flumeng.control.commands import isolated_parts
 from flumeng.control.commands.chains import why_not_deleted
 from flumeng.control.commands.lookup import (
     expect_current,
@@ -40,7 +40,7 @@ def apply_flow(operator: Operator, text: str, *, expect_revision: int | None = N
     """``apply_flows`` for one. Raises ``SpecError`` too."""
     name = check_flow(text).flow
     made = apply_flows(operator, {name: text}, expect_revision=expect_revision)
-    return next(one for one in chain.from_iterable(made) if one.flow == name)
+    return next(result for result in chain.from_iterable(made) if result.flow == name)
 
 
 def apply_flows(
@@ -53,23 +53,23 @@ def apply_flows(
     anything is written."""
     store = operator.store
     schema = tree.require_versioned(store)
-    wanted = next_revisions(store, texts, expect_revision)
-    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
-    _confirm(operator, [unchanged], wanted, "flow apply")
-    yield [one.applied for one in wanted if not one.changed]
+    revisions = next_revisions(store, texts, expect_revision)
+    unchanged = Check(paths.schema(), schema.version)  # its version determines a flow's folders
+    _confirm(operator, [unchanged], revisions, "flow apply")
+    yield [revision.applied for revision in revisions if not revision.changed]
     prepared = [
         (group, revision_writes(group, schema, operator.author, operator.reason, operator.now))
-        for group in groups(one for one in wanted if one.changed)
+        for group in groups(revision for revision in revisions if revision.changed)
     ]
     room = room_bytes(store.scale)
     for part in portions(
-        store.scale, prepared, lambda one: one[1], each=[unchanged], room_bytes=room
+        store.scale, prepared, lambda entry: entry[1], each=[unchanged], room_bytes=room
     ):
-        revisions = [one for group, _ in part for one in group]
-        said = ", ".join(f"{one.flow} (revision {one.number})" for one in revisions)
-        writes = chain.from_iterable(one for _, one in part)
-        operator.commit([unchanged, *writes], f"flow apply {said}")
-        yield [one.applied for one in revisions]
+        revisions = [revision for group, _ in part for revision in group]
+        names = ", ".join(f"{revision.flow} (revision {revision.number})" for revision in revisions)
+        writes = chain.from_iterable(writes_of_group for _, writes_of_group in part)
+        operator.commit([unchanged, *writes], f"flow apply {names}")
+        yield [revision.applied for revision in revisions]
 
 
 def rollback_flow(
@@ -81,17 +81,17 @@ def rollback_flow(
     text = rollback_text(store, flow, number)
     why = f"rollback to revision {number}"
     schema = tree.require_versioned(store)
-    wanted = next_revisions(store, {flow: text}, expect_revision)
-    unchanged = Check(paths.schema(), schema.version)  # it tells which folders a flow has
-    whole = next(one for one in wanted if one.flow == flow)
+    revisions = next_revisions(store, {flow: text}, expect_revision)
+    unchanged = Check(paths.schema(), schema.version)  # its version determines a flow's folders
+    whole = next(revision for revision in revisions if revision.flow == flow)
     if whole.current is None:
         raise ConflictError(f"flow {flow} was deleted meanwhile")
-    if any(one.changed for one in wanted):
+    if any(revision.changed for revision in revisions):
         because = f"{why}: {operator.reason}" if operator.reason else why
         command = f"flow rollback {flow} {number} (revision {whole.number})"
-        writes = revision_writes(wanted, schema, operator.author, because, operator.now)
+        writes = revision_writes(revisions, schema, operator.author, because, operator.now)
         replace(operator, reason=because).commit([unchanged, *writes], command)
-    _confirm(operator, [unchanged], wanted, "flow rollback")
+    _confirm(operator, [unchanged], revisions, "flow rollback")
     return whole.applied
 
 
@@ -100,7 +100,7 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
     require_flow(store, flow)
     if is_part(flow):
         raise UserError(
-            f"{flow} is an isolated part of flow {whole_of(flow)}, which goes back as a whole: "
+            f"{flow} is an isolated part of flow {whole_of(flow)}: roll back the whole flow, "
             f"`flumeng flow rollback {whole_of(flow)} N`"
         )
     text = require_revision(store, flow, number).text
@@ -109,15 +109,15 @@ def rollback_text(store: ReadableStore, flow: str, number: int) -> str:
 
 
 def _confirm(
-    operator: Operator, checks: Sequence[Write], wanted: Sequence[NextRevision], command: str
+    operator: Operator, checks: Sequence[Write], revisions: Sequence[NextRevision], command: str
 ) -> None:
     """Applying the revision that a flow went back to settles its failed rollout."""
-    kept = {one.flow: one.current for one in wanted if one.current and not one.changed}
-    back = {flow: found for flow, found in kept.items() if found.value.went_back}
-    for flow, found in back.items():
-        said = f"{command} {flow} (stays at revision {found.value.revision})"
-        settled = Put(paths.flow(flow), replace(found.value, went_back=""), found.version)
-        operator.commit([*checks, settled], said)
+    kept = {r.flow: r.current for r in revisions if r.current and not r.changed}
+    back = {flow: record for flow, record in kept.items() if record.value.went_back}
+    for flow, record in back.items():
+        entry = f"{command} {flow} (stays at revision {record.value.revision})"
+        settled = Put(paths.flow(flow), replace(record.value, went_back=""), record.version)
+        operator.commit([*checks, settled], entry)
 
 
 def set_flow_state(
@@ -129,12 +129,12 @@ def set_flow_state(
     store = operator.store
     current = require_flow(store, flow)
     expect_current(flow, current, expect_revision)
-    refuse_deleted(flow, current.value, f"it cannot become {state} any more")
-    every = {flow: current, **parts.parts_there(store, [flow])}
+    refuse_deleted(flow, current.value, f"it can no longer be {state}")
+    every = {flow: current, **isolated_parts.parts_there(store, [flow])}
     writes = [
-        Put(paths.flow(name), replace(found.value, state=state), found.version)
-        for name, found in every.items()
-        if found.value.state != state
+        Put(paths.flow(name), replace(record.value, state=state), record.version)
+        for name, record in every.items()
+        if record.value.state != state
     ]
     if writes:
         operator.commit(writes, f"flow {VERBS[state]} {flow}")
@@ -169,20 +169,20 @@ def _set_together(operator: Operator, flows: Sequence[str], state: str) -> list[
     store = operator.store
     currents = found_by_name(store, paths.flow, flows)
     there: dict[str, Versioned[records.Flow]] = {}
-    for flow, current in {**parts.parts_there(store, flows), **currents}.items():
+    for flow, current in {**isolated_parts.parts_there(store, flows), **currents}.items():
         if not isinstance(current, Versioned) or current.value.state == "deleted":
-            raise ConflictError(f"flow {flow} has to be looked at by itself")
+            raise ConflictError(f"flow {flow} has to be changed alone")
         there[flow] = current
-    changed = {flow: found for flow, found in there.items() if found.value.state != state}
+    changed = {flow: record for flow, record in there.items() if record.value.state != state}
     outcomes = [
         StateOutcome(flow, flow in changed or bool(parts_among(changed, flow))) for flow in flows
     ]
     if changed:
         writes = [
-            Put(paths.flow(flow), replace(found.value, state=state), found.version)
-            for flow, found in changed.items()
+            Put(paths.flow(flow), replace(record.value, state=state), record.version)
+            for flow, record in changed.items()
         ]
-        named = " ".join(one.flow for one in outcomes if one.changed)
+        named = " ".join(outcome.flow for outcome in outcomes if outcome.changed)
         operator.commit(writes, f"flow {VERBS[state]} {named}")
     return outcomes
 
@@ -198,18 +198,18 @@ def delete_flow(
     expect_current(flow, current, expect_revision)
     if is_part(flow) and store.exists(paths.flow(whole_of(flow))):
         raise UserError(
-            f"{flow} is an isolated part of flow {whole_of(flow)}: apply that without it"
+            f"{flow} is an isolated part of flow {whole_of(flow)}: apply that flow without it"
         )
     if why := why_not_deleted(store, flow):
         raise ConflictError(why)
-    wanted = replace(current.value, state="deleted", discard=discard or current.value.discard)
-    others = parts.parts_there(store, [flow])
-    if wanted == current.value and not others:
+    deleted = replace(current.value, state="deleted", discard=discard or current.value.discard)
+    others = isolated_parts.parts_there(store, [flow])
+    if deleted == current.value and not others:
         return False
     command = f"flow delete {flow}{' --discard' if discard else ''}"
     writes = [
-        Put(paths.flow(flow), wanted, current.version),
-        *parts.deletion(others, discard=wanted.discard),
+        Put(paths.flow(flow), deleted, current.version),
+        *isolated_parts.deletion(others, discard=deleted.discard),
         *without_chokes(store, flow=flow),
         *tombstone_writes(operator, flow),
     ]
@@ -221,26 +221,26 @@ def hand_off(operator: Operator, flow: str, *, expect_revision: int | None = Non
     """Ask tasks to deliver now; returns the handoff's number. Raises ``ConflictError``."""
     current = require_flow(operator.store, flow)
     expect_current(flow, current, expect_revision)
-    refuse_deleted(flow, current.value, "what it accepted is delivered anyway")
+    refuse_deleted(flow, current.value, "its accepted events are delivered anyway")
     if current.value.state == "suspended":
         raise ConflictError(
-            f"flow {flow} is paused, so no task of it delivers anything: `flumeng flow resume "
-            f"{flow}` first"
+            f"flow {flow} is paused, so its tasks deliver nothing: `flumeng flow resume {flow}` "
+            "first"
         )
-    wanted = replace(current.value, handoff=current.value.handoff + 1)
-    operator.commit([Put(paths.flow(flow), wanted, current.version)], f"flow handoff {flow}")
-    return wanted.handoff
+    after = replace(current.value, handoff=current.value.handoff + 1)
+    operator.commit([Put(paths.flow(flow), after, current.version)], f"flow handoff {flow}")
+    return after.handoff
 
 
 def keep_tap(operator: Operator, name: str, *, at: str | None, where: str | None) -> None:
     """Audit a tap before its first event. Raises ``ForbiddenError`` for an old access list."""
-    said = {"at": at, "where": where}
-    words = [f" --{key} {value}" for key, value in said.items() if value is not None]
+    options = {"at": at, "where": where}
+    words = [f" --{key} {value}" for key, value in options.items() if value is not None]
     command = f"flow tap {name}{''.join(words)}"
     try:
         operator.commit([], command)
     except ForbiddenError as error:
         raise ForbiddenError(
-            "a tap is kept in the audit, and the access list of /audit does not let this "
-            "certificate add to it: an administrator has to run `flumeng schema verify --fix`"
+            "a tap needs an audit entry, and the access list of /audit does not let this "
+            "certificate add one: an administrator has to run `flumeng schema verify --fix`"
         ) from error

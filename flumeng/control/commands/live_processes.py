@@ -30,11 +30,11 @@ def live_processes(store: ReadableStore) -> list[LiveProcess]:
     """An unreadable process counts as one of the oldest version."""
     masters = [paths.live_master(name) for name in store.children(paths.live_masters())]
     nodes = [paths.live_node(name) for name in store.children(paths.live_nodes())]
-    found = [
+    processes = [
         *(_process(store, "master", path) for path in masters),
         *(_process(store, "node", path) for path in nodes),
     ]
-    return [process for process in found if process is not None]
+    return [process for process in processes if process is not None]
 
 
 def _process(store: ReadableStore, kind: str, path: ZPath[Any]) -> LiveProcess | None:
@@ -44,5 +44,5 @@ def _process(store: ReadableStore, kind: str, path: ZPath[Any]) -> LiveProcess |
         return LiveProcess(kind, path.name, "unknown", 0)
     if live is None:
         return None
-    said = live.value
-    return LiveProcess(kind, path.name, said.version, said.schema, said.identity)
+    record = live.value
+    return LiveProcess(kind, path.name, record.version, record.schema, record.identity)

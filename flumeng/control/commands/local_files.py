@@ -37,8 +37,8 @@ def collecting_hosts(store: ReadableStore, spec: FlowSpec) -> list[str]:
 
 
 def _nodes(store: ReadableStore) -> dict[str, records.Node]:
-    found = readable_by_name(store, paths.node, store.children(paths.nodes()))
-    return {name: node.value for name, node in found.items()}
+    records_by_name = readable_by_name(store, paths.node, store.children(paths.nodes()))
+    return {name: node.value for name, node in records_by_name.items()}
 
 
 def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
@@ -46,8 +46,8 @@ def _hosts(nodes: Mapping[str, records.Node], spec: FlowSpec) -> list[str]:
 
 
 def _reads_own_disk(spec: FlowSpec) -> str:
-    found = [one.options.local_path for one in spec.partitioned]
-    return next(filter(None, found), "")
+    local_paths_read = [source.options.local_path for source in spec.partitioned]
+    return next(filter(None, local_paths_read), "")
 
 
 def _writes_own_disk(spec: FlowSpec) -> str:
@@ -57,17 +57,17 @@ def _writes_own_disk(spec: FlowSpec) -> str:
 def _why(spec: FlowSpec, hosts: list[str]) -> str:
     more = ", ..." if len(hosts) > NAMED else ""
     several = f"{len(hosts)} hosts may ({', '.join(hosts[:NAMED])}{more})"
-    where = f"on the disk of the host that collects it, and {several}"
-    mend = "or let `place.collect.labels` name one host"
+    where = f"on the local disk of the host that collects it, and {several}"
+    remedy = "or let `place.collect.labels` select one host"
     if path := _reads_own_disk(spec):
         return (
-            f"flow {spec.flow} reads {path} {where}. If all of them see the same files there, say "
-            f"`shared: true` in the source; {mend}"
+            f"flow {spec.flow} reads {path} {where}. If all of them see the same files there, set "
+            f"`shared: true` in the source; {remedy}"
         )
     return (
-        f"flow {spec.flow} writes to {_writes_own_disk(spec)} {where}: a batch that is decided "
-        "when its host dies could not be finished elsewhere. If all of them see the same files "
-        f"there, say `shared: true` in the sink; else write to a URL, {mend}"
+        f"flow {spec.flow} writes to {_writes_own_disk(spec)} {where}: when it dies, no other host "
+        "can finish its decided batch. If all of them see the same files there, set `shared: "
+        f"true` in the sink; else write to a URL, {remedy}"
     )
 
 

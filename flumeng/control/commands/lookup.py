@@ -26,8 +26,8 @@ def readable_by_name(
     store: ReadableStore, row: Callable[[str], ZPath[R]], names: Iterable[str]
 ) -> dict[str, Versioned[R]]:
     """As ``found_by_name``, without missing and unreadable records."""
-    found = found_by_name(store, row, names)
-    return {name: one for name, one in found.items() if isinstance(one, Versioned)}
+    by_name = found_by_name(store, row, names)
+    return {name: record for name, record in by_name.items() if isinstance(record, Versioned)}
 
 
 def require_flow(store: ReadableStore, flow: str) -> Versioned[records.Flow]:
@@ -52,34 +52,34 @@ def _require(
     none: str,
 ) -> Versioned[R]:
     tree.require(store)
-    known = store.children(folder)
-    found = store.read(row(name)) if name in known else None
-    if found is None:
-        raise UserError(f'there is no {kind} "{name}"; {nearest(name, known) if known else none}')
-    return found
+    names = store.children(folder)
+    record = store.read(row(name)) if name in names else None
+    if record is None:
+        raise UserError(f'there is no {kind} "{name}"; {nearest(name, names) if names else none}')
+    return record
 
 
 def require_revision(store: ReadableStore, flow: str, number: int) -> records.Revision:
     """Raises ``UserError`` that names the kept revisions."""
-    found = store.read(paths.revision(flow, str(number)))
-    if found is None:
+    revision = store.read(paths.revision(flow, str(number)))
+    if revision is None:
         kept = kept_revisions(store, flow)
         those = f"those from {kept[0]} to {kept[-1]} are" if kept else "none is"
         hint = "" if kept else ": see `flumeng schema verify`"
         raise UserError(f"flow {flow} has no revision {number}: {those} kept{hint}")
-    return found.value
+    return revision.value
 
 
 def current_revisions(
     store: ReadableStore, flows: Mapping[str, Found[records.Flow]]
 ) -> dict[str, Found[records.Revision]]:
     """The current revision of each flow with a readable record."""
-    wanted = {
-        flow: paths.revision(flow, str(found.value.revision))
-        for flow, found in flows.items()
-        if isinstance(found, Versioned)
+    revision_paths = {
+        flow: paths.revision(flow, str(record.value.revision))
+        for flow, record in flows.items()
+        if isinstance(record, Versioned)
     }
-    return dict(zip(wanted, store.read_each([*wanted.values()]), strict=True))
+    return dict(zip(revision_paths, store.read_each([*revision_paths.values()]), strict=True))
 
 
 def kept_revisions(store: ReadableStore, flow: str) -> list[int]:

@@ -38,16 +38,16 @@ class Change:
 
     @classmethod
     def of(
-        cls, before: Mapping[str, Member], after: Mapping[str, Member], known: Collection[str]
+        cls, before: Mapping[str, Member], after: Mapping[str, Member], groups: Collection[str]
     ) -> Change:
-        """``known`` are the groups that have an identity."""
+        """``groups`` are those that have an identity."""
         lost = {
             group
             for name, member in before.items()
             for group in groups_of(member)
             if name not in after or group not in groups_of(after[name])
         }
-        return cls(after, before, frozenset(lost | {*GROUPS}.difference(known)))
+        return cls(after, before, frozenset(lost | {*GROUPS}.difference(groups)))
 
     @property
     def written(self) -> list[str]:
@@ -66,39 +66,39 @@ def members(
     store: ReadableStore, schema: records.Schema, among: Collection[str] | None = None
 ) -> dict[str, Member]:
     """The members by ``ROLE:NAME``: all, or the operators and those ``among`` these names."""
-    known = Secured(schema.certificates, schema.members).admitted
+    admitted = Secured(schema.certificates, schema.members).admitted
     if among is None:
         names = store.children(paths.members())
     else:
-        found = readable_by_name(store, paths.member, among)
-        names = [name for name, one in found.items() if one.value.secrets]
-    return {name: Member(name) for name in names if not name.startswith("operator:")} | known
+        records_by_name = readable_by_name(store, paths.member, among)
+        names = [name for name, record in records_by_name.items() if record.value.secrets]
+    return {name: Member(name) for name in names if not name.startswith("operator:")} | admitted
 
 
 def renew(store: Store, schema: records.Schema, change: Change) -> dict[str, str]:
     """Write changed members' records; returns the groups' identities. Until access lists are set,
     the old secret stays beside a new one."""
-    found = store.read(paths.groups())
+    current = store.read(paths.groups())
     kept = {
         group: tuple(
-            one
-            for one in (found.value.secrets.get(group, ()) if found else ())
-            if access_lists.identity(group, one) == schema.groups.get(group)
+            secret
+            for secret in (current.value.secrets.get(group, ()) if current else ())
+            if access_lists.identity(group, secret) == schema.groups.get(group)
         )
         for group in GROUPS
     }
     fresh = {
-        group: (secrets.token_urlsafe(32), *known)
-        if group in change.renewed or not known
-        else known
-        for group, known in kept.items()
+        group: (secrets.token_urlsafe(32), *own_secrets)
+        if group in change.renewed or not own_secrets
+        else own_secrets
+        for group, own_secrets in kept.items()
     }
-    if found is None or fresh != found.value.secrets:
+    if current is None or fresh != current.value.secrets:
         record = records.Groups(secrets=fresh)
-        store.write(paths.groups(), record, found.version if found else ABSENT)
+        store.write(paths.groups(), record, current.version if current else ABSENT)
     for part in singly(store.scale, list(_records(store, change, fresh))):
         store.commit(part)
-    return {group: access_lists.identity(group, known[0]) for group, known in fresh.items()}
+    return {group: access_lists.identity(group, own[0]) for group, own in fresh.items()}
 
 
 def revoke(store: Store, change: Change) -> None:
@@ -115,19 +115,20 @@ def expel(store: Store, change: Change) -> None:
 
 def _records_left(store: Store, change: Change) -> list[ZPath[records.Member]]:
     gone = [paths.member(name) for name in change.gone]
-    return [path for path, one in zip(gone, store.read_each(gone), strict=True) if one is not None]
+    read = store.read_each(gone)
+    return [path for path, record in zip(gone, read, strict=True) if record is not None]
 
 
 def _records(
     store: Store, change: Change, secret: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Write]:
-    for name, known in found_by_name(store, paths.member, change.written).items():
+    for name, current in found_by_name(store, paths.member, change.written).items():
         member = change.after[name]
         own = {group: secret[group] for group in groups_of(member)}
         record = records.Member(flows=member.flows, secrets=own)
-        if isinstance(known, Versioned) and known.value == record:
+        if isinstance(current, Versioned) and current.value == record:
             continue
-        expect = known.version if known is not None else ABSENT
+        expect = current.version if current is not None else ABSENT
         yield Put(paths.member(name), record, expect)
 
 
@@ -149,20 +150,20 @@ def with_fresh_secrets(
     schema = documents.get(str(paths.schema()))
     if not schema or SECURED not in schema.get("features", ()):
         return dict(documents)
-    found = store.read(paths.groups())
-    known = found.value.secrets if found else {}
-    fresh = {group: known.get(group) or (secrets.token_urlsafe(32),) for group in GROUPS}
-    wanted = dict(documents)
-    wanted[str(paths.groups())] = {"v": 1, "secrets": {g: list(own) for g, own in fresh.items()}}
+    current = store.read(paths.groups())
+    secrets_before = current.value.secrets if current else {}
+    fresh = {group: secrets_before.get(group) or (secrets.token_urlsafe(32),) for group in GROUPS}
+    znodes = dict(documents)
+    znodes[str(paths.groups())] = {"v": 1, "secrets": {g: list(own) for g, own in fresh.items()}}
     for path, document in documents.items():
         if table.member.matches(path) and document is not None:
             flows = document.get("flows")
             member = Member(path.rpartition("/")[2], None if flows is None else tuple(flows))
             own = {group: list(fresh[group]) for group in groups_of(member)}
-            wanted[path] = {**document, "secrets": own}
+            znodes[path] = {**document, "secrets": own}
     identities = {group: access_lists.identity(group, own[0]) for group, own in fresh.items()}
-    wanted[str(paths.schema())] = {**schema, "groups": identities}
-    return wanted
+    znodes[str(paths.schema())] = {**schema, "groups": identities}
+    return znodes
 
 
 def names(store: ReadableStore, schema: records.Schema) -> Sequence[str]:

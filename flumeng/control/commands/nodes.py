@@ -58,7 +58,7 @@ class Left:
             *(f"task {key}" for key in self.tasks),
             *(f"journal {journal}" for journal in self.journals),
             *(f"a replica of journal {journal}" for journal in self.replicas),
-            *(f"whatever {what}" for what in self.unreadable),
+            *(f"an unreadable record: {why}" for why in self.unreadable),
         ]
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Left:
             (len(self.replicas), "replica of a journal", "replicas of journals"),
             (len(self.unreadable), "unreadable record", "unreadable records"),
         )
-        parts = (f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+        parts = (f"{count} {noun if count == 1 else many}" for count, noun, many in counts if count)
         return " and ".join(parts) or "nothing"
 
 
@@ -99,9 +99,9 @@ def left(store: Store, node: str) -> Left:
             unreadable.append(str(status))
         else:
             tasks.update(status.value.tasks)
-    known = journal_registry.journals(store)
-    kept = tuple(name for name, j in known.items() if j.primary == node)
-    held = tuple(name for name, j in known.items() if node in j.replicas and name not in kept)
+    registered = journal_registry.journals(store)
+    kept = tuple(name for name, j in registered.items() if j.primary == node)
+    held = tuple(name for name, j in registered.items() if node in j.replicas and name not in kept)
     return Left(tuple(sorted(tasks)), kept, held, tuple(unreadable))
 
 
@@ -109,8 +109,8 @@ def set_node_desired(operator: Operator, node: str, desired: str) -> bool:
     """Set the node to ``draining`` or ``active``; returns whether that is a change. Draining moves
     its collect tasks, stops its sources and closes its journals. Raises ``UserError``."""
     current = require_node(operator.store, node)
-    wanted = replace(current.value, desired=desired)
-    return operator.change(paths.node(node), current, wanted, f"node {VERBS[desired]} {node}")
+    after = replace(current.value, desired=desired)
+    return operator.change(paths.node(node), current, after, f"node {VERBS[desired]} {node}")
 
 
 def label_node(
@@ -131,8 +131,8 @@ def resize_node(
     current = require_node(operator.store, node)
     capacity = _changed(current.value.capacity, given, taken)
     words = _words({key: f"{number:g}" for key, number in given.items()}, taken)
-    wanted = replace(current.value, capacity=capacity)
-    operator.change(paths.node(node), current, wanted, f"node capacity {node} {words}")
+    after = replace(current.value, capacity=capacity)
+    operator.change(paths.node(node), current, after, f"node capacity {node} {words}")
     return capacity
 
 
@@ -142,12 +142,12 @@ def decommission_node(operator: Operator, node: str) -> None:
     current = require_node(store, node)
     own = removal(store, node, current.version)
     if store.exists(paths.live_node(node)):
-        raise ConflictError(f"node {node} is live: drain it, and stop it when it is done")
+        raise ConflictError(f"node {node} is live: drain it, then stop it")
     remains = left(store, node)
     if remains:
         raise ConflictError(
             f"node {node} still has {remains}: drain it first (`flumeng node drain {node}`), or, "
-            "when its host is gone for good, give up what only it held with --discard"
+            "if its host is gone for good, give up its events with --discard"
         )
     operator.commit(own, f"node decommission {node}")
 
@@ -168,9 +168,9 @@ def removal(store: Store, node: str, version: Version) -> list[Write]:
     """The writes that remove a node at ``version``; they fail while the node is live."""
     own: list[Write] = [Remove(paths.node(node), version), *without_chokes(store, node=node)]
     for path in below(store, node):
-        (found,) = store.read_each([path])
-        if found is not None:
-            own.insert(0, Remove(path, found.version))
+        (record,) = store.read_each([path])
+        if record is not None:
+            own.insert(0, Remove(path, record.version))
     return [*absent(node), *own]
 
 
@@ -187,8 +187,8 @@ def below(store: Store, node: str) -> list[Path]:
 
 def absent(node: str) -> list[Write]:
     """Writes that fail when the node is live: ZooKeeper has no check for absence."""
-    nobody = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
-    return [Put(paths.live_node(node), nobody, ABSENT), Remove(paths.live_node(node), ANY)]
+    placeholder = records.LiveNode(uuid="", incarnation="", pid=0, version="", since=0.0)
+    return [Put(paths.live_node(node), placeholder, ABSENT), Remove(paths.live_node(node), ANY)]
 
 
 def on_node(store: Store, node: str, rows: list[SettingRow]) -> list[SettingRow]:
@@ -202,15 +202,15 @@ def set_on_node(operator: Operator, node: str, key: str, text: str | None) -> bo
     Raises ``UserError`` for another setting and an invalid value."""
     setting = SETTINGS.get(key)
     if not isinstance(setting, SparkSetting):
-        known = [name for name in SETTINGS if name.startswith(SPARK)]
-        raise UserError(f"{key} is no setting of a single node; {nearest(key, known)}")
+        keys = [name for name in SETTINGS if name.startswith(SPARK)]
+        raise UserError(f"{key} cannot be set for a single node; {nearest(key, keys)}")
     current = require_node(operator.store, node)
     before = current.value.spark
     after = {name: value for name, value in before.items() if name != setting.name}
     if text is not None:
         after[setting.name] = setting.parse(text)
-    told, was = after.get(setting.name, "--unset"), before.get(setting.name, "unset")
-    command = f"cluster set {key} {told} --node {node} (was {was})"
+    value_after, was = after.get(setting.name, "--unset"), before.get(setting.name, "unset")
+    command = f"cluster set {key} {value_after} --node {node} (was {was})"
     return operator.change(paths.node(node), current, replace(current.value, spark=after), command)
 
 
@@ -235,18 +235,18 @@ class DataLoss:
 
 def data_loss(store: Store, node: str) -> list[DataLoss]:
     require_node(store, node)
-    found = []
+    losses = []
     for name, journal in _journals(store, node).items():
         cursors = store.children(paths.acks(journal.flow)) or [bootstrap.CURSOR_MAIN]
         acks = store.read_each([paths.ack(journal.flow, cursor, name) for cursor in cursors])
         end = journal.end if journal.closed else None
-        found += [
+        losses += [
             DataLoss(name, journal.flow, cursor, 0, None)
             if isinstance(ack, Unreadable)
             else DataLoss(name, journal.flow, cursor, ack.value.offset if ack else 0, end)
             for cursor, ack in zip(cursors, acks, strict=True)
         ]
-    return found
+    return losses
 
 
 def discard_node(operator: Operator, node: str) -> list[DataLoss]:
@@ -266,17 +266,17 @@ def discard_node(operator: Operator, node: str) -> list[DataLoss]:
     writes: list[Put | Remove] = [Remove(path, ANY) for path in gone if store.exists(path)]
     writes += [*without_chokes(store, node=node), Remove(paths.node(node), current.version)]
     given_up = "; ".join(map(str, lost)) or "nothing"
-    said = f"node decommission {node} --discard: gave up {given_up}"
-    operator.commit_each(writes, lambda _: said, each=absent(node))
+    command = f"node decommission {node} --discard: gave up {given_up}"
+    operator.commit_each(writes, lambda _: command, each=absent(node))
     return lost
 
 
 def _journals(store: Store, node: str) -> dict[str, records.Journal]:
-    known = journal_registry.journals(store)
+    registered = journal_registry.journals(store)
     others = {*store.children(paths.nodes())} - {node}
     return {
         name: journal
-        for name, journal in known.items()
+        for name, journal in registered.items()
         if node in (journal.primary, *map(node_of, journal.in_sync))
         and others.isdisjoint(map(node_of, journal.in_sync))
     }

@@ -53,14 +53,14 @@ class Operator:
         except UnavailableError as error:
             if not self._appears(own):
                 raise UnavailableError(
-                    f"{error}: it is not known whether it was done; look, and repeat the command"
+                    f"{error}: the outcome is unknown; check it, and repeat the command if needed"
                 ) from error
 
-    def change(self, path: ZPath[R], found: Versioned[R], wanted: R, command: str) -> bool:
-        """Replace the found record; returns False when it equals ``wanted``."""
-        if wanted == found.value:
+    def change(self, path: ZPath[R], current: Versioned[R], after: R, command: str) -> bool:
+        """Replace ``current``; returns False when it equals ``after``."""
+        if after == current.value:
             return False
-        self.commit([Put(path, wanted, found.version)], command)
+        self.commit([Put(path, after, current.version)], command)
         return True
 
     def commit_each(
@@ -99,8 +99,8 @@ def trim_audit(store: Store) -> None:
     if len(names) < KEEP_AUDIT:
         return
     entries = [paths.audit(name) for name in names[:MOST_LOOKS]]
-    known = zip(entries, store.read_each(entries), strict=True)
-    created = sorted((found.created, str(path), path) for path, found in known if found)
+    read = zip(entries, store.read_each(entries), strict=True)
+    created = sorted((entry.created, str(path), path) for path, entry in read if entry)
     removals = [[Remove(path, ANY)] for _, _, path in created[: -KEEP_AUDIT + 1]]
     for refused in store.commit_each(removals):
         if isinstance(refused, ForbiddenError):

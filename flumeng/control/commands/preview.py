@@ -11,9 +11,9 @@ from flumeng.config.flow_names import whole_of
 from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.revisions import next_revisions
 from flumeng.control.commands.settings import refuse_in_maintenance
-from flumeng.control.commands.tasks import look, moved, restarted
+from flumeng.control.commands.tasks import moved, plannable_snapshot, restarted
 from flumeng.control.planner import plan
-from flumeng.control.planner.applied import applied
+from flumeng.control.planner.effects import applied
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import ReadableStore, Store, Version
 from zkschema.records import Flow, Node, NodeStatus, PlannedTask, TaskStatus
@@ -43,10 +43,10 @@ class Preview:
 
 def drain(store: ReadableStore, node: str) -> Preview:
     require_node(store, node)
-    now = look(store)
+    now = plannable_snapshot(store)
     view = now.nodes[node]
-    wanted = replace(view, record=replace(view.record, desired="draining"))
-    return _compare(now, replace(now, nodes={**now.nodes, node: wanted}))
+    draining = replace(view, record=replace(view.record, desired="draining"))
+    return _compare(now, replace(now, nodes={**now.nodes, node: draining}))
 
 
 def apply(
@@ -59,7 +59,7 @@ def apply(
 ) -> Preview:
     """Preview of ``apply_flows``; raises as it does. ``ended`` flows are deleted and ``nodes`` get
     new records in the same step."""
-    now = look(store)
+    now = plannable_snapshot(store)
     flows = {
         name: replace(view, record=replace(view.record, state="deleted"))
         if whole_of(name) in ended
@@ -68,33 +68,33 @@ def apply(
     }
     changed = {name: replace(now.nodes[name], record=node) for name, node in (nodes or {}).items()}
     revisions = next_revisions(store, texts, expect_revision)
-    for wanted in revisions:
-        name, spec = wanted.flow, parse_flow(wanted.effective)
+    for revision in revisions:
+        name, spec = revision.flow, parse_flow(revision.effective)
         view = flows.get(name)
-        if view is None or wanted.current is None:
-            record = Flow(revision=wanted.number, state=wanted.state)
+        if view is None or revision.current is None:
+            record = Flow(revision=revision.number, state=revision.state)
             view = FlowView(name, record, Version(0), spec.place)
-        elif wanted.changed:
-            record = replace(view.record, revision=wanted.number)
+        elif revision.changed:
+            record = replace(view.record, revision=revision.number)
             view = replace(view, record=record, place=spec.place, problem="", rollout=None)
         else:
             continue
         flows |= {
             part: replace(flows[part], record=replace(flows[part].record, state="deleted"))
-            for part in wanted.leaving
+            for part in revision.leaving
             if part in flows
         }
         discovers = bool(spec.partitioned or view.partitions)
         flows[name] = replace(view, pins=bool(spec.pinned), discovers=discovers)
     new = flows.keys() - now.flows.keys()
     wanted_nodes = {**now.nodes, **changed}
-    found = _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
-    return replace(found, left=tuple(str(part) for one in revisions for part in one.applied.left))
+    preview = _compare(now, replace(now, flows=flows, nodes=wanted_nodes, mine=now.mine | new))
+    return replace(preview, left=tuple(str(part) for r in revisions for part in r.applied.left))
 
 
 def restart(store: Store, key: str) -> Preview:
     """Preview of ``restart_task``; raises as it does."""
-    change = restarted(look(store), key)
+    change = restarted(plannable_snapshot(store), key)
     node, epoch = change.after.node, change.after.epoch
     return Preview((Move(key, node, node, f"starts again under epoch {epoch}"),), ())
 
@@ -102,17 +102,17 @@ def restart(store: Store, key: str) -> Preview:
 def move(store: Store, key: str, node: str) -> Preview:
     """Preview of ``move_task``; raises as it does."""
     require_node(store, node)
-    now = look(store)
+    now = plannable_snapshot(store)
     change = moved(now, key, node)
     refuse_in_maintenance(store)
     return _compare(now, change.applied(now)) if change else Preview((), ())
 
 
-def _compare(now: Snapshot, wanted: Snapshot) -> Preview:
-    before, said, _ = _settle(now)
-    after, why, complete = _settle(wanted)
+def _compare(now: Snapshot, changed: Snapshot) -> Preview:
+    before, unchanged_why, _ = _settle(now)
+    after, why, complete = _settle(changed)
     moves = tuple(_moves(_tasks(before), _tasks(after)))
-    return Preview(moves, tuple(reason for reason in why if reason not in said), complete)
+    return Preview(moves, tuple(reason for reason in why if reason not in unchanged_why), complete)
 
 
 Tasks = dict[str, tuple[PlannedTask, int]]
@@ -143,7 +143,7 @@ def _moves(before: Tasks, after: Tasks) -> Iterator[Move]:
             what = f"reads {len(new.partitions)} partitions instead of {len(old.partitions)}"
         elif old.state != new.state:
             stuck = new.state == "draining"
-            what = "is let go and waits: no other live node may run it" if stuck else new.state
+            what = "is released and waits: no other live node may run it" if stuck else new.state
         else:
             continue
         yield Move(key, old.node if old else None, new.node if new else None, what)

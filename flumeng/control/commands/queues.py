@@ -16,25 +16,25 @@ from zkschema.records import QueueFailure
 Decision = Literal["retry", "skip"]
 
 
-def decide(operator: Operator, flow: str, names: Collection[str], wanted: Decision) -> list[str]:
+def decide(operator: Operator, flow: str, names: Collection[str], decision: Decision) -> list[str]:
     """Retry or skip these items, or all that failed; returns their names. Raises ``UserError``."""
     store = operator.store
     failed = _failed(store, flow, names)
     writes = (
-        Put(paths.queue_failure(flow, name), replace(one.value, wanted=wanted), one.version)
-        for name, one in failed.items()
+        Put(paths.queue_failure(flow, name), replace(item.value, wanted=decision), item.version)
+        for name, item in failed.items()
     )
-    operator.commit_each(writes, lambda items: f"queue {wanted} {flow} {items}")
+    operator.commit_each(writes, lambda items: f"queue {decision} {flow} {items}")
     return list(failed)
 
 
 def _failed(store: Store, flow: str, names: Collection[str]) -> dict[str, Versioned[QueueFailure]]:
     there = store.children(paths.queue_failures(flow))
-    wanted = sorted(names) if names else there
-    for name in wanted:
+    requested = sorted(names) if names else there
+    for name in requested:
         if name not in there:
-            hint = nearest(name, there) if there else "none has failed"
-            raise UserError(f'flow {flow} has no item "{name}" that failed; {hint}')
-    found = store.read_each([paths.queue_failure(flow, name) for name in wanted])
-    read = dict(zip(wanted, map(readable, found), strict=True))
-    return {name: one for name, one in read.items() if one is not None}
+            hint = nearest(name, there) if there else "it has none"
+            raise UserError(f'flow {flow} has no failed item "{name}"; {hint}')
+    failures = store.read_each([paths.queue_failure(flow, name) for name in requested])
+    read = dict(zip(requested, map(readable, failures), strict=True))
+    return {name: failure for name, failure in read.items() if failure is not None}

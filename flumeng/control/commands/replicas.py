@@ -9,7 +9,7 @@ from flumeng.config import SpecError, parse_flow
 from flumeng.config.replicas import Replicas
 from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
-from flumeng.control.snapshot.journal_registry import Source, as_named
+from flumeng.control.snapshot.journal_registry import Source, derived_from_name
 from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -59,14 +59,14 @@ def promote(store: Store, name: str, to: str | None) -> Change | None:
         if to is None:
             raise ConflictError(
                 f"no other replica of {name} is in sync and live ({_in_sync(journal)}): wait for "
-                "one, or give up what only those have with --to NODE --unclean"
+                "one, or give up the events of those with --to NODE --unclean"
             )
     if to == journal.primary:
         return None
     if to not in replicas:
         raise ConflictError(
-            f"node {to} is not in sync ({_in_sync(journal)}): answered events may be missing "
-            "there; wait, or give those up with --unclean"
+            f"node {to} is not in sync ({_in_sync(journal)}): accepted events may be missing "
+            "there; wait, or give them up with --unclean"
         )
     _require_live(store, to)
     after = Membership.of(journal).promoted(replicas[to]).put_into(journal)
@@ -77,14 +77,14 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
     """Make an out-of-sync replica the primary of a new lineage; loses events that only in-sync
     replicas have. Also recreates a record that an older import lacks. Raises as ``promote``, and
     ``ConflictError`` while a live node has an undamaged in-sync replica."""
-    if as_named(name).node and name not in store.children(paths.journals()):
+    if derived_from_name(name).node and name not in store.children(paths.journals()):
         return _begin_record(store, name, to)
     journal, version = require_replicated(store, name)
     live = [node for node in map(node_of, journal.in_sync) if _could_lead(store, node, name)]
     if live:
         raise ConflictError(
-            f"the replica of {live[0]} is in sync and live: nothing has to be given up; let it "
-            f"lead with `flumeng journal promote {name} --to {live[0]}`, if it does not"
+            f"the replica of {live[0]} is in sync and live, so no event has to be given up: make "
+            f"it the primary with `flumeng journal promote {name} --to {live[0]}`"
         )
     if to not in journal.replicas:
         raise UserError(
@@ -92,15 +92,15 @@ def promote_unclean(store: Store, name: str, to: str) -> Change:
         )
     _require_live(store, to)
     after = Membership.of(journal).promoted_unclean(f"{to}/", uuid.uuid4().hex).put_into(journal)
-    command = f"journal promote {name} --to {to} --unclean: gave up what only {_names(journal)} had"
+    command = f"journal promote {name} --to {to} --unclean: gave up events of {_names(journal)}"
     return Change(name, journal, version, after, command)
 
 
 def _begin_record(store: Store, name: str, node: str) -> Change:
     tree.require(store)
-    named = as_named(name)
+    named = derived_from_name(name)
     if named.flow not in store.children(paths.flows()):
-        raise UserError(f"there is no flow {named.flow} that would collect {name}: apply it first")
+        raise UserError(f"flow {named.flow}, which collects {name}, does not exist: apply it first")
     _require_live(store, node)
     journal = replace(
         named,
@@ -136,7 +136,7 @@ def move(store: Store, name: str, source: str, target: str) -> Change:
     _require_dropped(journal, name, source)
     if target in journal.replicas:
         raise UserError(
-            f"node {target} is to hold a replica already: to take that of {source} away, "
+            f"node {target} already has or gets a replica: to remove that of {source}, "
             f"`flumeng journal drop-replica {name} {source}`"
         )
     _require_holder(store, target)
@@ -169,8 +169,8 @@ def others_in_sync(store: Store, name: str, own: str) -> list[str]:
     live = [node for node in nodes if _is_live(store, node)]
     if nodes and not live:
         raise ConflictError(
-            f"replicas in sync have what is damaged here, and none of their nodes is live "
-            f"({', '.join(nodes)}): start one of them first"
+            f"other replicas have the events that are damaged here, but none of their nodes is "
+            f"live ({', '.join(nodes)}): start one of them first"
         )
     return live
 
@@ -179,18 +179,18 @@ def require_replicated(store: ReadableStore, name: str) -> tuple[Journal, Versio
     """Raises ``UserError`` for an unknown or unreplicated journal, ``ConflictError`` for one
     collected to its end, ``CorruptError``."""
     tree.require(store)
-    known = store.children(paths.journals())
-    (found,) = store.read_each([paths.journal(name)]) if name in known else (None,)
-    if found is None:
-        hint = nearest(name, known) if known else "there are none"
+    names = store.children(paths.journals())
+    (journal,) = store.read_each([paths.journal(name)]) if name in names else (None,)
+    if journal is None:
+        hint = nearest(name, names) if names else "there are none"
         raise UserError(f'there is no journal "{name}"; {hint}')
-    if isinstance(found, Unreadable):
-        raise found.error
-    if not found.value.lineage:
-        raise UserError(f"journal {name} has no replicas: its flow has not durability replicated")
-    if found.value.gone:
-        raise ConflictError(f"journal {name} is collected to its end, and is being removed")
-    return found.value, found.version
+    if isinstance(journal, Unreadable):
+        raise journal.error
+    if not journal.value.lineage:
+        raise UserError(f"journal {name} has no replicas: its flow lacks `durability: replicated`")
+    if journal.value.gone:
+        raise ConflictError(f"journal {name} is fully collected, and is being removed")
+    return journal.value, journal.version
 
 
 def replicas_of(store: Source, flow: str) -> Replicas | None:
@@ -218,7 +218,7 @@ def _require_open(store: ReadableStore, name: str) -> tuple[Journal, Version]:
 def _require_dropped(journal: Journal, name: str, node: str) -> None:
     if node == journal.primary:
         raise UserError(
-            f"node {node} leads {name}: let another replica lead first, "
+            f"node {node} is the primary of {name}: promote another replica first, "
             f"`flumeng journal promote {name}`"
         )
     if node not in journal.replicas:
@@ -230,7 +230,7 @@ def _require_dropped(journal: Journal, name: str, node: str) -> None:
 def _require_holder(store: ReadableStore, node: str) -> None:
     record = require_node(store, node).value
     if REPLICA not in record.roles:
-        raise UserError(f"node {node} has no role {REPLICA} (`flumeng node run --role {REPLICA}`)")
+        raise UserError(f"node {node} lacks role {REPLICA} (`flumeng node run --role {REPLICA}`)")
     if record.desired != "active":
         raise UserError(f"node {node} is {record.desired} (`flumeng node undrain {node}`)")
     _require_live(store, node)
@@ -247,13 +247,13 @@ def _is_live(store: ReadableStore, node: str) -> bool:
 
 
 def _could_lead(store: ReadableStore, node: str, journal: str) -> bool:
-    (told,) = store.read_each([paths.status(node)])
-    said = told.value.problems if isinstance(told, Versioned) else {}
-    return _is_live(store, node) and str(paths.journal(journal)) not in said
+    (status,) = store.read_each([paths.status(node)])
+    problems = status.value.problems if isinstance(status, Versioned) else {}
+    return _is_live(store, node) and str(paths.journal(journal)) not in problems
 
 
-def _without(names: tuple[str, ...], one: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name != one)
+def _without(names: tuple[str, ...], dropped: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != dropped)
 
 
 def _in_sync(journal: Journal) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flumeng.config.flow_names import is_part, parts_among, whole_of, why_not_applied
-from flumeng.control.commands import chains, parts
+from flumeng.control.commands import chains, isolated_parts
 from flumeng.control.commands.chains import subscribe
+from flumeng.control.commands.isolated_parts import Leaving
 from flumeng.control.commands.local_files import on_several_hosts
 from flumeng.control.commands.lookup import (
     current_revisions,
@@ -18,9 +19,8 @@ from flumeng.control.commands.lookup import (
     refuse_deleted,
 )
 from flumeng.control.commands.operator import room_bytes
-from flumeng.control.commands.parts import Leaving
 from flumeng.control.commands.tombstones import deleted_in_this_tree
-from flumeng.control.commands.unfinished import intents_of
+from flumeng.control.commands.unfinished_writes import intents_of
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import (
     ABSENT,
@@ -115,19 +115,19 @@ def next_revisions(
     _refuse({flow: why for flow in texts if (why := why_not_applied(flow))}, UnfitError)
     composed = chains.compose(store, texts)
     _refuse(composed.refused)
-    effective = parts.with_parts({flow: one.effective for flow, one in composed.flows.items()})
+    effective = isolated_parts.with_parts({flow: c.effective for flow, c in composed.flows.items()})
     there = _flows_there(store, effective, composed, expect_revision)
     current = {  # an unreadable revision differs from any other
         flow: revision.value if isinstance(revision, Versioned) else None
         for flow, revision in current_revisions(store, there).items()
     }
-    before = {flow: one.effective if one else None for flow, one in current.items()}
+    before = {flow: revision.effective if revision else None for flow, revision in current.items()}
     cursors, refused = subscribe(store, effective, before)
     _refuse({whole_of(flow): why for flow, why in refused.items()})
-    wanted = _Wanted(effective, composed, there, current, cursors)
-    revisions = wanted.revisions(store)
-    changed = [one for one in revisions if one.changed]
-    several = on_several_hosts(store, {one.flow: one.effective for one in changed})
+    targets = _Wanted(effective, composed, there, current, cursors)
+    revisions = targets.revisions(store)
+    changed = [revision for revision in revisions if revision.changed]
+    several = on_several_hosts(store, {revision.flow: revision.effective for revision in changed})
     unfit = {whole_of(flow): why for flow, why in several.items()}
     large = _too_large(store, changed)
     _refuse({**unfit, **large}, RefusedError if large else UnfitError)
@@ -135,7 +135,7 @@ def next_revisions(
 
 
 def revision_writes(
-    wanted: Iterable[NextRevision],
+    revisions: Iterable[NextRevision],
     schema: Versioned[records.Schema],
     author: str,
     reason: str,
@@ -145,33 +145,33 @@ def revision_writes(
 ) -> list[Write]:
     """Writes that make new revisions current, in one transaction; a changed flow of a chain
     conflicts. Raises ``UserError`` for an unusable signing key."""
-    changed = {one.flow: one for one in wanted if one.changed}
+    changed = {next_.flow: next_ for next_ in revisions if next_.changed}
     writes: list[Write] = []
-    for one in changed.values():
+    for next_ in changed.values():
         revision = records.Revision(
-            text=one.text,
-            runs=one.runs,
+            text=next_.text,
+            runs=next_.runs,
             author=author,
-            reason=one.because or reason,
+            reason=next_.because or reason,
             time=now,
-            signature=signature(one.flow, one.effective) or None,
+            signature=signature(next_.flow, next_.effective) or None,
         )
-        text = Put(paths.revision(one.flow, str(one.number)), revision, ABSENT)
-        if one.current is None:
-            new = records.Flow(revision=one.number, state=one.state, backfill_of=backfill_of)
-            folders = bootstrap.flow_folders(one.flow, schema.value.version)
-            writes.append(Put(paths.flow(one.flow), new, ABSENT))
+        text = Put(paths.revision(next_.flow, str(next_.number)), revision, ABSENT)
+        if next_.current is None:
+            new = records.Flow(revision=next_.number, state=next_.state, backfill_of=backfill_of)
+            folders = bootstrap.flow_folders(next_.flow, schema.value.version)
+            writes.append(Put(paths.flow(next_.flow), new, ABSENT))
             writes += [Put(folder, None, ABSENT) for folder in folders]
         else:
-            record = replace(one.current.value, revision=one.number, went_back="")
-            writes.append(Put(paths.flow(one.flow), record, one.current.version))
-        writes += [text, *one.cursors, *parts.deletion(one.leaving)]
-        writes += [Remove(paths.revision(one.flow, str(number)), ANY) for number in one.outdated]
-    read = {name: found for one in changed.values() for name, found in one.chain.items()}
-    unchanged = {name: found for name, found in read.items() if name not in changed}
+            record = replace(next_.current.value, revision=next_.number, went_back="")
+            writes.append(Put(paths.flow(next_.flow), record, next_.current.version))
+        writes += [text, *next_.cursors, *isolated_parts.deletion(next_.leaving)]
+        writes += [Remove(paths.revision(next_.flow, str(old)), ANY) for old in next_.outdated]
+    read = {name: record for next_ in changed.values() for name, record in next_.chain.items()}
+    unchanged = {name: record for name, record in read.items() if name not in changed}
     return [
         *writes,
-        *(Put(paths.flow(name), found.value, found.version) for name, found in unchanged.items()),
+        *(Put(paths.flow(name), flow.value, flow.version) for name, flow in unchanged.items()),
     ]
 
 
@@ -180,7 +180,7 @@ def _too_large(store: ReadableStore, changed: Sequence[NextRevision]) -> dict[st
     schema, scale = store.read(paths.schema()), store.scale
     refused: dict[str, str] = {}
     for group in groups(changed) if schema else ():
-        if SMALL_SHARE * sum(one.characters for one in group) < scale.limit_bytes:
+        if SMALL_SHARE * sum(revision.characters for revision in group) < scale.limit_bytes:
             continue
         assert schema is not None
         writes = revision_writes(group, schema, "", "", 0.0)
@@ -203,14 +203,14 @@ def _flows_there(
 ) -> dict[str, Versioned[records.Flow]]:
     """The existing records. Raises ``RefusedError`` for flows that may get no revision now."""
     others = [flow for flow in texts if flow not in composed.flows]
-    found = {flow: composed.records[flow] for flow in composed.flows}
-    found |= found_by_name(store, paths.flow, others)
-    holders = _holders_of_journals(store) if None in found.values() else {}
-    left = [flow for flow, record in found.items() if record is None and flow in holders]
+    records_by_flow = {flow: composed.records[flow] for flow in composed.flows}
+    records_by_flow |= found_by_name(store, paths.flow, others)
+    holders = _holders_of_journals(store) if None in records_by_flow.values() else {}
+    left = [flow for flow, record in records_by_flow.items() if record is None and flow in holders]
     deleted = deleted_in_this_tree(store, left) if left else set()
     there: dict[str, Versioned[records.Flow]] = {}
     refused: dict[str, str] = {}
-    for flow, record in found.items():
+    for flow, record in records_by_flow.items():
         try:
             if isinstance(record, Unreadable):
                 raise ConflictError(f"flow {flow} cannot be read: `flumeng schema verify --fix`")
@@ -221,8 +221,8 @@ def _flows_there(
                 there[flow] = record
             elif flow in deleted:
                 raise ConflictError(
-                    f"{', '.join(sorted(holders[flow]))} still has journals of a flow {flow} that "
-                    "was deleted: apply it again when they are gone, or under another name"
+                    f"{', '.join(sorted(holders[flow]))} still has journals of a deleted flow "
+                    f"{flow}: apply it again when they are gone, or under another name"
                 )
         except ConflictError as error:
             refused[whole_of(flow)] = str(error)
@@ -248,8 +248,8 @@ class _Wanted:
     cursors: Mapping[str, list[Write]]
 
     def revisions(self, store: ReadableStore) -> list[NextRevision]:
-        known = parts.parts_there(store, self.there)
-        gone = {part: found for part, found in known.items() if part not in self.texts}
+        parts_now = isolated_parts.parts_there(store, self.there)
+        gone = {part: record for part, record in parts_now.items() if part not in self.texts}
         run_by_all = self._run_by_all(store)
         return [
             self._revision(store, flow, gone, run_by_all)
@@ -272,7 +272,7 @@ class _Wanted:
         cursors = list(self.cursors.get(flow, ()))
         new_part = current is None and flow != whole and whole in self.there
         if new_part:
-            cursors += parts.beginning(store, whole, self.texts[whole], flow)
+            cursors += isolated_parts.beginning(store, whole, self.texts[whole], flow)
         leaving = {name: gone[name] for name in parts_among(gone, flow)}
         chain = {name: self.composed.records.get(name) for name in composition.chain}
         return NextRevision(
@@ -286,20 +286,20 @@ class _Wanted:
             outdated=outdated,
             cursors=tuple(cursors),
             leaving=leaving,
-            left=tuple(parts.leaving(store, flow, text, name) for name in leaving),
-            chain={name: one for name, one in chain.items() if isinstance(one, Versioned)},
+            left=tuple(isolated_parts.leaving(store, flow, text, name) for name in leaving),
+            chain={name: record for name, record in chain.items() if isinstance(record, Versioned)},
             origin=composition.chain[-1] if composition.chain else "",
         )
 
     def _is_changed(self, flow: str) -> bool:
-        one = self.current[flow]
+        revision = self.current[flow]
         composition = self.composed.flows.get(flow)
         text = composition.text if composition else self.texts[flow]
         signed = signature(flow, self.texts[flow])
         return (
-            one is None
-            or (one.text, one.effective) != (text, self.texts[flow])
-            or signed not in ("", one.signature)
+            revision is None
+            or (revision.text, revision.effective) != (text, self.texts[flow])
+            or signed not in ("", revision.signature)
         )
 
     def _run_by_all(self, store: ReadableStore) -> dict[str, int]:
@@ -315,34 +315,34 @@ def _numbers(
     """The next number, and revisions to remove: none needed by a rollout or a decided batch."""
     kept = kept_revisions(store, flow)
     number = max([current, *kept]) + 1
-    old = {one for one in kept if one <= number - KEEP_REVISIONS} - {run_by_all}
+    old = {past for past in kept if past <= number - KEEP_REVISIONS} - {run_by_all}
     if old:
         intents = intents_of(store, flow).values()
-        old -= {found.value.revision for found in intents if isinstance(found, Versioned)}
+        old -= {intent.value.revision for intent in intents if isinstance(intent, Versioned)}
     return number, tuple(sorted(old))
 
 
-def groups(wanted: Iterable[NextRevision]) -> list[list[NextRevision]]:
+def groups(revisions: Iterable[NextRevision]) -> list[list[NextRevision]]:
     """Revisions that change together, in order."""
-    ordered = list(wanted)
-    origins = {one.flow: one.origin for one in ordered if one.origin}
-    found: dict[str, list[NextRevision]] = {}
-    for one in ordered:
-        whole = whole_of(one.flow)
-        found.setdefault(origins.get(whole, whole), []).append(one)
-    return list(found.values())
+    ordered = list(revisions)
+    origins = {revision.flow: revision.origin for revision in ordered if revision.origin}
+    grouped: dict[str, list[NextRevision]] = {}
+    for revision in ordered:
+        whole = whole_of(revision.flow)
+        grouped.setdefault(origins.get(whole, whole), []).append(revision)
+    return list(grouped.values())
 
 
 def why_too_large(group: list[NextRevision], size_bytes: int, limit_bytes: int) -> str:
-    origin = next((one.origin for one in group if one.origin), "")
-    what, advice = f"flow {group[0].flow}", "make its text shorter"
+    origin = next((revision.origin for revision in group if revision.origin), "")
+    subject, advice = f"flow {group[0].flow}", "make its text shorter"
     if origin:
-        what = f"{len(group)} flows and parts that read flow {origin} through filters of others"
+        subject = f"{len(group)} flows and parts that read flow {origin} through filters of others"
         advice = "let fewer flows read `after: filters`, or apply new ones in smaller groups"
     elif len(group) > 1:
-        what += f" with its {len(group) - 1} isolated parts"
+        subject += f" with its {len(group) - 1} isolated parts"
         advice = "make its text shorter, or isolate fewer of its sinks"
     return (
-        f"{what} change together: that takes {size_bytes // 1024} KiB, and at most "
+        f"{subject}: the change takes {size_bytes // 1024} KiB, and at most "
         f"{limit_bytes // 1024} KiB fit into a transaction: {advice}"
     )

@@ -37,10 +37,10 @@ def abort_rollout(operator: Operator, flow: str, *, expect_revision: int | None 
     current, plan = _under_way(operator.store, flow, expect_revision)
     before = plan.value.revision
     why = f"{records.ABORTED} {operator.author}{f': {operator.reason}' if operator.reason else ''}"
-    wanted = replace(current.value, revision=before, went_back=why)
+    after = replace(current.value, revision=before, went_back=why)
     command = f"flow rollout abort {flow} (revision {current.value.revision}, back to {before})"
     writes: list[Write] = [
-        Put(paths.flow(flow), wanted, current.version),
+        Put(paths.flow(flow), after, current.version),
         Check(paths.plan(flow), plan.version),
     ]
     operator.commit(writes, command)

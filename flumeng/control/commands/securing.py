@@ -40,18 +40,19 @@ class AclMismatch:
     """A znode whose access list differs from that of the schema."""
 
     path: str
-    found: AccessList
-    wanted: AccessList
+    actual: AccessList
+    expected: AccessList
 
     @property
     def problem(self) -> Problem:
-        may = dict(self.wanted)
+        may = dict(self.expected)
         looser = [
-            f"{who} may {said}" for who, said in self.found if set(said) - set(may.get(who, ""))
+            f"{who} may {rights}"
+            for who, rights in self.actual
+            if set(rights) - set(may.get(who, ""))
         ]
-        what = f"its access list is looser: {', '.join(looser)}" if looser else "its access list"
-        missing = "" if looser else " lacks what the schema gives"
-        return Problem(self.path, what + missing, "set as the schema says")
+        fault = f"is looser: {', '.join(looser)}" if looser else "lacks rights of the schema"
+        return Problem(self.path, f"its access list {fault}", "set as in the schema")
 
 
 def secure_cluster(
@@ -67,22 +68,22 @@ def secure_cluster(
     schema = tree.require_versioned(store)
     if schema.value.certificates not in ("", cluster):
         named = schema.value.certificates
-        raise UserError(f"this cluster is {named} in certificates, not {cluster}")
+        raise UserError(f"certificates name this cluster {named}, not {cluster}")
     only_admits = bool(admitted) and not expel and SECURED in schema.value.features
     among = admitted if only_admits else None
     before = membership.members(store, schema.value, among)
-    wanted = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
+    members = {n: member for n, member in {**before, **admitted}.items() if n not in expel}
     if not only_admits:  # else no live process loses a right
-        _require_none_locked_out(store, wanted, expel)
-    said = [f"--member {one}" for one in admit] + [f"--without {one}" for one in expel]
-    command = " ".join(["schema secure", *said])
+        _require_none_locked_out(store, members, expel)
+    options = [f"--member {name}" for name in admit] + [f"--without {name}" for name in expel]
+    command = " ".join(["schema secure", *options])
     secured = replace(
         schema.value,
         features=tuple(sorted({*schema.value.features, SECURED})),
         certificates=cluster,
-        members=tuple(sorted(map(str, wanted.values()))),
+        members=tuple(sorted(map(str, members.values()))),
     )
-    change = Change.of(before, wanted, schema.value.groups)
+    change = Change.of(before, members, schema.value.groups)
     count = _change_members(operator, schema, secured, change, command)
     for member in expel:
         role, _, name = member.partition(":")
@@ -102,10 +103,10 @@ def _change_members(
     """Access lists change only when a member is expelled or readmitted."""
     store = operator.store
     identities = membership.renew(store, schema.value, change)
-    operators = tuple(one for one in after.members if one.startswith("operator:"))
+    operators = tuple(name for name in after.members if name.startswith("operator:"))
     changed = bool(change.written or change.gone)
-    expelled = [one for one in schema.value.expelled if one not in change.after]
-    expelled += [one for one in change.gone if one not in expelled]
+    expelled = [name for name in schema.value.expelled if name not in change.after]
+    expelled += [name for name in change.gone if name not in expelled]
     after = replace(
         after,
         members=operators,
@@ -117,8 +118,8 @@ def _change_members(
     if after != schema.value:
         operator.commit([Put(paths.schema(), after, schema.version)], command)
     membership.expel(store, change)
-    known, wanted = Secured.of(schema.value), Secured.of(after)
-    same = known is not None and wanted is not None and known.names_as(wanted)
+    old, new = Secured.of(schema.value), Secured.of(after)
+    same = old is not None and new is not None and old.names_as(new)
     returned = {*change.written}.intersection(schema.value.expelled)
     if same and changed and not change.renewed and not returned:
         return 0
@@ -131,13 +132,13 @@ def acl_mismatches(store: Store, znodes: Collection[str]) -> list[AclMismatch]:
     secured = Secured.of(schema.value if schema else None)
     if secured is None or not isinstance(store, AccessStore):
         return []
-    named, found = sorted(znodes), []
+    named, mismatches = sorted(znodes), []
     journals = _journals(store, named)
-    for path, known in zip(named, store.access_lists(named), strict=True):
-        wanted = access_lists.wanted(path, secured, journals.get(path))
-        if known is not None and not access_lists.same(known, wanted):
-            found.append(AclMismatch(path, known, wanted))
-    return found
+    for path, actual in zip(named, store.access_lists(named), strict=True):
+        expected = access_lists.expected(path, secured, journals.get(path))
+        if actual is not None and not access_lists.same(actual, expected):
+            mismatches.append(AclMismatch(path, actual, expected))
+    return mismatches
 
 
 def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]:
@@ -147,8 +148,8 @@ def _journals(store: Store, znodes: Sequence[str]) -> dict[str, records.Journal]
         names = table.journal.matches(path) or table.ack.matches(path)
         if names and NAME.fullmatch(names[-1]):
             named[path] = names[-1]
-    known = readable_by_name(store, paths.journal, sorted({*named.values()}))
-    return {path: known[name].value for path, name in named.items() if name in known}
+    journals = readable_by_name(store, paths.journal, sorted({*named.values()}))
+    return {path: journals[name].value for path, name in named.items() if name in journals}
 
 
 def set_access(store: Store) -> int:
@@ -157,28 +158,28 @@ def set_access(store: Store) -> int:
     count, seen = 0, set[str]()
     for _ in range(PASSES):
         new = [path for path in ("/", *store.znodes()) if path not in seen]
-        wrong = {one.path: one.wanted for one in acl_mismatches(store, new)}
+        wrong = {mismatch.path: mismatch.expected for mismatch in acl_mismatches(store, new)}
         if not wrong:
             return count
         count += store.set_access_lists(wrong)
         seen.update(new)
     raise ConflictError(
-        f"{next(iter(wrong))} and others are created with other access lists all the time: a "
+        f"{next(iter(wrong))} and others are created with wrong access lists all the time: a "
         "process does not know that the cluster is secured"
     )
 
 
 def _by_name(members: Sequence[str]) -> dict[str, Member]:
-    found: dict[str, Member] = {}
+    by_name: dict[str, Member] = {}
     for member in map(Member.parse, members):
         _require_name(member.name)
         _require_flows(member)
-        if found.setdefault(member.name, member) != member:
+        if by_name.setdefault(member.name, member) != member:
             raise UserError(
-                f"{member.name} is admitted twice, as {found[member.name]} and as {member}: name "
+                f"{member.name} is admitted twice, as {by_name[member.name]} and as {member}: name "
                 "all its flows at once"
             )
-    return found
+    return by_name
 
 
 def _require_name(member: str) -> None:
@@ -186,12 +187,12 @@ def _require_name(member: str) -> None:
     if "@" in member:
         whole = member.partition("@")[0]
         raise UserError(
-            f"{member!r} is no name: expel {whole}, or admit it anew with the flows that it keeps"
+            f"{member!r} is not a name: expel {whole}, or admit it again with the flows it keeps"
         )
     if role not in NAMED or not NAME.fullmatch(name):
-        roles = ", ".join(sorted(f"{one}:NAME" for one in NAMED))
+        roles = ", ".join(sorted(f"{named_role}:NAME" for named_role in NAMED))
         raise UserError(
-            f"{member!r} is no member: expected one of {roles}, or operator:NAME@FLOW,FLOW. All "
+            f"{member!r} is not a member: expected one of {roles}, or operator:NAME@FLOW,FLOW. All "
             "other certificates of the cluster have the rights of their role"
         )
 
@@ -200,28 +201,28 @@ def _require_flows(member: Member) -> None:
     if member.flows is None:
         return
     if not member.name.startswith("operator:"):
-        raise UserError(f"'{member}' is no member: only an operator is admitted for some flows")
+        raise UserError(f"'{member}' is not a member: only an operator is admitted for some flows")
     for flow in member.flows:
         try:
             check_name(flow.replace("*", "x"))
         except ValueError as error:
             raise UserError(
-                f"'{member}' is no member: {flow!r} can be no flow: {error}; * stands for anything"
+                f"'{member}' is not a member: {flow!r} is not a flow: {error}; * matches anything"
             ) from error
 
 
 def _require_none_locked_out(
     store: Store, admitted: Collection[str], expelled: Collection[str]
 ) -> None:
-    live = [one for one in live_processes(store) if one.identity not in expelled]
-    unknown = [str(one) for one in live if not one.identity]
+    live = [process for process in live_processes(store) if process.identity not in expelled]
+    unknown = [str(process) for process in live if not process.identity]
     if unknown:
         raise ConflictError(
-            f"{', '.join(unknown)} would be locked out: without an identity. Give each a directory "
-            "of certificates (FLUMENG_IDENTITY) and the secure port of ZooKeeper, and restart it"
+            f"{', '.join(unknown)} would be locked out for lack of an identity. Give each a "
+            "directory of certificates (FLUMENG_IDENTITY) and ZooKeeper's secure port; restart it"
         )
-    named = {one.identity for one in live if one.identity.partition(":")[0] in NAMED}
+    named = {process.identity for process in live if process.identity.partition(":")[0] in NAMED}
     left = sorted(named.difference(admitted))
     if left:
-        options = " ".join(f"--member {one}" for one in left)
+        options = " ".join(f"--member {name}" for name in left)
         raise ConflictError(f"{', '.join(left)} would be locked out: add {options}")

@@ -137,37 +137,37 @@ def _seconds(key: str, doc: str) -> NumberSetting:
 
 
 _NUMBERS = (
-    _seconds("grace_seconds", "how long a node may be missing before its tasks go to others"),
-    _seconds("drain_limit_seconds", "how long a task may take to let go before it is taken away"),
+    _seconds("grace_seconds", "how long a node may be missing before its tasks are reassigned"),
+    _seconds("drain_limit_seconds", "how long a task may drain before it is revoked"),
     _seconds(
         "forget_after_seconds",
-        "a node that is down for so long with nothing left on it is removed; 0: never",
+        "a node that is down for this long and holds nothing is removed; 0: never",
     ),
-    _throttle("balance", 1, "how many balance moves may be under way at once"),
+    _throttle("balance", 1, "the most balance moves at once"),
     _throttle(
         "balance_per_node",
         None,
-        "of those, how many to or from one node; unset: no bound of its own",
+        "of those, the most to or from one node; unset: no limit of its own",
     ),
     _throttle(
-        "balance_per_flow", None, "of those, how many of one flow; unset: no bound of its own"
+        "balance_per_flow", None, "of those, the most of one flow; unset: no limit of its own"
     ),
     _throttle(
         "recovery",
         None,
-        "tasks of lost nodes go to others while fewer collect tasks than this are starting; "
+        "tasks of lost nodes are reassigned while fewer collect tasks than this are starting; "
         "unset: all at once",
         least=1,
     ),
     _limit(
         "maintenance_nodes",
-        "maintenance begins by itself when at least so many active nodes are missing at once",
+        "maintenance begins automatically when at least this many active nodes are missing",
         whole=True,
     ),
-    _limit("maintenance_enter", "and when they are more than this share of all", most=1),
+    _limit("maintenance_enter", "and when they exceed this share of all active nodes", most=1),
     _limit(
         "maintenance_leave",
-        "maintenance that began by itself ends when at most this share is missing",
+        "automatic maintenance ends when at most this share is missing",
         most=1,
     ),
     _limit(
@@ -224,35 +224,35 @@ def _change(
 ) -> bool:
     current = _read(operator.store)
     before = setting.get(current.value)
-    wanted = change(current.value)
-    if setting.get(wanted) == before:
+    after = change(current.value)
+    if setting.get(after) == before:
         return False
-    limits = wanted.maintenance_limits
+    limits = after.maintenance_limits
     if limits.leave > limits.enter:
         raise UserError(
             f"maintenance_leave ({limits.leave:g}) may not be above maintenance_enter "
             f"({limits.enter:g}): it would end and begin again at once"
         )
-    said = f"{command} (was {shown(before)})"
-    return operator.change(paths.cluster(), current, wanted, said)
+    entry = f"{command} (was {shown(before)})"
+    return operator.change(paths.cluster(), current, after, entry)
 
 
 def begin_maintenance(operator: Operator) -> None:
     """Stop all moves of tasks; replaces automatic maintenance. Raises ``UserError``."""
     if not operator.reason:
-        raise UserError("say why with --reason: everyone who looks at the status sees it")
+        raise UserError("maintenance needs a --reason, which the status shows")
     current = _read(operator.store)
     maintenance = records.Maintenance(who=operator.author, why=operator.reason, since=operator.now)
-    wanted = replace(current.value, maintenance=maintenance)
-    operator.change(paths.cluster(), current, wanted, "cluster maintenance on")
+    after = replace(current.value, maintenance=maintenance)
+    operator.change(paths.cluster(), current, after, "cluster maintenance on")
 
 
 def end_maintenance(operator: Operator) -> records.Maintenance | None:
     """Returns the ended maintenance, if any."""
     current = _read(operator.store)
     before = current.value.maintenance
-    wanted = replace(current.value, maintenance=None)
-    operator.change(paths.cluster(), current, wanted, "cluster maintenance off")
+    after = replace(current.value, maintenance=None)
+    operator.change(paths.cluster(), current, after, "cluster maintenance off")
     return before
 
 
@@ -281,17 +281,17 @@ def without_chokes(store: Store, *, flow: str | None = None, node: str | None = 
 
 def _read(store: Store) -> Versioned[Cluster]:
     tree.require(store)
-    found = store.read(paths.cluster())
-    if found is None:
+    cluster = store.read(paths.cluster())
+    if cluster is None:
         raise UserError("this chroot has no /cluster: run `flumeng schema init`")
-    return found
+    return cluster
 
 
 def chokes(store: Store, flow: str) -> Mapping[str | None, float]:
     """The chokes of a flow by node; None stands for all nodes."""
     require_flow(store, flow)
-    known = _read(store).value.chokes.items()
-    named = [(*key.partition("@"), rate) for key, rate in known]
+    all_chokes = _read(store).value.chokes.items()
+    named = [(*key.partition("@"), rate) for key, rate in all_chokes]
     return {node or None: rate for name, _, node, rate in named if name == flow}
 
 
@@ -306,16 +306,16 @@ def set_choke(operator: Operator, flow: str, rate: float | None, node: str | Non
         version = require_node(store, node).version
         there.append(Check(paths.node(node), version))
     if rate is not None and rate <= 0:
-        raise UserError("a choke lets something through: take a rate above 0, or pause the flow")
-    found = _read(store)
+        raise UserError("a choke needs a rate above 0; to let nothing through, pause the flow")
+    cluster = _read(store)
     key = flow if node is None else f"{flow}@{node}"
-    wanted = {name: known for name, known in found.value.chokes.items() if name != key}
+    chokes_after = {name: limit for name, limit in cluster.value.chokes.items() if name != key}
     if rate is not None:
-        wanted[key] = rate
-    if wanted == found.value.chokes:
+        chokes_after[key] = rate
+    if chokes_after == cluster.value.chokes:
         return False
-    what = "off" if rate is None else f"{rate:g}"
-    command = f"flow choke {flow} {what}" + (f" --node {node}" if node else "")
-    record = replace(found.value, chokes=wanted)
-    operator.commit([*there, Put(paths.cluster(), record, found.version)], command)
+    limit = "off" if rate is None else f"{rate:g}"
+    command = f"flow choke {flow} {limit}" + (f" --node {node}" if node else "")
+    record = replace(cluster.value, chokes=chokes_after)
+    operator.commit([*there, Put(paths.cluster(), record, cluster.version)], command)
     return True

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from flumeng.control.commands.lookup import require_node
 from flumeng.control.commands.operator import Operator
 from flumeng.control.commands.settings import refuse_in_maintenance
-from flumeng.control.planner import endings
 from flumeng.control.planner.capacity_index import CapacityIndex
+from flumeng.control.planner.task_outcomes import STOPPED, ended, history
 from flumeng.control.snapshot.reader import Reader
 from flumeng.control.snapshot.snapshot import FlowView, IntentView, Snapshot
 from flumeng.control.snapshot.task_map import Tasks, leaving, plan_writes
@@ -40,19 +40,19 @@ class TaskChange:
         return replace(snapshot, flows={**snapshot.flows, self.flow: changed})
 
 
-def look(store: ReadableStore) -> Snapshot:
+def plannable_snapshot(store: ReadableStore) -> Snapshot:
     """The cluster as a master in charge of all flows sees it, with every batch finished."""
     tree.require(store)
-    found = Reader(store, "operator", time.monotonic, time.time).snapshot()
+    snapshot = Reader(store, "operator", time.monotonic, time.time).snapshot()
     nothing_decided: dict[str, dict[str, IntentView]] = {
-        name: {} for name, flow in found.flows.items() if flow.by_batch
+        name: {} for name, flow in snapshot.flows.items() if flow.by_batch
     }
-    return replace(found, mine=found.plannable, intents=nothing_decided)
+    return replace(snapshot, mine=snapshot.plannable, intents=nothing_decided)
 
 
 def restart_task(operator: Operator, key: str) -> TaskChange:
     """Restart the task ``flow/task`` on its node under a higher epoch. Raises as ``restarted``."""
-    snapshot = look(operator.store)
+    snapshot = plannable_snapshot(operator.store)
     change = restarted(snapshot, key, operator.reason)
     _carry_out(operator, snapshot, change, f"task restart {key}")
     return change
@@ -63,7 +63,7 @@ def move_task(operator: Operator, key: str, node: str) -> TaskChange | None:
     ``moved``."""
     store = operator.store
     require_node(store, node)
-    snapshot = look(store)
+    snapshot = plannable_snapshot(store)
     change = moved(snapshot, key, node, operator.reason)
     refuse_in_maintenance(store)
     if change is not None:
@@ -97,9 +97,9 @@ def moved(snapshot: Snapshot, key: str, node: str, reason: str = "") -> TaskChan
     if (task.target or task.node) == node:
         return None
     if task.node is None:
-        raise ConflictError(f"task {key} waits: masters give it to the first node that may run it")
+        raise ConflictError(f"task {key} waits: masters assign it to the first node that fits")
     if task.state == "draining" and task.target is None:
-        raise ConflictError(f"task {key} is taken from {task.node} already: {task.why}")
+        raise ConflictError(f"task {key} is being moved from {task.node} already: {task.why}")
     refusal = _refusal(snapshot, flow, node) or _fullness(snapshot, flow, task, node)
     if refusal:
         raise UserError(f"node {node} may not run task {key}: {refusal}")
@@ -116,8 +116,8 @@ def require_planned(snapshot: Snapshot, key: str) -> tuple[FlowView, str, Planne
         raise view.unreadable[0].error
     task = view.plan.tasks.get(name) if view else None
     if view is None or task is None:
-        known = [f"{f.name}/{task}" for f in snapshot.flows.values() for task in f.plan.tasks]
-        hint = nearest(key, known) if known else "nothing is planned yet"
+        keys = [f"{f.name}/{task}" for f in snapshot.flows.values() for task in f.plan.tasks]
+        hint = nearest(key, keys) if keys else "nothing is planned yet"
         raise UserError(f'there is no task "{key}"; {hint}')
     return view, name, task
 
@@ -128,7 +128,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
     if view is None:
         return "it is not registered"
     if COLLECT not in view.record.roles:
-        return f"it has no role {COLLECT} (`flumeng node run --role {COLLECT}`)"
+        return f"it lacks the role {COLLECT} (`flumeng node run --role {COLLECT}`)"
     if view.record.desired != "active":
         return f"it is {view.record.desired} (`flumeng node undrain {node}`)"
     if not view.live:
@@ -142,7 +142,7 @@ def _refusal(snapshot: Snapshot, flow: FlowView, node: str) -> str:
     }
     if lacking:
         words = " ".join(f"{label}={value}" for label, value in lacking.items())
-        return f"the flow asks for labels that it lacks (`flumeng node label {node} {words}`)"
+        return f"the flow requires labels that it lacks (`flumeng node label {node} {words}`)"
     return ""
 
 
@@ -170,8 +170,8 @@ def _fullness(snapshot: Snapshot, flow: FlowView, task: PlannedTask, node: str) 
     return f"it has {own} tasks of the flow, which allows {most}" if 0 < most <= own else ""
 
 
-def _because(what: str, reason: str) -> str:
-    return f"{what}: {reason}" if reason else what
+def _because(action: str, reason: str) -> str:
+    return f"{action}: {reason}" if reason else action
 
 
 def _carry_out(operator: Operator, snapshot: Snapshot, change: TaskChange, command: str) -> None:
@@ -180,7 +180,7 @@ def _carry_out(operator: Operator, snapshot: Snapshot, change: TaskChange, comma
     before = view.plan.tasks[change.task]
     if before.node is not None and before.epoch != change.after.epoch:
         why = change.after.why
-        over = endings.ended(change.task, before, endings.STOPPED, why, time=operator.now)
-        after = replace(after, ended=endings.history(view.plan, [over]))
+        over = ended(change.task, before, STOPPED, why, time=operator.now)
+        after = replace(after, ended=history(view.plan, [over]))
     writes = plan_writes(change.flow, after, Tasks.of(view.plan.tasks), view.plan_version)
     operator.commit([Check(paths.flow(change.flow), view.version), *writes], command)

@@ -29,16 +29,16 @@ def tombstone_writes(operator: Operator, flow: str) -> list[Write]:
     store = operator.store
     path = paths.tombstone(flow)
     numbers = sorted(map(int, store.children(paths.revisions(flow))))
-    found = readable_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
-    kept = [(int(name), one.value) for name, one in found.items()]
+    revisions = readable_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
+    kept = [(int(name), revision.value) for name, revision in revisions.items()]
     text = kept[-1][1].text if kept else ""
     record = records.Tombstone(
         who=operator.author,
         reason=operator.reason,
         time=operator.now,
         revisions=tuple(
-            records.PastRevision(number=number, author=one.author, reason=one.reason, time=one.time)
-            for number, one in kept
+            records.PastRevision(number=number, author=r.author, reason=r.reason, time=r.time)
+            for number, r in kept
         ),
         text=text if len(text) <= TEXT_CHARACTERS else "",
     )
@@ -52,8 +52,8 @@ def deleted_in_this_tree(store: ReadableStore, flows: Collection[str]) -> set[st
     schema = tree.require_versioned(store)
     if not schema.value.generation:
         return set(flows)
-    found = found_by_name(store, lambda name: paths.tombstone(whole_of(name)), sorted(flows))
-    return {name for name, one in found.items() if one and one.created > schema.created}
+    past = found_by_name(store, lambda name: paths.tombstone(whole_of(name)), sorted(flows))
+    return {name for name, end in past.items() if end and end.created > schema.created}
 
 
 def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:
@@ -61,7 +61,7 @@ def _oldest(store: Store, names: list[str], flow: str) -> list[Write]:
     if len(others) < KEEP_TOMBSTONES:
         return []
     readable = readable_by_name(store, paths.tombstone, others)
-    times = {name: one.value.time for name, one in readable.items()}
+    times = {name: past.value.time for name, past in readable.items()}
     by_age = sorted((times.get(name, 0.0), name) for name in others)
     return [
         Remove(paths.tombstone(name), ANY)

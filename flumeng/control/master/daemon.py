@@ -24,7 +24,7 @@ from flumeng.control.master.isolation import IsolatingPlanner
 from flumeng.control.master.journal_access import JournalAccess
 from flumeng.control.master.measures import Measures
 from flumeng.control.master.removals import Removals
-from flumeng.control.master.sayings import Sayings
+from flumeng.control.master.repeated_messages import RepeatedMessages
 from flumeng.control.master.tidying import LiveProofs, remove_gone, remove_unproven
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot.reader import WATCHED, Reader
@@ -42,18 +42,18 @@ from zkschema.records import LiveMaster
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.02
-REASONS_SAID = 20
+REASONS_LOGGED = 20
 AWAY_SECONDS = 60.0
 """Time for which a failing master gives up its share."""
 CONFLICTS = 5
 """After so many lost compare-and-sets in a row a flow's change is withheld and reported."""
 TRIM_SECONDS = 60.0
-TELL_SECONDS = 5.0
+UPDATE_SECONDS = 5.0
 RENEW_SECONDS = 10.0
-"""A planning master rewrites its own record this often."""
+"""A planning master rewrites its own record this often; a changed one after ``UPDATE_SECONDS``."""
 TROUBLES = 12
 TROUBLE_CHARACTERS = 160
-SILENT = "is connected and has planned nothing for a while: its loop hangs; others have its share"
+SILENT = "is connected but plans nothing: its loop hangs; other masters plan its flows"
 
 
 class Master:
@@ -77,14 +77,14 @@ class Master:
         self._reader = Reader(store, name, clock, wall, self._proofs.is_live)
         self._member = process.member("master")
         self._planner = IsolatingPlanner(self.make_planner, clock)
-        self._sayings = Sayings(clock)
+        self._messages = RepeatedMessages(clock)
         self._expiry = Expiry(clock, utc_now)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._since = time.time()
-        self._told: LiveMaster | None = None
-        self._told_at = float("-inf")
-        self._tell_at = float("inf")
+        self._written: LiveMaster | None = None
+        self._written_at = float("-inf")
+        self._write_at = float("inf")
         self._trimmed_at = float("-inf")
         self._failures = Failures(clock)
         self._away_until = float("-inf")
@@ -105,8 +105,8 @@ class Master:
         """Tick after each change and on a timer until ``stop``."""
         self.measures.health.turned()
         while not self._stopping:
-            self._say(self.tick())
-            self.measures.health.turned(next_within_seconds=self.rests_seconds)
+            self._log(self.tick())
+            self.measures.health.turned(next_within_seconds=self.wait_seconds)
             self._wait()
 
     def stop(self) -> None:
@@ -114,9 +114,9 @@ class Master:
         self._wakes.put(None)
 
     @property
-    def rests_seconds(self) -> float:
-        until_told = max(0.0, self._tell_at - self._clock())
-        return min(self._reader.look_again_seconds, until_told)
+    def wait_seconds(self) -> float:
+        until_write = max(0.0, self._write_at - self._clock())
+        return min(self._reader.next_read_seconds, until_write)
 
     def tick(self) -> str:
         """Returns a summary of the tick. Never raises: after failures a master gives its share to
@@ -124,7 +124,7 @@ class Master:
         try:
             return self.attempt()
         except Exception as error:  # no input may end a master
-            if self._sayings.is_new("failure", str(error)):
+            if self._messages.is_new("failure", str(error)):
                 log.exception("a tick failed")
             return self._fail(f"cannot plan: {type(error).__name__}: {error}", "failed")
 
@@ -162,11 +162,11 @@ class Master:
 
     def _turn(self) -> str:
         snapshot = self._reader.snapshot()
-        goes_on = self.measures.health.turned
-        goes_on()
+        progressed = self.measures.health.turned
+        progressed()
         with self.measures.planning(snapshot):
             actions = self._planner.plan(snapshot)
-        goes_on()
+        progressed()
         held = self._planner.held
         self._reader.note(held)
         if held.keys() - snapshot.intents.keys():
@@ -174,11 +174,11 @@ class Master:
         wrong_access = self._journal_access.follow(self._secured, snapshot, actions)
         if self._journal_access.waiting:
             self._wakes.put(None)
-        outcome = carry_out(self._store, actions, snapshot, self._removals, goes_on)
+        outcome = carry_out(self._store, actions, snapshot, self._removals, progressed)
         self.measures.planned(outcome.done)
         if outcome.unfinished:
             self._wakes.put(None)
-        self._look_again_after(outcome, snapshot)
+        self._retry_after(outcome, snapshot)
         self.troubles = {
             **_of_flows(snapshot, self._planner.withheld),
             **self._refused(outcome),
@@ -188,21 +188,21 @@ class Master:
             **self._share_trouble,
         }
         self.measures.troubles = len(self.troubles)
-        said = [reason for action in outcome.done for reason in action.why]
-        said += [
+        reasons = [reason for action in outcome.done for reason in action.why]
+        reasons += [
             f"journals stay with {flow}/{task} until batches are finished"
             for flow in snapshot.intents
             for task in sorted(held.get(flow, ()))
         ]
-        said += [f"looking again: {conflict}" for conflict in outcome.conflicts[:1]]
-        said += ["the removal continues in the next tick"] if outcome.unfinished else []
+        reasons += [f"retrying after a conflict: {conflict}" for conflict in outcome.conflicts[:1]]
+        reasons += ["the removal continues in the next tick"] if outcome.unfinished else []
         if snapshot.leads:
-            said += remove_unproven(self._store, self._proofs)
-            said += remove_gone(self._store, snapshot)
-        return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(said))
+            reasons += remove_unproven(self._store, self._proofs)
+            reasons += remove_gone(self._store, snapshot)
+        return self.measures.ticked("conflict" if outcome.conflicts else "done", _sentence(reasons))
 
-    def _look_again_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
-        """Look again at once after a conflict; withhold a change that is refused repeatedly."""
+    def _retry_after(self, outcome: Outcome, snapshot: Snapshot) -> None:
+        """Plan again at once after a conflict; withhold a change that is refused repeatedly."""
         self._conflicts = Counter(
             {key: self._conflicts[key] + 1 for key in (*outcome.flows, *topics(outcome))}
         )
@@ -247,13 +247,13 @@ class Master:
 
     def _enter(self) -> None:
         """Write the master's own record when it is missing or its share has changed."""
-        record, told = self._record(), self._told
+        record, written = self._record(), self._written
         me = paths.live_master(self._name)
         there = self._store.exists(me)
         keeps_share = (
-            told is not None
-            and told.plans == record.plans
-            and told.troubles.keys() >= record.troubles.keys()
+            written is not None
+            and written.plans == record.plans
+            and written.troubles.keys() >= record.troubles.keys()
         )
         if not (there and keeps_share):
             self._write(record, ANY if there else ABSENT)
@@ -261,12 +261,12 @@ class Master:
     def _renew(self) -> None:
         """Write the record every ``RENEW_SECONDS``, sooner after a change, at once for its
         share."""
-        record, told = self._record(), self._told
-        if told is None:  # the record of an earlier session of this name was in the way
+        record, written = self._record(), self._written
+        if written is None:  # the record of an earlier session of this name was in the way
             return
-        self._tell_at = self._told_at + (RENEW_SECONDS if record == told else TELL_SECONDS)
-        new_troubles = record.troubles.keys() - told.troubles.keys()
-        if self._clock() >= self._tell_at or record.plans != told.plans or new_troubles:
+        self._write_at = self._written_at + (RENEW_SECONDS if record == written else UPDATE_SECONDS)
+        new_troubles = record.troubles.keys() - written.troubles.keys()
+        if self._clock() >= self._write_at or record.plans != written.plans or new_troubles:
             self._write(record, ANY)
 
     def _record(self) -> LiveMaster:
@@ -289,16 +289,16 @@ class Master:
     def _write(self, record: LiveMaster, expect: Expected) -> None:
         with contextlib.suppress(ConflictError):  # an earlier session of this name ended now
             self._store.write(paths.live_master(self._name), record, expect)
-            self._told, self._told_at = record, self._clock()
-            self._tell_at = self._told_at + RENEW_SECONDS
+            self._written, self._written_at = record, self._clock()
+            self._write_at = self._written_at + RENEW_SECONDS
 
     def _leave(self) -> None:
         """A master of another schema has no share."""
         me = paths.live_master(self._name)
         with contextlib.suppress(FlumengError):
-            if self._told is not None and self._store.exists(me):
+            if self._written is not None and self._store.exists(me):
                 self._store.remove(me, ANY)
-                self._told = None
+                self._written = None
 
     def _on_change(self, path: str) -> None:
         self._reader.on_watch(path)
@@ -307,36 +307,36 @@ class Master:
     def _wait(self) -> None:
         """Wait for a change or the timer; coalesces simultaneous changes."""
         try:
-            self._wakes.get(timeout=self.rests_seconds)
+            self._wakes.get(timeout=self.wait_seconds)
         except queue.Empty:
             return
         time.sleep(SETTLE_SECONDS)
         while not self._wakes.empty():
             self._wakes.get()
 
-    def _say(self, sentence: str) -> None:
-        if self._sayings.is_new("tick", sentence):
+    def _log(self, sentence: str) -> None:
+        if self._messages.is_new("tick", sentence):
             log.info("%s", sentence)
         for topic, why in self.troubles.items():
-            if self._sayings.is_new(topic, why):
+            if self._messages.is_new(topic, why):
                 log.warning("%s: %s", topic, why)
 
 
 def _of_flows(snapshot: Snapshot, withheld: Mapping[str, str]) -> dict[str, str]:
     """``flow F`` -> why this master cannot plan it; another one may."""
-    found = {f"flow {flow}": why for flow, why in withheld.items()}
+    troubles = {f"flow {flow}": why for flow, why in withheld.items()}
     for name, view in snapshot.flows.items():
         if view.set_aside:
-            found[f"flow {name}"] = str(view.unreadable[0])
+            troubles[f"flow {name}"] = str(view.unreadable[0])
         elif view.problem:
-            found[f"flow {name}"] = f"revision {view.record.revision}: {view.problem}"
-    return found
+            troubles[f"flow {name}"] = f"revision {view.record.revision}: {view.problem}"
+    return troubles
 
 
 def _sentence(reasons: list[str]) -> str:
-    more = len(reasons) - REASONS_SAID
+    more = len(reasons) - REASONS_LOGGED
     rest = [f"and {more} more"] if more > 0 else []
-    return "; ".join([*reasons[:REASONS_SAID], *rest]) or "nothing to do"
+    return "; ".join([*reasons[:REASONS_LOGGED], *rest]) or "nothing to do"
 
 
 def collect_garbage_rarely() -> None:
@@ -355,7 +355,7 @@ def run(
     """Run a master until SIGTERM or SIGINT; waits for ZooKeeper at start. ``metrics``: address to
     serve; ``metrics_channel``: the parent's descriptor. Raises UserError."""
     if name is not None and not possible([name]):
-        raise UserError(f"a master cannot be called {name!r}: letters, digits and ._:@=+- only")
+        raise UserError(f"invalid master name {name!r}: use letters, digits and ._:@=+-")
     collect_garbage_rarely()
     store = ZooKeeperStore(hosts, session_seconds, roles=["master"])
     master = Master(store, name or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
@@ -372,7 +372,7 @@ def run(
             listen=metrics,
             descriptor=metrics_channel,
         )
-    log.info("master of %s", hosts)
+    log.info("master started on ZooKeeper %s", hosts)
     Watchdog("master", master.measures.health).start()
     try:
         master.run()

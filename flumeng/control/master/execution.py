@@ -130,8 +130,8 @@ class _Throttled:
         """Whether the plan was refused since another master has begun moves."""
         if not self._counts(action):
             return False
-        (found,) = self._store.read_each([paths.moves()])
-        return found is None or found.version != self._version
+        (moves,) = self._store.read_each([paths.moves()])
+        return moves is None or moves.version != self._version
 
     def _counts(self, action: Written) -> TypeGuard[Replan]:
         return isinstance(action, Replan) and action.throttled and self._version is not None

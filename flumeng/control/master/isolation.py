@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flumeng.control.planner import Action, Planner
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import Version
-from flumeng.platform.garbage import no_garbage_collection
+from flumeng.platform.garbage_collection import no_garbage_collection
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class IsolatingPlanner:
     @property
     def withheld(self) -> Mapping[str, str]:
         """Flow -> why it is not planned now."""
-        return {flow: one.why for flow, one in self._withheld.items()}
+        return {flow: entry.why for flow, entry in self._withheld.items()}
 
     @property
     def held(self) -> Mapping[str, frozenset[str]]:
@@ -51,7 +51,7 @@ class IsolatingPlanner:
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         """Raises the planner's error when no single flow is at fault."""
-        self._let_go(snapshot)
+        self._release(snapshot)
         try:
             return self._plan(snapshot)
         except Exception:  # a fault may harm one flow only
@@ -60,7 +60,7 @@ class IsolatingPlanner:
                 raise
             for flow, fault in faulty.items():
                 log.error("flow %s cannot be planned", flow, exc_info=fault)
-                self.withhold(snapshot, flow, f"the planner failed: {_said(fault)}")
+                self.withhold(snapshot, flow, f"the planner failed: {_described(fault)}")
         return self._plan(snapshot)
 
     def _plan(self, snapshot: Snapshot) -> list[Action]:
@@ -79,7 +79,7 @@ class IsolatingPlanner:
         """Flows that fail even when planned alone; none when planning fails without any flow."""
         if self._fault(snapshot, ()) is not None:
             return {}
-        found: dict[str, Exception] = {}
+        faulty: dict[str, Exception] = {}
         waiting = [flows]
         while waiting:
             some = waiting.pop()
@@ -87,11 +87,11 @@ class IsolatingPlanner:
             if fault is None:
                 continue
             if len(some) == 1:
-                found[some[0]] = fault
+                faulty[some[0]] = fault
             else:
                 middle = len(some) // 2
                 waiting += [some[middle:], some[:middle]]
-        return found
+        return faulty
 
     def _fault(self, snapshot: Snapshot, flows: Sequence[str]) -> Exception | None:
         try:
@@ -100,16 +100,16 @@ class IsolatingPlanner:
             return error
         return None
 
-    def _let_go(self, snapshot: Snapshot) -> None:
+    def _release(self, snapshot: Snapshot) -> None:
         """Release withheld flows that were changed or are gone, or whose time is up."""
         now = self._clock()
         versions = {name: view.version for name, view in snapshot.flows.items()}
         self._withheld = {
-            flow: one
-            for flow, one in self._withheld.items()
-            if versions.get(flow) == one.version and now < one.until
+            flow: entry
+            for flow, entry in self._withheld.items()
+            if versions.get(flow) == entry.version and now < entry.until
         }
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -18,7 +18,7 @@ from zkschema.records import Journal
 AGAIN_SECONDS = 600.0
 ACKS_AGAIN_SECONDS = 5.0
 """Recheck of a promoted journal without acks: a new ack gets the list of its path."""
-LOOKS = 100
+CHECKS = 100
 """Journals checked in one tick, about a tenth of a second; promotions do not wait."""
 
 
@@ -29,6 +29,7 @@ class JournalAccess:
     store: Store
     clock: Callable[[], float]
     waiting: bool = False
+    checks: int = CHECKS
     _right: dict[str, tuple[Version, float]] = field(default_factory=dict)
     """Journal -> the version of the record that its lists match, and the time of the next check."""
 
@@ -40,28 +41,28 @@ class JournalAccess:
         self.waiting = False
         if secured is None or not isinstance(self.store, AccessStore):
             return {}
-        planned = {one.journal: one.record for one in actions if isinstance(one, Replicate)}
+        planned = {a.journal: a.record for a in actions if isinstance(a, Replicate)}
         due = self._due(snapshot, planned)
         records = {name: snapshot.journals[name] for name in due}
         znodes = self._znodes(records)
         wrong, again = {}, dict.fromkeys(due, AGAIN_SECONDS)
-        for path, known in zip(znodes, self.store.access_lists(list(znodes)), strict=True):
+        for path, current in zip(znodes, self.store.access_lists(list(znodes)), strict=True):
             name = znodes[path]
-            wanted = access_lists.wanted(path, secured, records[name])
-            if known is None:
+            target = access_lists.expected(path, secured, records[name])
+            if current is None:
                 again[name] = ACKS_AGAIN_SECONDS
-            elif known != wanted:
-                wrong[path] = wanted
+            elif current != target:
+                wrong[path] = target
         for name, journal in planned.items():
             path = str(paths.journal(name))
             znodes[path] = name
-            wrong[path] = access_lists.wanted(path, secured, journal)
+            wrong[path] = access_lists.expected(path, secured, journal)
         try:
             self.store.set_access_lists(wrong)
         except ForbiddenError:
             why = (
-                "access lists cannot be brought up to date, so that its replicas may not read who "
-                "leads: an administrator has to run `flumeng schema verify --fix`"
+                "cannot update its access lists, so its replicas may not read which node leads: an "
+                "administrator has to run `flumeng schema verify --fix`"
             )
             return {f"journal {znodes[path]}": why for path in wrong}
         now = self.clock()
@@ -70,27 +71,27 @@ class JournalAccess:
         return {}
 
     def _due(self, snapshot: Snapshot, planned: Collection[str]) -> list[str]:
-        """Those to check now, changed records first."""
+        """The journals to check now, changed records first."""
         now, versions = self.clock(), snapshot.journal_versions
         self._right = {
-            name: known
-            for name, known in self._right.items()
+            name: checked
+            for name, checked in self._right.items()
             if name in versions and name not in planned
         }
         changed, again = [], []
         for name, version in versions.items():
             if snapshot.journals[name].flow in snapshot.mine and name not in planned:
-                known, at = self._right.get(name, (None, now))
-                if known != version:
+                checked, at = self._right.get(name, (None, now))
+                if checked != version:
                     changed.append(name)
                 elif at <= now:
                     again.append(name)
         due = [*changed, *again]
-        self.waiting = len(due) > LOOKS
-        return due[:LOOKS]
+        self.waiting = len(due) > self.checks
+        return due[: self.checks]
 
     def _znodes(self, records: Mapping[str, Journal]) -> dict[str, str]:
-        promoted = {name: one.flow for name, one in records.items() if one.primary != one.node}
+        promoted = {name: j.flow for name, j in records.items() if j.primary != j.node}
         flows = sorted({*promoted.values()})
         listed = self.store.children_many([paths.acks(flow) for flow in flows])
         cursors = dict(zip(flows, listed, strict=True))

@@ -54,14 +54,14 @@ class Removals:
 
     def _drop(self, flow: str) -> bool:
         """Children first and the flow last, so that an interrupted removal can continue. Without
-        acks the flow looks uncollected, so it is first marked as discarded. The mark also stops a
+        acks the flow seems uncollected, so it is first marked as discarded. The mark also stops a
         stalled master from removing a later flow of that name."""
-        found = self._store.read(paths.flow(flow))
-        if found is None or found.value.state != "deleted":
-            raise ConflictError(f"flow {flow} is not one that was deleted any more")
-        version = found.version
-        if not found.value.discard:
-            marked = replace(found.value, discard=True)
+        record = self._store.read(paths.flow(flow))
+        if record is None or record.value.state != "deleted":
+            raise ConflictError(f"flow {flow} is no longer deleted")
+        version = record.version
+        if not record.value.discard:
+            marked = replace(record.value, discard=True)
             version = self._store.write(paths.flow(flow), marked, version)
         return self._remove(paths.flow(flow), version, lambda: self._znodes_of(flow))
 
@@ -108,16 +108,16 @@ def children_first(store: Store, tops: Iterable[Path]) -> Iterator[Path]:
         folders = [path for path in some if table.may_have_children(path.row)]
         listed = dict(zip(map(str, folders), store.children_many(folders), strict=True))
         for path in some:
-            below = (_known(f"{path}/{name}") for name in listed.get(str(path), ()))
+            below = (_parsed(f"{path}/{name}") for name in listed.get(str(path), ()))
             yield from children_first(store, below)
             yield path
 
 
-def _known(text: str) -> Path:
+def _parsed(text: str) -> Path:
     row = table.find(text)
     names = row.matches(text) if row else None
     if row is None or names is None:
-        raise UserError(f"{text} is not in the schema and keeps its flow from being removed")
+        raise UserError(f"unknown znode {text} blocks the removal of its flow: remove it")
     return row(*names)
 
 

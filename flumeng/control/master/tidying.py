@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from flumeng.control.commands.membership import members
-from flumeng.control.master.sayings import Sayings
+from flumeng.control.master.repeated_messages import RepeatedMessages
 from flumeng.control.snapshot.snapshot import Snapshot
 from flumeng.control.zookeeper import (
     ANY,
@@ -49,7 +49,7 @@ class LiveProofs:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._keystore = keystore_of("master")
-        self._sayings = Sayings(clock)
+        self._messages = RepeatedMessages(clock)
         self._trust: Trust | None = None
         self._learned: Schema | None = None
         self._nodes: frozenset[str] = frozenset()
@@ -68,37 +68,37 @@ class LiveProofs:
                 ca = process.loaded.of(self._keystore).ca
                 self._trust = Trust(secured.cluster, self._nodes, ca)
             except UserError as error:
-                log.debug("the authorities are to be read again: %s", error)
+                log.debug("cannot read the certificate authorities, trying again: %s", error)
         if self._trust != before:
             self.unproven = {}
         return self._trust != before
 
-    def is_live(self, path: Path, found: Versioned[LiveNode] | Unreadable) -> bool:
+    def is_live(self, path: Path, znode: Versioned[LiveNode] | Unreadable) -> bool:
         self.unproven.pop(path, None)
-        why = self._why_unproven(path.name, found)
+        why = self._why_unproven(path.name, znode)
         if why:
-            self.unproven[path] = found.version
-            if self._sayings.is_new(path.name, why):
+            self.unproven[path] = znode.version
+            if self._messages.is_new(path.name, why):
                 log.warning("%s does not prove that this node is live: %s", path, why)
         return not why
 
-    def _why_unproven(self, node: str, found: Versioned[LiveNode] | Unreadable) -> str:
+    def _why_unproven(self, node: str, znode: Versioned[LiveNode] | Unreadable) -> str:
         if self._trust is None:
             return ""
-        if isinstance(found, Unreadable):
-            return found.why
+        if isinstance(znode, Unreadable):
+            return znode.why
         if f"node:{node}" not in self._trust.nodes:
-            return "no node of that name was admitted"
+            return "no node of that name was admitted to the cluster"
         from flumeng.platform.security import sessions  # noqa: PLC0415  needless in an open cluster
 
         return sessions.why_unproven(
-            found.value.certificates,
-            found.value.signature,
+            znode.value.certificates,
+            znode.value.signature,
             cluster=self._trust.cluster,
             node=node,
-            session=found.session,
+            session=znode.session,
             ca=self._trust.ca,
-            at=found.written,
+            at=znode.written,
         )
 
 
@@ -108,9 +108,9 @@ def remove_unproven(store: Store, proofs: LiveProofs) -> Iterator[str]:
     removals = [[Remove(path, proofs.unproven.pop(path))] for path in some]
     for path, refused in zip(some, store.commit_each(removals), strict=True):
         if refused is None:
-            yield f"removed {path}, which its node has not made"
+            yield f"removed {path}, which its node did not create"
         else:
-            yield f"a live znode is not removed: {refused}"
+            yield f"cannot remove live znode {path}: {refused}"
 
 
 def _kept(snapshot: Snapshot, journal: Journal) -> bool:
@@ -126,12 +126,12 @@ def remove_gone(store: Store, snapshot: Snapshot) -> Iterator[str]:
     gone = gone[:AT_ONCE]
     if not gone:
         return
-    found = store.read_each([paths.journal(name) for name in gone])
+    records = store.read_each([paths.journal(name) for name in gone])
     acks = [paths.ack(snapshot.journals[name].flow, CURSOR_MAIN, name) for name in gone]
     removals: dict[str, list[Write]] = {}
-    for name, journal, ack, acked in zip(gone, found, acks, store.read_each(acks), strict=True):
-        if isinstance(journal, Versioned) and journal.value.gone:
-            removed = Remove(paths.journal(name), journal.version)
+    for name, record, ack, acked in zip(gone, records, acks, store.read_each(acks), strict=True):
+        if isinstance(record, Versioned) and record.value.gone:
+            removed = Remove(paths.journal(name), record.version)
             removals[name] = [removed, *([Remove(ack, ANY)] if acked else [])]
     for name, refused in zip(removals, store.commit_each([*removals.values()]), strict=True):
         if refused is None:

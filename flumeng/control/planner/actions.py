@@ -18,7 +18,7 @@ from zkschema.records import Assignment, Audit, Cluster, Flow, Intent, Journal, 
 
 @dataclass(frozen=True)
 class Fence:
-    """Raises the least epoch for a task's decisions: its owner may not know that it lost
+    """Raises the least epoch of a task's decisions: its owner may not know yet that it lost
     partitions. ``seen``: the last decided batch, fully acked."""
 
     task: str
@@ -47,16 +47,16 @@ class _Written:
 
 @dataclass(frozen=True)
 class Replan(_Written):
-    """Changes owners or partitions of tasks. ``before``: the tasks at ``expect``; ``told``:
-    assignment versions of owners that lose tasks; ``throttled``: begins moves that a cluster
-    throttle bounds."""
+    """Changes owners or partitions of tasks. ``before``: the tasks at ``expect``;
+    ``losers``: nodes that lose tasks, with their assignment versions; ``throttled``: begins moves
+    that a cluster throttle bounds."""
 
     flow: str
     flow_version: Version
     plan: Plan
     before: Tasks
     expect: Expected
-    told: tuple[tuple[str, Version], ...]
+    losers: tuple[tuple[str, Version], ...]
     why: tuple[str, ...]
     fences: tuple[Fence, ...] = ()
     throttled: bool = False
@@ -66,7 +66,7 @@ class Replan(_Written):
         return [
             *([Put(paths.moves(), Moves(flow=self.flow), moves)] if moves is not None else []),
             Check(paths.flow(self.flow), self.flow_version),
-            *(Check(paths.assignment(node), version) for node, version in self.told),
+            *(Check(paths.assignment(node), version) for node, version in self.losers),
             *(fence.write(self.flow) for fence in self.fences),
             *plan_writes(self.flow, self.plan, self.before, self.expect),
         ]
@@ -172,11 +172,11 @@ def together(actions: Sequence[Action]) -> list[Sequence[Action]]:
     return [[action for _, action in group] for _, group in groups]
 
 
-def _kind(place: int, action: Action) -> str | int:
+def _kind(position: int, action: Action) -> str | int:
     if isinstance(action, Assign):
         return "gives" if action.gives else "takes"
     if isinstance(action, MarkDown):
         return "marks"
     if isinstance(action, Replicate):
         return "journals"
-    return place
+    return position

@@ -57,11 +57,11 @@ def _begin(snapshot: Snapshot, builders: Drafts, index: PlacementIndex) -> _Roun
 
 @dataclass
 class _Round:
-    """``most`` moves may still begin; ``reserved`` nodes could run a task without a live owner."""
+    """``moves_left`` may still begin. ``reserved`` nodes could run a task without a live owner."""
 
     snapshot: Snapshot
     index: PlacementIndex
-    most: int
+    moves_left: int
     by_node: Counter[str] = field(default_factory=Counter)
     by_flow: Counter[str] = field(default_factory=Counter)
     reserved: set[str] = field(default_factory=set)
@@ -71,26 +71,25 @@ class _Round:
         """Keeps moves off nodes that could run this task, which has no live owner."""
         if flow.set_aside or flow.place is None:
             return
-        place, weight = flow.collect_place, flow.weight(task.partitions)
-        labels = tuple(sorted(place.labels.items()))
-        key = (labels, weight, *((flow.name, place.per_node) if place.per_node else ()))
+        placement, weight = flow.collect_place, flow.weight(task.partitions)
+        labels, most = tuple(sorted(placement.labels.items())), placement.per_node
+        key = (labels, weight, *((flow.name, most) if most else ()))
         if key in self._reserved_for:
             return
         self._reserved_for.add(key)
         capacity, nodes = self.index.capacity, self.index.flow_index(flow.name).nodes
         self.reserved.update(
             node
-            for node in capacity.pool(place.labels).ranks
-            if capacity.fits(node, weight)
-            and not (place.per_node and nodes[node] >= place.per_node)
+            for node in capacity.pool(placement.labels).ranks
+            if capacity.fits(node, weight) and not (most and nodes[node] >= most)
         )
 
-    def _is_held_up(self, pool: IndexedHeap[float]) -> bool:
+    def _is_reserved(self, pool: IndexedHeap[float]) -> bool:
         return not self.reserved.isdisjoint(pool.ranks)
 
     def count(self, flow: str, task: PlannedTask) -> None:
         assert task.node is not None
-        self.most -= 1
+        self.moves_left -= 1
         self.by_flow[flow] += 1
         self.by_node[task.node] += 1
         if task.target:
@@ -100,23 +99,23 @@ class _Round:
         """Moves tasks within a pool from the fullest nodes to the least full one, while the source
         stays at least as full as the target becomes."""
         pool = self.index.capacity.pool(labels)
-        if self._is_held_up(pool):
+        if self._is_reserved(pool):
             return
         lightest = min(_lightest(builder.flow) for builder in members.values())
-        while self.most > 0:
+        while self.moves_left > 0:
             target = pool.first(self._free)
-            found = target and self._worth_moving(pool, members, target, lightest)
-            if not target or not found:
+            move = target and self._worth_moving(pool, members, target, lightest)
+            if not target or not move:
                 return
-            self._move(*found, target)
+            self._move(*move, target)
 
     def even_out_zones(self, builder: PlanBuilder) -> None:
         """Moves tasks of the flow from the zone with most of them to the one with fewest."""
-        place, capacity = builder.flow.collect_place, self.index.capacity
-        if self._is_held_up(capacity.pool(place.labels)):
+        labels, capacity = builder.flow.collect_place.labels, self.index.capacity
+        if self._is_reserved(capacity.pool(labels)):
             return
-        while self.most > 0:
-            zones = dict.fromkeys(capacity.zones(place.labels), 0)
+        while self.moves_left > 0:
+            zones = dict.fromkeys(capacity.zones(labels), 0)
             for node, number in builder.flow_index.nodes.items():
                 if (zone := capacity.zone(node)) in zones:
                     zones[zone] += number
@@ -124,7 +123,7 @@ class _Round:
                 return
             fewest = min(zones, key=lambda zone: (zones[zone], zone))
             fullest = max(zones, key=lambda zone: (zones[zone], zone))
-            target = capacity.pool(place.labels, fewest).first(self._free)
+            target = capacity.pool(labels, fewest).first(self._free)
             if zones[fullest] - zones[fewest] < 2 or target is None:
                 return
             sources = sorted(
@@ -132,7 +131,7 @@ class _Round:
                 key=lambda node: (-capacity.fullness(node), node),
             )
             own = {builder.flow.name: builder}
-            found = next(
+            move = next(
                 (
                     movable
                     for source in sources
@@ -141,9 +140,9 @@ class _Round:
                 ),
                 None,
             )
-            if found is None:
+            if move is None:
                 return
-            self._move(*found, target)
+            self._move(*move, target)
 
     def _worth_moving(
         self, pool: IndexedHeap[float], members: Drafts, target: str, lightest: Amounts
@@ -199,8 +198,8 @@ class _Round:
         return limit is None or self.by_node[node] < limit
 
     def _has_room(self, builder: PlanBuilder, task: PlannedTask, target: str) -> bool:
-        place = builder.flow.collect_place
-        crowded = place.per_node and builder.flow_index.nodes[target] >= place.per_node
+        most = builder.flow.collect_place.per_node
+        crowded = most and builder.flow_index.nodes[target] >= most
         weight = builder.flow.weight(task.partitions)
         return not crowded and self.index.capacity.fits(target, weight)
 
@@ -215,12 +214,12 @@ class _Round:
         return old == new or inside[old] > inside[new]
 
     def _move(self, builder: PlanBuilder, name: str, task: PlannedTask, target: str) -> None:
-        why = f"{task.node} has more to do than {target}"
+        why = f"{task.node} is busier than {target}"
         draining = builder.leaving(task, target, why)
-        builder.become(name, draining)
+        builder.put(name, draining)
         builder.throttled = True
         builder.why.append(
-            f"{builder.flow.name}/{name} is to go from {task.node} to {target}: {why}"
+            f"{builder.flow.name}/{name} is to move from {task.node} to {target}: {why}"
         )
         self.count(builder.flow.name, draining)
 

@@ -125,7 +125,7 @@ class CapacityIndex:
         names = sorted(pool.ranks)
         total = len(names)
         used = (self._used.get(name, {}).get("slots", 0) for name in names)
-        heap = [slots * total + place for place, slots in enumerate(used)]
+        heap = [slots * total + number for number, slots in enumerate(used)]
         heapq.heapify(heap)
         step = dict(weight).get("slots", 0) * total
         nodes = []

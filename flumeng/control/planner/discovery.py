@@ -4,15 +4,16 @@ The task uses no capacity."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from flumeng.config import CollectPlace
 from flumeng.config.flow_names import is_part
 from flumeng.control.planner.placement_index import ASSIGNED, DRAINING, WAITING
 from flumeng.control.planner.plan_builder import PlanBuilder
 from flumeng.control.snapshot.rendezvous import chosen
 from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
+Labels = Mapping[str, str]
 NAME = f"{DISCOVER}.0"
 ALONE = "no other node may run it"
 NOWHERE = "no live node may run it"
@@ -24,16 +25,16 @@ def place_discovery(builder: PlanBuilder) -> None:
         end_discovery(builder)
         return
     task = builder.task(NAME)
-    wanted = _wanted(builder, flow.collect_place, task)
-    if wanted != task:
-        builder.become(NAME, wanted)
+    planned = _planned(builder, flow.collect_place.labels, task)
+    if planned != task:
+        builder.put(NAME, planned)
 
 
 def _is_needed(builder: PlanBuilder) -> bool:
     """Kept by a stopped flow with open partitions, and by an ending part: it finds their ends."""
-    flow = builder.flow
+    flow, snapshot = builder.flow, builder.snapshot
     waits = flow.record.state == "stopped" and len(flow.ending) < len(flow.partitions)
-    ends = is_part(flow.name) and not flow.record.discard and builder.snapshot.owes(flow.name)
+    ends = is_part(flow.name) and not flow.record.discard and snapshot.has_undelivered(flow.name)
     return flow.discovers and (builder.receives or waits or ends)
 
 
@@ -42,13 +43,13 @@ def end_discovery(builder: PlanBuilder) -> None:
         builder.end(NAME)
 
 
-def _wanted(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> PlannedTask:
-    reason = _must_leave(builder, place, task)
+def _planned(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> PlannedTask:
+    reason = _must_leave(builder, labels, task)
     if task is not None and not reason:
-        return _kept(builder, place, task)
-    node = _choose(builder, place, task)
+        return _kept(builder, labels, task)
+    node = _choose(builder, labels, task)
     if node is not None:
-        return builder.given(DISCOVER, NAME, node, reason)
+        return builder.assigned(DISCOVER, NAME, node, reason)
     if task is None or task.node is None:
         if task is None:
             builder.why.append(f"{builder.flow.name}/{NAME} waits: {NOWHERE}")
@@ -58,34 +59,34 @@ def _wanted(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None)
     return replace(task, state=ASSIGNED, target=None, why=ALONE) if alone else task
 
 
-def _kept(builder: PlanBuilder, place: CollectPlace, task: PlannedTask) -> PlannedTask:
+def _kept(builder: PlanBuilder, labels: Labels, task: PlannedTask) -> PlannedTask:
     kept = builder.renewed(NAME, task)
     owner = builder.snapshot.nodes[task.node or ""]
-    if not owner.eligible(COLLECT, place.labels) or builder.snapshot.cluster.maintenance:
+    if not owner.eligible(COLLECT, labels) or builder.snapshot.cluster.maintenance:
         return kept
     at_rest = kept.state == ASSIGNED and kept.why != ALONE
     return kept if at_rest else replace(kept, state=ASSIGNED, target=None, why="")
 
 
-def _must_leave(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> str:
+def _must_leave(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str:
     """Why the task needs another owner; empty when it stays."""
     if task is None or task.node is None:
         return "no node runs it"
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
-        return f"{task.node} is gone"
+        return f"{task.node} is no longer registered"
     if owner.set_aside or builder.snapshot.cluster.maintenance:
         return ""
     if not owner.live:
-        return f"{owner.name} is gone" if owner.down else ""
-    if task.state == DRAINING and task.target in builder.index.capacity.pool(place.labels).ranks:
+        return f"{owner.name} is down" if owner.down else ""
+    if task.state == DRAINING and task.target in builder.index.capacity.pool(labels).ranks:
         return task.why
-    return "" if owner.eligible(COLLECT, place.labels) else f"{owner.name} may not keep it"
+    return "" if owner.eligible(COLLECT, labels) else f"{owner.name} may no longer run it"
 
 
-def _choose(builder: PlanBuilder, place: CollectPlace, task: PlannedTask | None) -> str | None:
+def _choose(builder: PlanBuilder, labels: Labels, task: PlannedTask | None) -> str | None:
     """Its target, else a node by rendezvous hashing, so that tasks of many flows spread."""
-    nodes = builder.index.capacity.pool(place.labels).ranks
+    nodes = builder.index.capacity.pool(labels).ranks
     if task is not None and task.target in nodes:
         return task.target
     others = (node for node in nodes if task is None or node != task.node)

@@ -54,19 +54,19 @@ class IndexedHeap(Generic[Rank]):
 
     def first(self, accepts: Callable[[str], bool] | None = None) -> str | None:
         refused: list[tuple[Rank, str]] = []
-        found = None
+        first = None
         heap = self._entries()
-        while heap and found is None:
+        while heap and first is None:
             rank, name = heap[0]
             if self.ranks.get(name) != rank:
                 heapq.heappop(heap)
             elif accepts is None or accepts(name):
-                found = name
+                first = name
             else:
                 refused.append(heapq.heappop(heap))
         for entry in refused:
             heapq.heappush(heap, entry)
-        return found
+        return first
 
     def _entries(self) -> list[tuple[Rank, str]]:
         if self._heap is None:

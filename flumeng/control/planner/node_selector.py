@@ -14,12 +14,12 @@ class NodeSelector:
     def __init__(self, builder: PlanBuilder) -> None:
         self._builder = builder
         self._capacity = builder.index.capacity
-        self._place = place = builder.flow.collect_place
+        self._placement = placement = builder.flow.collect_place
         self._flow_index = builder.flow_index
-        self._pool = self._capacity.pool(place.labels)
-        self._zones = self._count_zones() if place.spread == "zone" else None
+        self._pool = self._capacity.pool(placement.labels)
+        self._zones = self._count_zones() if placement.spread == "zone" else None
         self._refused: set[Amounts] = set()
-        most, nodes = place.per_node, builder.flow_index.nodes
+        most, nodes = placement.per_node, builder.flow_index.nodes
         self._accepts = (lambda node: nodes[node] < most) if most else None
 
     @property
@@ -61,7 +61,7 @@ class NodeSelector:
         else:
             node = None
             for zone in sorted(self._zones, key=lambda zone: (self._zones[zone], zone)):  # type: ignore[index]
-                pool = self._capacity.pool(self._place.labels, zone)
+                pool = self._capacity.pool(self._placement.labels, zone)
                 node = self._capacity.least_full(pool, weight, accepts)
                 if node is not None:
                     break
@@ -73,7 +73,7 @@ class NodeSelector:
         return node in self._pool.ranks and self._capacity.fits(node, weight)
 
     def _count_zones(self) -> dict[str, int]:
-        counts = dict.fromkeys(self._capacity.zones(self._place.labels), 0)
+        counts = dict.fromkeys(self._capacity.zones(self._placement.labels), 0)
         for node, number in self._flow_index.nodes.items():
             zone = self._capacity.zone(node)
             if zone in counts:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from flumeng.control.planner.actions import Assign, Forget, Maintain, MarkDown
-from flumeng.control.planner.drops import says_it_runs
+from flumeng.control.planner.deleted_flows import reports_tasks_of
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.snapshot.snapshot import NodeView, Snapshot
 from flumeng.control.zookeeper import Version
@@ -21,15 +21,15 @@ AUTHOR = "flumeng"
 
 def marks(snapshot: Snapshot) -> list[MarkDown]:
     """Records when nodes went away or came back."""
-    found = []
+    actions = []
     for name, node in snapshot.nodes.items():
         if not node.mark_due or node.set_aside:
             continue
         since = 0.0 if node.live else snapshot.now
         why = f"node {name} is back" if node.live else f"node {name} is down"
         record = replace(node.record, down_since=since)
-        found.append(MarkDown(name, record, node.version, (why,)))
-    return found
+        actions.append(MarkDown(name, record, node.version, (why,)))
+    return actions
 
 
 def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]) -> list[Forget]:
@@ -55,19 +55,19 @@ def forgets(snapshot: Snapshot, index: PlacementIndex, assigns: Iterable[Assign]
         if flow.record.state == "deleted" and not flow.record.discard
     ]
     return [
-        Forget(name, node.version, (f"node {name} is forgotten: down for long",))
+        Forget(name, node.version, (f"node {name} is forgotten: it was down for too long",))
         for name, node in expired.items()
         if name not in holders and not index.of_node(name) and not node.assignment.tasks
-        if _has_told_all(node) and not any(says_it_runs(node, flow) for flow in waiting)
+        if _has_registered_all(node) and not any(reports_tasks_of(node, flow) for flow in waiting)
     ]
 
 
-def _has_told_all(node: NodeView) -> bool:
+def _has_registered_all(node: NodeView) -> bool:
     """Whether no unregistered journal can lie on its disk."""
-    if node.set_aside or node.mute:
+    if node.set_aside or node.status_unreadable:
         return False
-    was_told = isinstance(node.assignment_version, Version)
-    return node.status.journals_told if node.status else not was_told
+    was_assigned = isinstance(node.assignment_version, Version)
+    return node.status.journals_told if node.status else not was_assigned
 
 
 def maintain(snapshot: Snapshot, active: int, missing: int) -> Maintain | None:

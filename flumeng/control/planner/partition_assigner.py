@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from flumeng.control.planner.changes import ChangeSet
 from flumeng.control.planner.placement_index import ONE_MORE, in_order, partitions_of, size_rank
 from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.planner.snapshot_changes import ChangeSet
 from zkschema.records import COLLECT, PlannedTask
 
 
@@ -41,13 +41,13 @@ class PartitionAssigner:
             self._deal(tasks)
 
     def changed(self) -> dict[str, PlannedTask]:
-        found = {}
+        changed = {}
         for name in in_order(self._shares):
             task = self._builder.task(name)
             partitions = tuple(sorted(self._shares[name]))
             if task is not None and partitions != task.partitions:
-                found[name] = self._with(name, task, partitions)
-        return found
+                changed[name] = self._with(name, task, partitions)
+        return changed
 
     def _with(self, name: str, task: PlannedTask, partitions: tuple[str, ...]) -> PlannedTask:
         builder = self._builder
@@ -80,25 +80,25 @@ class PartitionAssigner:
         """Partitions of tasks that have to repeat a batch."""
         builder = self._builder
         return {
-            name: [one for one in intent.record.ranges if is_open(builder, one)]
+            name: [part for part in intent.record.ranges if is_open(builder, part)]
             for name, intent in ((builder.intents or {}) if builder.decides else {}).items()
             if intent.record is not None and intent.open
         }
 
     def _resize(self, tasks: int) -> list[str]:
         """Ends surplus tasks; adds missing ones and evens out the others for them."""
-        wanted = _names(tasks)
+        names = _names(tasks)
         old = {name: t for name, t in self._builder.tasks.items() if t.kind == COLLECT}
-        for name in in_order(old.keys() - set(wanted)):
+        for name in in_order(old.keys() - set(names)):
             if not self._builder.may_lose(name):
                 self._builder.held.add(name)
                 continue
             self._take(tuple(self._share(name)))
             self._builder.end(name)
-        fresh = [name for name in wanted if name not in old]
+        fresh = [name for name in names if name not in old]
         if not fresh:
             return []
-        keep = self._even_shares(wanted)
+        keep = self._even_shares(names)
         if not all(map(self._builder.may_lose, keep)):
             self._builder.held.update(keep)
             return []
@@ -110,9 +110,9 @@ class PartitionAssigner:
     def _follow(self, partitions: Collection[str]) -> None:
         """Drops closed partitions and assigns open ones that have no task."""
         unplaced = []
-        known, moved = self._flow_index.task_of, self._task_of
+        planned, moved = self._flow_index.task_of, self._task_of
         for name in partitions:
-            home = moved[name] if name in moved else known.get(name)
+            home = moved[name] if name in moved else planned.get(name)
             if is_open(self._builder, name):
                 if home is None:
                     unplaced.append(name)
@@ -135,7 +135,7 @@ class PartitionAssigner:
         if not builder.may_lose(home):
             builder.held.add(home)
             return False
-        builder.lost(home)
+        builder.fence(home)
         return True
 
     def _even_shares(self, tasks: Collection[str]) -> dict[str, int]:
@@ -144,14 +144,14 @@ class PartitionAssigner:
         counts = {name: partitions_of(ranks[name]) if name in ranks else 0 for name in tasks}
         least, more = divmod(sum(counts.values()), len(counts))
         by_size = sorted(counts, key=lambda name: -counts[name])
-        parts = {name: least + (place < more) for place, name in enumerate(by_size)}
+        parts = {name: least + (n < more) for n, name in enumerate(by_size)}
         return {name: most for name, most in parts.items() if counts[name] > most}
 
     def _even_out(self, keep: Mapping[str, int]) -> None:
-        """Takes from each task all but the given number; ``follow`` reassigns them."""
+        """Takes from each task all but the given number; ``_follow`` reassigns them."""
         for name, most in keep.items():
             share = self._share(name)
-            self._builder.lost(name)
+            self._builder.fence(name)
             self._take(share[most:])
             del share[most:]
             self._resized(name)
@@ -177,11 +177,11 @@ def is_open(builder: PlanBuilder, name: str) -> bool:
 
 def count_open(builder: PlanBuilder, changes: ChangeSet) -> int:
     """The number of the flow's open partitions; unchanged ones are counted in the index."""
-    known = builder.flow_index.task_of
+    task_of = builder.flow_index.task_of
     if changes.everything:
         return len(builder.snapshot.open_of(builder.flow.name))
-    return len(known) + sum(
-        is_open(builder, name) - (name in known) for name in set(changes.partitions)
+    return len(task_of) + sum(
+        is_open(builder, name) - (name in task_of) for name in set(changes.partitions)
     )
 
 

@@ -1,7 +1,7 @@
 """Sticky placement of a flow's tasks on nodes.
 
 After the grace period a task of a lost owner goes to another node under a higher epoch; fencing
-makes that safe. A task whose owner may not keep it, or is overloaded, is marked ``draining``. Its
+makes that safe. A task whose owner may no longer run it, or is overloaded, is ``draining``: its
 owner finishes its batch, acks and releases it; past a deadline it is taken away. In maintenance
 mode nothing new moves. A task that is to end or to lose partitions also drains when it has decided
 a batch itself. A batch of an earlier owner is repeated first.
@@ -14,8 +14,7 @@ from dataclasses import replace
 from itertools import count, islice, takewhile
 from typing import NamedTuple
 
-from flumeng.config import CollectPlace, IngestPlace
-from flumeng.control.planner.changes import ChangeSet
+from flumeng.config import CollectPlace
 from flumeng.control.planner.discovery import ALONE, end_discovery, place_discovery
 from flumeng.control.planner.node_selector import NodeSelector
 from flumeng.control.planner.partition_assigner import PartitionAssigner, count_open
@@ -27,20 +26,21 @@ from flumeng.control.planner.placement_index import (
     in_order,
 )
 from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.planner.snapshot_changes import ChangeSet
 from flumeng.control.planner.task_count import PARTITIONS_A_LANE, given_tasks, task_count
 from flumeng.control.snapshot.snapshot import Amounts, NodeView
 from zkschema.records import COLLECT, INGEST, NOTHING, PlannedTask
 
 UNOWNED = "no node runs it"
 REASONS = 1000
-"""Of more new tasks the reason is given once."""
+"""The reasons of further new tasks are summed up in one."""
 
 
-def place(builder: PlanBuilder, changes: ChangeSet) -> None:
+def place_tasks(builder: PlanBuilder, changes: ChangeSet) -> None:
     if builder.flow.place is None:
         _end_unreadable(builder)
         return
-    _pin(builder, builder.flow.place.ingest, changes)
+    _pin(builder, builder.flow.place.ingest.labels, changes)
     place_discovery(builder)
     if _collects(builder):
         _spread(builder, changes)
@@ -49,11 +49,11 @@ def place(builder: PlanBuilder, changes: ChangeSet) -> None:
         _settle(builder, in_order(builder.held), {}, {})
 
 
-def may_collect(node: NodeView, place: CollectPlace) -> bool:
-    return node.live and node.eligible(COLLECT, place.labels)
+def may_collect(node: NodeView, placement: CollectPlace) -> bool:
+    return node.live and node.eligible(COLLECT, placement.labels)
 
 
-def _pin(builder: PlanBuilder, place: IngestPlace, changes: ChangeSet) -> None:
+def _pin(builder: PlanBuilder, labels: Mapping[str, str], changes: ChangeSet) -> None:
     """One ingest task on every node that matches, live or not; also while suspended."""
     nodes = builder.snapshot.nodes
     receives = builder.receives and builder.flow.pins
@@ -63,9 +63,9 @@ def _pin(builder: PlanBuilder, place: IngestPlace, changes: ChangeSet) -> None:
             continue
         name = f"{INGEST}.{node}"
         task = builder.task(name)
-        if receives and view is not None and view.eligible(INGEST, place.labels):
+        if receives and view is not None and view.eligible(INGEST, labels):
             if task is None:
-                builder.become(name, builder.given(INGEST, name, node, "sources run there"))
+                builder.put(name, builder.assigned(INGEST, name, node, "its sources run there"))
         elif task is not None:
             builder.end(name)
     if changes.everything:
@@ -98,7 +98,7 @@ def _collects(builder: PlanBuilder) -> bool:
     if record.state in ("running", "suspended"):
         return record.state == "running"
     name = builder.flow.name
-    unfinished = name in snapshot.committing or snapshot.owes(name)
+    unfinished = name in snapshot.committing or snapshot.has_undelivered(name)
     return unfinished and not record.discard
 
 
@@ -139,7 +139,7 @@ def _settle(
         if reason is None:
             placed.append((name, task))
         else:
-            builder.become(name, None)
+            builder.put(name, None)
             owner = builder.snapshot.nodes.get(task.node or "")
             lost = owner is not None and owner.down
             unplaced.append(_Unplaced(name, task.partitions, reason, task, lost))
@@ -151,17 +151,17 @@ def _settle(
 
 
 def _count_tasks(builder: PlanBuilder, changes: ChangeSet) -> int:
-    """The wanted number of tasks; it stays in maintenance mode."""
-    place, planned = builder.flow.collect_place, _planned(builder)
-    by_hand = isinstance(place.tasks, int)
+    """The target number of tasks; it stays in maintenance mode."""
+    placement, planned = builder.flow.collect_place, _planned(builder)
+    by_hand = isinstance(placement.tasks, int)
     if planned and not by_hand and builder.snapshot.cluster.maintenance:
         return planned
-    given = given_tasks(place.tasks, builder.flow.proposed_tasks, planned)
+    given = given_tasks(placement.tasks, builder.flow.proposed_tasks, planned)
     partitions = count_open(builder, changes)
-    unit = place.weight.get("slots", 1.0)
+    unit = placement.weight.get("slots", 1.0)
     more = (PARTITIONS_A_LANE - 1) * builder.flow.lanes
     slots = unit * (partitions + more) + builder.flow.slots_beyond(unit)
-    nodes = len(builder.index.capacity.pool(place.labels).ranks)
+    nodes = len(builder.index.capacity.pool(placement.labels).ranks)
     tasks = task_count(given, planned, partitions, slots, nodes)
     if tasks < planned and builder.decides:
         left = _left_at_first(builder, tasks)
@@ -192,7 +192,7 @@ def _keep_all(builder: PlanBuilder, placed: Iterable[tuple[str, PlannedTask]]) -
     for name, task in placed:
         kept = _keep(builder, name, task, selector)
         if kept != builder.task(name):
-            builder.become(name, kept)
+            builder.put(name, kept)
         owner = builder.snapshot.nodes[kept.node or ""]
         if kept.state == ASSIGNED and owner.live:
             stays = owner.eligible(COLLECT, labels)
@@ -222,18 +222,18 @@ def _must_leave(builder: PlanBuilder, name: str, task: PlannedTask) -> str | Non
         return UNOWNED
     owner = builder.snapshot.nodes.get(task.node)
     if owner is None:
-        return f"{task.node} is gone"
+        return f"{task.node} is no longer registered"
     if not owner.live:
         stays = builder.snapshot.cluster.maintenance or not owner.down
-        return None if stays else f"{task.node} is gone"
+        return None if stays else f"{task.node} is down"
     if task.state == DRAINING:
         late = f"{builder.flow.name}/{name}" in builder.snapshot.overdue
-        if owner.has_let_go(builder.flow.name, name):
+        if owner.has_released(builder.flow.name, name):
             intent = builder.intent(name)
             waits = name in builder.held and not late and not (intent and intent.open)
-            return None if waits else f"{owner.name} let it go"
+            return None if waits else f"{owner.name} released it"
         if late:
-            return f"{owner.name} did not let it go in time"
+            return f"{owner.name} did not release it in time"
     return None
 
 
@@ -251,18 +251,18 @@ def _keep(
     owner = builder.snapshot.nodes[task.node]
     if not owner.live or owner.set_aside:
         return task
-    flow, place = builder.flow, builder.flow.collect_place
+    flow, placement = builder.flow, builder.flow.collect_place
     if task.state == ASSIGNED:
         task = builder.renewed(name, task)
-    if name in builder.held and owner.eligible(COLLECT, place.labels):
+    if name in builder.held and owner.eligible(COLLECT, placement.labels):
         if task.state == ASSIGNED and _has_decided(builder, name, task):
             why = "partitions leave it, or it ends, when its batch is finished"
             builder.why.append(f"{flow.name}/{name} is to finish its batch: {why}")
             return builder.leaving(task, None, why)
         return task
     target = builder.snapshot.nodes.get(task.target or "")
-    on_its_way = task.state == DRAINING and target is not None and may_collect(target, place)
-    if not owner.eligible(COLLECT, place.labels):
+    on_its_way = task.state == DRAINING and target is not None and may_collect(target, placement)
+    if not owner.eligible(COLLECT, placement.labels):
         if builder.snapshot.cluster.maintenance or on_its_way:
             return task
         weight = flow.weight(task.partitions)
@@ -272,9 +272,9 @@ def _keep(
         if task.state == DRAINING and free is None:
             return task
         builder.why.append(f"{flow.name}/{name} is to leave {owner.name}")
-        return builder.leaving(task, free, f"{owner.name} may not keep it")
+        return builder.leaving(task, free, f"{owner.name} may no longer run it")
     if task.state == DRAINING and not on_its_way:
-        builder.why.append(f"{flow.name}/{name} stays with {owner.name} after all")
+        builder.why.append(f"{flow.name}/{name} stays on {owner.name}")
         return replace(task, state=ASSIGNED, target=None, why="")
     return task
 
@@ -291,7 +291,7 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
     some = zip(islice(fresh, REASONS), nodes, strict=False)
     builder.why += [f"{flow}/{name} goes to {node}: {UNOWNED}" for name, node in some]
     if len(fresh) > REASONS:
-        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes: {UNOWNED}")
+        builder.why.append(f"{flow}: {len(fresh) - REASONS} more tasks go to nodes")
     epochs = range(builder.epoch + 1, builder.epoch + 1 + len(fresh))
     begun = {
         name: PlannedTask(
@@ -313,14 +313,14 @@ def _begin_in_turn(builder: PlanBuilder, fresh: Mapping[str, tuple[str, ...]]) -
 def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
     """Gives each task to its target, else to the least full node, the heaviest first."""
     flow = builder.flow
-    weighed = [(flow.weight(one.partitions), one) for one in unplaced]
+    weighed = [(flow.weight(entry.partitions), entry) for entry in unplaced]
     weighed.sort(key=lambda pair: -_heaviness(pair[0]))
     selector = NodeSelector(builder)
     stranded, tasks = [], []
     for weight, (name, partitions, reason, before, lost) in weighed:
         target, standbys = (before.target, before.standbys) if before else (None, ())
         node = selector.find(weight, target, standbys)
-        if node is not None and lost and not builder.begins_recovery():
+        if node is not None and lost and not builder.begin_recovery():
             assert before is not None
             stranded.append(name)
             task = before
@@ -328,7 +328,7 @@ def _hand_over(builder: PlanBuilder, unplaced: list[_Unplaced]) -> None:
         elif node is not None:
             selector.count(node, weight)
             revision = before.revision if before else 0
-            task = builder.given(
+            task = builder.assigned(
                 COLLECT,
                 name,
                 node,
@@ -364,8 +364,8 @@ def _waiting(
             kind=COLLECT, node=None, epoch=0, state=WAITING, partitions=partitions, why=why
         )
     owner = builder.snapshot.nodes.get(before.node or "")
-    if owner and owner.live and partitions and owner.has_let_go(builder.flow.name, name):
-        given = builder.given(
+    if owner and owner.live and partitions and owner.has_released(builder.flow.name, name):
+        retained = builder.assigned(
             COLLECT,
             name,
             owner.name,
@@ -375,7 +375,7 @@ def _waiting(
             standbys=before.standbys,
         )
         stays = owner.eligible(COLLECT, builder.flow.collect_place.labels)
-        return given if stays else replace(given, why=ALONE)
+        return retained if stays else replace(retained, why=ALONE)
     return before if before.node else replace(before, why=why)
 
 

@@ -21,8 +21,8 @@ ONE_MORE = 1000
 class FlowIndex:
     """A flow's collect tasks. ``unsettled``: not plainly assigned. ``sizes``: tasks by number of
     partitions, then by number. ``nodes``: tasks per node. ``replicated``: with standbys;
-    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``place``: basis of the
-    last choice of standbys."""
+    ``unprotected``: lacking standbys, or one in another zone. ``zones``, ``placement``: basis of
+    the last choice of standbys."""
 
     def __init__(self) -> None:
         self.unsettled: set[str] = set()
@@ -32,7 +32,7 @@ class FlowIndex:
         self.replicated: set[str] = set()
         self.unprotected: set[str] = set()
         self.zones: frozenset[str] = frozenset()
-        self.place: CollectPlace | None = None
+        self.placement: CollectPlace | None = None
 
 
 class PlacementIndex:
@@ -48,10 +48,10 @@ class PlacementIndex:
         self._standing_by: dict[str, dict[tuple[str, str], PlannedTask]] = {}
 
     def flow_index(self, flow: str) -> FlowIndex:
-        found = self._flow_indexes.get(flow)
-        if found is None:
-            found = self._flow_indexes[flow] = FlowIndex()
-        return found
+        index = self._flow_indexes.get(flow)
+        if index is None:
+            index = self._flow_indexes[flow] = FlowIndex()
+        return index
 
     def of_node(self, node: str) -> Mapping[tuple[str, str], PlannedTask]:
         """(flow, task) -> the task planned on the node, of every kind."""
@@ -80,9 +80,9 @@ class PlacementIndex:
         """Adds tasks that the index does not have."""
         entered = list(tasks)
         for _, task in entered:
-            place = counted_on(task)
-            if place is not None and task.kind == COLLECT:
-                self.count_on(flow, place, flow.weight(task.partitions))
+            node = counted_on(task)
+            if node is not None and task.kind == COLLECT:
+                self.count_on(flow, node, flow.weight(task.partitions))
         self.enter_counted(flow, entered)
 
     def count_on(self, flow: FlowView, node: str, weight: Amounts, count: int = 1) -> None:
@@ -119,22 +119,22 @@ class PlacementIndex:
             held = self._of_node[task.node]
             del held[flow.name, name]
             if not held:
-                self._let_go(task.node)
+                self._forget_if_gone(task.node)
         flow_index = self.flow_index(flow.name)
         if task.standbys:
             self._leave_standbys(flow_index, (flow.name, name), task)
         if task.kind != COLLECT:
             return
-        place = counted_on(task)
-        if place is not None:
-            self.count_on(flow, place, flow.weight(task.partitions), -1)
+        node = counted_on(task)
+        if node is not None:
+            self.count_on(flow, node, flow.weight(task.partitions), -1)
         for partition in task.partitions:
             if flow_index.task_of.get(partition) == name:
                 del flow_index.task_of[partition]
         flow_index.sizes.discard(name)
         flow_index.unsettled.discard(name)
 
-    def _let_go(self, node: str) -> None:
+    def _forget_if_gone(self, node: str) -> None:
         del self._of_node[node]
         if not self.capacity.knows(node):
             self.away.discard(node)

@@ -50,7 +50,7 @@ class PlanBuilder:
     def task(self, name: str) -> PlannedTask | None:
         return self.changes[name] if name in self.changes else self.flow.tasks.find(name)
 
-    def become(self, name: str, task: PlannedTask | None) -> None:
+    def put(self, name: str, task: PlannedTask | None) -> None:
         """Replaces the task; None ends it."""
         self.index.put(self.flow, name, self.task(name), task)
         self.changes[name] = task
@@ -59,8 +59,7 @@ class PlanBuilder:
         after = replace(task, standbys=nodes)
         self.index.stand_by(self.flow.name, name, task, after)
         self.changes[name] = after
-        those = ", ".join(nodes) or "nobody"
-        self.why.append(f"{self.flow.name}/{name}: {those} on standby")
+        self.why.append(f"{self.flow.name}/{name}: standby on {', '.join(nodes) or 'no node'}")
 
     @property
     def receives(self) -> bool:
@@ -87,13 +86,13 @@ class PlanBuilder:
         intent = self.intent(name)
         return intent is not None and not intent.open
 
-    def begins_recovery(self) -> bool:
+    def begin_recovery(self) -> bool:
         """Counts one more reassigned lost task, if the throttle allows it."""
         begins = self.recovery.begin()
         self.throttled = self.throttled or (begins and self.recovery.left is not None)
         return begins
 
-    def lost(self, name: str) -> None:
+    def fence(self, name: str) -> None:
         """Fences the task: partitions leave it, or it ends."""
         if self.decides:
             self.fenced.add(name)
@@ -102,11 +101,11 @@ class PlanBuilder:
 
     def end(self, name: str) -> None:
         if name.startswith(f"{COLLECT}."):
-            self.lost(name)
-        self.become(name, None)
-        self.why.append(f"{self.flow.name}/{name} ends: not wanted any more")
+            self.fence(name)
+        self.put(name, None)
+        self.why.append(f"{self.flow.name}/{name} ends: no longer needed")
 
-    def given(
+    def assigned(
         self,
         kind: str,
         name: str,
@@ -131,11 +130,11 @@ class PlanBuilder:
 
     def renewed(self, name: str, task: PlannedTask) -> PlannedTask:
         """The task, under a new epoch if its owner met a higher one: the plan predates the acks."""
-        said = self.flow.said(name, task, self.snapshot.nodes)
-        if said is None or said.epoch_seen <= task.epoch:
+        status = self.flow.status_of(name, task, self.snapshot.nodes)
+        if status is None or status.epoch_seen <= task.epoch:
             return task
-        self.epoch = max(self.epoch, said.epoch_seen) + 1
-        why = f"what it writes has epoch {said.epoch_seen}"
+        self.epoch = max(self.epoch, status.epoch_seen) + 1
+        why = f"epoch {status.epoch_seen} is already in use"
         self.why.append(f"{self.flow.name}/{name} starts again: {why}")
         return replace(task, epoch=self.epoch)
 

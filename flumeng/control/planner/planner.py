@@ -8,22 +8,27 @@ from dataclasses import dataclass, replace
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.control.planner import node_states
 from flumeng.control.planner.actions import Action, Fence, Maintain, Release, Replan, Revert
-from flumeng.control.planner.applied import with_journals
+from flumeng.control.planner.assignments import assign
 from flumeng.control.planner.balance import balance
-from flumeng.control.planner.changes import ChangeSet, changed_names, changed_partitions, scope_of
-from flumeng.control.planner.drops import drop_of
-from flumeng.control.planner.endings import endings, history
+from flumeng.control.planner.deleted_flows import drop_of
+from flumeng.control.planner.effects import with_journals
 from flumeng.control.planner.node_states import maintain
-from flumeng.control.planner.placement import place
+from flumeng.control.planner.placement import place_tasks
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder, Recovery
-from flumeng.control.planner.projection import assign
 from flumeng.control.planner.replica_index import ReplicaIndex
 from flumeng.control.planner.replicas import ReplicaPlan
 from flumeng.control.planner.rollout import revert, roll
+from flumeng.control.planner.snapshot_changes import (
+    ChangeSet,
+    changed_names,
+    changed_partitions,
+    scope_of,
+)
 from flumeng.control.planner.standbys import Standbys
 from flumeng.control.planner.steps import steps
-from flumeng.control.snapshot.leases import RunOut
+from flumeng.control.planner.task_outcomes import history, outcomes
+from flumeng.control.snapshot.leases import ExpiredLease
 from flumeng.control.snapshot.snapshot import FlowView, Snapshot
 from flumeng.control.snapshot.task_map import Bucket, Tasks
 from flumeng.control.zookeeper import ABSENT, ANY, Check, Put, Version
@@ -36,14 +41,15 @@ MARK_BYTES = 64
 
 @dataclass
 class _Round:
-    """``first``: actions before all plans. ``back``: flows that revert and are not planned."""
+    """``first``: actions before all plans. Flows with ``reverts`` are not planned. ``outdated``:
+    nodes whose assignments may change."""
 
     snapshot: Snapshot
     builders: Mapping[str, PlanBuilder]
     change_sets: Mapping[str, ChangeSet]
-    first: tuple[Action, ...]
-    back: tuple[Revert, ...]
-    behind: set[str]
+    first: Sequence[Action]
+    reverts: Mapping[str, Revert]
+    outdated: set[str]
 
 
 class Planner:
@@ -56,12 +62,12 @@ class Planner:
         self._balanced: object = None
         self._seen = Snapshot({}, {}, {}, frozenset(), frozenset())
         """The last snapshot, with flows as planned: unwritten plans show as differences."""
-        self._behind: set[str] = set()
+        self._outdated: set[str] = set()
         self.held: Mapping[str, frozenset[str]] = {}
 
     def plan(self, snapshot: Snapshot) -> list[Action]:
         round_ = self._reconcile(snapshot)
-        self._place(round_)
+        self._place_tasks(round_)
         for builder in round_.builders.values():
             roll(builder)
         self._balance(round_)
@@ -71,39 +77,39 @@ class Planner:
         return self._project(round_)
 
     def _reconcile(self, snapshot: Snapshot) -> _Round:
-        behind = set(self._behind)
+        outdated = set(self._outdated)
         nodes = changed_names(self._seen.nodes, snapshot.nodes)
         for name in nodes:
             self._index.put_node(name, snapshot.nodes.get(name))
-        behind.update(nodes)
+        outdated.update(nodes)
         mode = self._maintain(snapshot)
         if mode is not None:
             snapshot = replace(snapshot, cluster=mode.cluster)
-        change_sets = self._changes_since(snapshot, nodes, behind)
-        back = {f.name: action for f in _mine(snapshot) if (action := revert(f, snapshot))}
+        change_sets = self._changes_since(snapshot, nodes, outdated)
+        reverts = {f.name: action for f in _mine(snapshot) if (action := revert(f, snapshot))}
         recovery = Recovery(self._recoveries(snapshot))
-        told = _epochs_told(snapshot)
+        assigned_epochs = _assigned_epochs(snapshot)
         builders = {
             flow.name: PlanBuilder(
                 flow,
                 snapshot,
                 self._index,
-                max(flow.plan.epoch, flow.epoch_floor, told.get(flow.name, 0)),
+                max(flow.plan.epoch, flow.epoch_floor, assigned_epochs.get(flow.name, 0)),
                 flow.plan.revision,
                 recovery,
             )
             for flow in _mine(snapshot)
-            if flow.name not in back
+            if flow.name not in reverts
         }
         first: list[Action] = [mode] if mode else []
         if snapshot.leads:
             first += node_states.marks(snapshot)
-        return _Round(snapshot, builders, change_sets, tuple(first), tuple(back.values()), behind)
+        return _Round(snapshot, builders, change_sets, first, reverts, outdated)
 
-    def _place(self, round_: _Round) -> None:
+    def _place_tasks(self, round_: _Round) -> None:
         for name, builder in round_.builders.items():
             if round_.change_sets[name] or builder.flow_index.unsettled:
-                place(builder, round_.change_sets[name])
+                place_tasks(builder, round_.change_sets[name])
 
     def _balance(self, round_: _Round) -> None:
         """Without a change since the last round no move is worthwhile."""
@@ -118,26 +124,26 @@ class Planner:
             self._balanced = None if begun else limits
 
     def _project(self, round_: _Round) -> list[Action]:
-        snapshot, builders, behind = round_.snapshot, round_.builders, round_.behind
+        snapshot, builders, outdated = round_.snapshot, round_.builders, round_.outdated
         in_order = sorted(builders.values(), key=lambda builder: builder.begun_moves)
         replans = [action for builder in in_order for action in _replans(builder)]
-        behind.update(self._replicas.follow(snapshot))
+        outdated.update(self._replicas.follow(snapshot))
         replicates = ReplicaPlan(snapshot, self._replicas).changes()
         after = with_journals(_after(snapshot, replans), replicates)
         for name in {action.flow for action in replans}:
-            behind.update(builders[name].touched)
-            if _told(snapshot.flows[name]) != _told(after.flows[name]):
-                behind.update(_nodes_of(after.flows[name]))
-        behind.update(self._replicas.follow(after))
-        assigns = assign(after, self._index, sorted(behind), self._replicas)
+            outdated.update(builders[name].touched)
+            if _besides_plan(snapshot.flows[name]) != _besides_plan(after.flows[name]):
+                outdated.update(_nodes_of(after.flows[name]))
+        outdated.update(self._replicas.follow(after))
+        assigns = assign(after, self._index, sorted(outdated), self._replicas)
         drops = [drop for flow in _mine(snapshot) if (drop := drop_of(flow, snapshot))]
         forgets = node_states.forgets(snapshot, self._index, assigns) if snapshot.leads else []
-        releases = [_release(lease) for lease in snapshot.run_out]
-        self._seen, self._behind = after, {action.node for action in assigns}
+        releases = [_release(lease) for lease in snapshot.expired_leases]
+        self._seen, self._outdated = after, {action.node for action in assigns}
         self.held = {name: frozenset(b.held) for name, b in builders.items() if b.held}
         return [
             *round_.first,
-            *round_.back,
+            *round_.reverts.values(),
             *replans,
             *replicates,
             *assigns,
@@ -163,23 +169,23 @@ class Planner:
         return maintain(snapshot, len(self._index.active), missing)
 
     def _changes_since(
-        self, snapshot: Snapshot, nodes: tuple[str, ...], behind: set[str]
+        self, snapshot: Snapshot, nodes: tuple[str, ...], outdated: set[str]
     ) -> dict[str, ChangeSet]:
-        """Updates the index and ``behind``; returns each flow's scope."""
+        """Updates the index and ``outdated``; returns each flow's scope."""
         seen = self._seen
         partitions = changed_partitions(seen, snapshot) if seen.flows else {}
         for name in seen.flows.keys() - snapshot.flows.keys():
             gone = seen.flows[name]
-            behind.update(_nodes_of(gone))
+            outdated.update(_nodes_of(gone))
             self._index.remove_flow(gone)
         of_all = (snapshot.mine, snapshot.cluster.chokes, snapshot.cluster.spark)
         if (seen.mine, seen.cluster.chokes, seen.cluster.spark) != of_all:
-            behind.update(snapshot.nodes)
+            outdated.update(snapshot.nodes)
         resumed = bool(seen.cluster.maintenance) != bool(snapshot.cluster.maintenance)
         other_commits = seen.committing ^ snapshot.committing
         change_sets = {}
         for name, flow in snapshot.flows.items():
-            changes = self._changes_of(flow, behind)
+            changes = self._changes_of(flow, outdated)
             change_sets[name] = replace(
                 changes,
                 everything=changes.everything
@@ -193,11 +199,11 @@ class Planner:
             )
         return change_sets
 
-    def _changes_of(self, flow: FlowView, behind: set[str]) -> ChangeSet:
+    def _changes_of(self, flow: FlowView, outdated: set[str]) -> ChangeSet:
         before = self._seen.flows.get(flow.name)
         if before is None:
             self._index.enter(flow, flow.tasks.items())
-            behind.update(_nodes_of(flow))
+            outdated.update(_nodes_of(flow))
             return ChangeSet(everything=True)
         if before is flow:
             return ChangeSet(everything=not self._is_followed(before, flow))
@@ -208,7 +214,7 @@ class Planner:
         else:
             for name, old, new in differences:
                 self._index.put(flow, name, old, new)
-        behind.update(_touched(before, flow))
+        outdated.update(_touched(before, flow))
         return scope_of(differences, everything=not self._is_followed(before, flow))
 
     def _is_followed(self, before: FlowView, flow: FlowView) -> bool:
@@ -224,7 +230,7 @@ class Planner:
         )
 
 
-def _epochs_told(snapshot: Snapshot) -> dict[str, int]:
+def _assigned_epochs(snapshot: Snapshot) -> dict[str, int]:
     """The highest epoch in assignments, of each flow without a plan."""
     highest = {f.name: 0 for f in _mine(snapshot) if not isinstance(f.plan_version, Version)}
     for node in snapshot.nodes.values() if highest else ():
@@ -246,7 +252,7 @@ def _nodes_of(flow: FlowView) -> Iterator[str]:
 
 
 def _touched(before: FlowView, after: FlowView) -> set[str]:
-    if _told(before) != _told(after):
+    if _besides_plan(before) != _besides_plan(after):
         return {*_nodes_of(before), *_nodes_of(after)}
     return {
         node
@@ -258,7 +264,7 @@ def _touched(before: FlowView, after: FlowView) -> set[str]:
     }
 
 
-def _told(flow: FlowView) -> tuple[int, int, int]:
+def _besides_plan(flow: FlowView) -> tuple[int, int, int]:
     """The contents of assignments that do not come from the plan."""
     before = flow.plan.revision if flow.rolling else flow.record.revision
     return flow.record.revision, before, flow.record.handoff
@@ -270,21 +276,21 @@ def _replans(builder: PlanBuilder) -> list[Replan]:
     same = after is flow.tasks or not any(after.differences(flow.tasks))
     if same and isinstance(flow.plan_version, Version) and plan == replace(flow.plan, tasks=after):
         return []
-    why = tuple(builder.why) or (f"{flow.name}: the plan is brought up to date",)
+    why = tuple(builder.why) or (f"{flow.name}: the plan is updated",)
     actions: list[Replan] = []
-    over = {entry.task: entry for entry in endings(builder)}
+    ended = {entry.task: entry for entry in outcomes(builder)}
     before, expect = flow.tasks, flow.plan_version
-    parts = _steps(builder, plan, tuple(over.values()))
+    parts = _steps(builder, plan, tuple(ended.values()))
     for number, tasks in enumerate(parts, start=1):
         last = number == len(parts)
-        told = _told_losers(builder, before, tasks)
-        news = [over[name] for name in over if _changes_hands(name, before, tasks)]
+        losers = _losers(builder, before, tasks)
+        news = [ended[name] for name in ended if _changes_hands(name, before, tasks)]
         plan = replace(plan, ended=history(plan, news))
         step = replace(plan, tasks=tasks, sharing=not last)
         fences = tuple(_fences(builder, before, tasks)) if builder.fenced else ()
         throttled = builder.throttled
         actions.append(
-            Replan(flow.name, flow.version, step, before, expect, told, why, fences, throttled)
+            Replan(flow.name, flow.version, step, before, expect, losers, why, fences, throttled)
         )
         before, expect = tasks, actions[-1].version_after
         why = (f"{flow.name}: step {number + 1} of {len(parts)}",)
@@ -305,36 +311,34 @@ def _fences(builder: PlanBuilder, before: Tasks, after: Tasks) -> Iterator[Fence
         ):
             final = builder.task(name)
             seen = builder.intent(name)
-            assert seen is not None, f"{name} loses partitions, and nobody knows its intent"
+            assert seen is not None, f"{name} loses partitions, but its intent is unknown"
             yield Fence(name, final.epoch if final and final.node else builder.epoch, seen)
 
 
-def _steps(builder: PlanBuilder, plan: Plan, over: Sequence[EndedTask]) -> list[Tasks]:
+def _steps(builder: PlanBuilder, plan: Plan, ended: Sequence[EndedTask]) -> list[Tasks]:
     flow, scale = builder.flow, builder.snapshot.scale
-    rest = replace(plan, tasks={}, ended=history(plan, over))
+    rest = replace(plan, tasks={}, ended=history(plan, ended))
     used = scale.total(Replan(flow.name, flow.version, rest, flow.tasks, ANY, (), ()).writes(ANY))
     used += MARK_BYTES
 
     def cost(number: int, old: Bucket, new: Bucket) -> int:
         before, after = Tasks((old,)), Tasks((new,))
-        checks = [Check(paths.assignment(n), v) for n, v in _told_losers(builder, before, after)]
-        fences = (one.write(flow.name) for one in _fences(builder, before, after))
+        checks = [Check(paths.assignment(n), v) for n, v in _losers(builder, before, after)]
+        fences = (fence.write(flow.name) for fence in _fences(builder, before, after))
         bucket = Put(paths.plan_bucket(flow.name, str(number)), Plan(tasks=new), ABSENT)
         return sum(map(scale.weigh, (bucket, *checks, *fences)))
 
     return steps(flow.tasks, Tasks.of(plan.tasks), scale.limit_bytes - used, cost)
 
 
-def _told_losers(
-    builder: PlanBuilder, before: Tasks, after: Tasks
-) -> tuple[tuple[str, Version], ...]:
-    """Assignment versions of the nodes that lose a task to another one."""
-    losers = {
+def _losers(builder: PlanBuilder, before: Tasks, after: Tasks) -> tuple[tuple[str, Version], ...]:
+    """The nodes that lose a task to another one, with their assignment versions."""
+    names = {
         old.node
         for _, old, new in (after.differences(before) if before else ())
         if old and new and new.node != old.node
     }
-    views = map(builder.snapshot.nodes.get, sorted(filter(None, losers)))
+    views = map(builder.snapshot.nodes.get, sorted(filter(None, names)))
     return tuple(
         (view.name, view.assignment_version)
         for view in views
@@ -351,6 +355,6 @@ def _after(snapshot: Snapshot, replans: list[Replan]) -> Snapshot:
     return replace(snapshot, flows=flows)
 
 
-def _release(lease: RunOut) -> Release:
-    why = f"cursor {lease.cursor} of {lease.flow} is removed: {lease.reader} did not renew it"
+def _release(lease: ExpiredLease) -> Release:
+    why = f"cursor {lease.cursor} of {lease.flow} is removed: the lease of {lease.reader} expired"
     return Release(lease.flow, lease.cursor, lease.version, (why,))

@@ -1,4 +1,4 @@
-"""Index of replicated journals that may need a change, and nodes informed of them; only a cache."""
+"""Index of replicated journals that may need a change, and of their nodes; only a cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flumeng.config.replicas import Replicas
-from flumeng.control.planner.changes import changed_names
+from flumeng.control.planner.snapshot_changes import changed_names
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
 from flumeng.control.zookeeper import Version
 from flumeng.journal.replication.membership import node_of
@@ -18,12 +18,12 @@ Standing = tuple[bool, bool, bool, bool, str, str]
 
 @dataclass
 class ReplicaIndex:
-    """``open``: journals to check. ``held``: node -> replicas. ``_told``: node -> journals with
-    record versions. ``_on``: node -> journals that its standing affects."""
+    """``open``: journals to check. ``held``: node -> replicas. ``_journals_of``: node -> journals
+    with record versions. ``_on``: node -> journals that its standing affects."""
 
     open: set[str] = field(default_factory=set)
     held: Counter[str] = field(default_factory=Counter)
-    _told: dict[str, dict[str, int]] = field(default_factory=dict)
+    _journals_of: dict[str, dict[str, int]] = field(default_factory=dict)
     _on: dict[str, set[str]] = field(default_factory=dict)
     _of_flow: dict[str, set[str]] = field(default_factory=dict)
     _journals: Mapping[str, Journal] = field(default_factory=dict)
@@ -34,8 +34,8 @@ class ReplicaIndex:
     _replicas: dict[str, Replicas | None] = field(default_factory=dict)
     _mine: frozenset[str] = frozenset()
 
-    def told(self, node: str) -> Mapping[str, int]:
-        return self._told.get(node, {})
+    def journals_of(self, node: str) -> Mapping[str, int]:
+        return self._journals_of.get(node, {})
 
     def follow(self, snapshot: Snapshot) -> set[str]:
         """Updates the index; returns the nodes whose assignments change."""
@@ -68,26 +68,26 @@ class ReplicaIndex:
         return touched
 
     def _enter(self, name: str, journal: Journal, version: Version) -> set[str]:
-        told = {journal.node, journal.primary, *journal.replicas}
-        for node in told:
-            self._told.setdefault(node, {})[name] = version.number
+        nodes = {journal.node, journal.primary, *journal.replicas}
+        for node in nodes:
+            self._journals_of.setdefault(node, {})[name] = version.number
         for node in _holders(journal):
             self._on.setdefault(node, set()).add(name)
         self.held.update(journal.replicas)
         self._of_flow.setdefault(journal.flow, set()).add(name)
         self.open.add(name)
-        return told
+        return nodes
 
     def _remove(self, name: str, journal: Journal) -> set[str]:
-        told = {journal.node, journal.primary, *journal.replicas}
-        for node in told:
-            self._told[node].pop(name)
+        nodes = {journal.node, journal.primary, *journal.replicas}
+        for node in nodes:
+            self._journals_of[node].pop(name)
         for node in _holders(journal):
             self._on[node].discard(name)
         self.held.subtract(journal.replicas)
         self._of_flow[journal.flow].discard(name)
         self.open.discard(name)
-        return told
+        return nodes
 
     def _follow_nodes(self, nodes: Mapping[str, NodeView]) -> None:
         """A node changes with each status that it writes, its standing rarely."""

@@ -37,7 +37,7 @@ class ReplicaPlan:
         if not snapshot.cluster_known:
             return []
         moves = snapshot.cluster.maintenance is None
-        found = []
+        actions = []
         for name in sorted(self._index.open):
             journal = snapshot.journals[name]
             flow = snapshot.flows.get(journal.flow)
@@ -49,11 +49,11 @@ class ReplicaPlan:
                 why += more
             if after != journal:
                 version = snapshot.journal_versions[name]
-                found.append(Replicate(name, after, version, why))
+                actions.append(Replicate(name, after, version, why))
             if flow.replicas is not None and not moves:
                 self._lacking.add(name)
         self._index.open = self._lacking
-        return found
+        return actions
 
     def _promoted(self, name: str, journal: Journal) -> tuple[Journal, tuple[str, ...]]:
         """Promotes a live in-sync replica when the primary's node is down."""
@@ -67,62 +67,59 @@ class ReplicaPlan:
         stay = [node for node in replicas if self._nodes[node].record.desired == "active"]
         node = chosen(name, stay or replicas)
         try:
-            known = Membership.of(journal)
+            membership = Membership.of(journal)
         except CorruptError:
             return journal, ()
         if node is None:
             return journal, ()
         why = f"journal {name}: {node} leads, since {journal.primary} is lost"
-        return known.promoted(replicas[node]).put_into(journal), (why,)
+        return membership.promoted(replicas[node]).put_into(journal), (why,)
 
     def _placed(
-        self, name: str, journal: Journal, wanted: Replicas
+        self, name: str, journal: Journal, target: Replicas
     ) -> tuple[Journal, tuple[str, ...]]:
         """Adjusts the number of replicas; a journal that takes no events keeps those it has."""
         if journal.closed or not self._is_live(journal.primary):
             return journal, ()
-        known = dict.fromkeys((journal.primary, *journal.replicas))
-        lost = [node for node in known if is_down(self._nodes.get(node))]
-        missed = [] if self._takes(journal, wanted) else [n for n in known if not self._is_live(n)]
+        holders = dict.fromkeys((journal.primary, *journal.replicas))
+        lost = [node for node in holders if is_down(self._nodes.get(node))]
+        takes = self._takes(journal, target)
+        missed = [] if takes else [node for node in holders if not self._is_live(node)]
         leaving = [
             node
-            for node in known
+            for node in holders
             if node not in (journal.primary, *lost)
             and (node in missed or self._is_to_leave(node, journal))
         ]
-        stay = [node for node in known if node not in lost and node not in leaving]
+        stay = [node for node in holders if node not in lost and node not in leaving]
         added: list[str] = []
-        while len(stay) < wanted.copies:
-            node = self._find(stay, {*known, *added}, wanted)
+        while len(stay) < target.copies:
+            node = self._find(stay, {*holders, *added}, target)
             if node is None:
                 self._lacking.add(name)
                 break
             added.append(node)
             stay.append(node)
         in_sync = {node_of(replica) for replica in journal.in_sync}
-        kept = {*stay, *lost[: max(0, wanted.copies - len(stay))]}
-        if len(in_sync.intersection(stay)) < wanted.copies:
+        kept = {*stay, *lost[: max(0, target.copies - len(stay))]}
+        if len(in_sync.intersection(stay)) < target.copies:
             kept.update(leaving)
-        replicas = tuple(node for node in (*known, *added) if node in kept)
+        replicas = tuple(node for node in (*holders, *added) if node in kept)
         replaced = [node for node in leaving if node in missed] if added else []
         marked = tuple(n for n in dict.fromkeys((*journal.leaving, *replaced)) if n in kept)
         if (replicas, marked) == (journal.replicas, journal.leaving):
             return journal, ()
-        why = [f"journal {name}: {node} is to hold a replica" for node in added]
-        why += [
-            f"journal {name}: {node} holds no replica any more"
-            for node in known
-            if node not in kept
-        ]
+        why = [f"journal {name}: {node} gets a replica" for node in added]
+        why += [f"journal {name}: {n} no longer holds a replica" for n in holders if n not in kept]
         return (
             replace(journal, replicas=replicas, leaving=marked),
-            tuple(why) or (f"journal {name}: its replicas are brought up to date",),
+            tuple(why) or (f"journal {name}: its replicas are updated",),
         )
 
-    def _takes(self, journal: Journal, wanted: Replicas) -> bool:
+    def _takes(self, journal: Journal, target: Replicas) -> bool:
         """Whether enough replicas in sync are on live nodes to take events."""
         live = [replica for replica in journal.in_sync if self._is_live(node_of(replica))]
-        return len(live) >= wanted.min_in_sync
+        return len(live) >= target.min_in_sync
 
     def _is_live(self, node: str) -> bool:
         view = self._nodes.get(node)
@@ -132,23 +129,23 @@ class ReplicaPlan:
         view = self._nodes[node]
         return not view.set_aside and (node in journal.leaving or not view.eligible(REPLICA, {}))
 
-    def _find(self, beside: list[str], taken: set[str], wanted: Replicas) -> str | None:
+    def _find(self, beside: list[str], taken: set[str], target: Replicas) -> str | None:
         """The node with the fewest replicas; ``beside`` begins with the primary."""
         if self._pools is None:
             self._pools = self._made_pools()
         pools = self._pools
         zones = [self._nodes[node].record.zone for node in beside if node in self._nodes]
-        used = zones if wanted.spread == "zone" else []
+        used = zones if target.spread == "zone" else []
         free = [
             (zone in used[:1], zone in used, pool.ranks[node], node)
             for zone, pool in pools.items()
             if (node := pool.first(lambda node: node not in taken)) is not None
         ]
-        found = min(free)[3] if free else None
-        if found is not None:
-            self._held[found] += 1
-            pools[self._nodes[found].record.zone].set(found, self._rank(found))
-        return found
+        best = min(free)[3] if free else None
+        if best is not None:
+            self._held[best] += 1
+            pools[self._nodes[best].record.zone].set(best, self._rank(best))
+        return best
 
     def _made_pools(self) -> dict[str, IndexedHeap[int]]:
         self._held = self._index.held.copy()
@@ -170,7 +167,9 @@ def is_down(node: NodeView | None) -> bool:
     return node is None or (node.down and not node.live)
 
 
-def told_now(view: NodeView, held: Mapping[str, int], snapshot: Snapshot) -> Mapping[str, int]:
+def assigned_journals(
+    view: NodeView, held: Mapping[str, int], snapshot: Snapshot
+) -> Mapping[str, int]:
     """The journals to assign: of this master's flows those ``held``, of others as they are."""
     journals, mine = snapshot.journals, snapshot.mine
     own = {name: version for name, version in held.items() if journals[name].flow in mine}

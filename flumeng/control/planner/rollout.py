@@ -39,7 +39,7 @@ def revert(flow: FlowView, snapshot: Snapshot) -> Revert | None:
 def _failure(flow: FlowView, snapshot: Snapshot) -> str:
     current = flow.record.revision
     for name, task in flow.tasks.items():
-        status = None if task.state == DRAINING else flow.said(name, task, snapshot.nodes)
+        status = None if task.state == DRAINING else flow.status_of(name, task, snapshot.nodes)
         if status and (status.revision, status.state) == (current, "failed"):
             why = f"{flow.name}/{name} on {task.node} failed with revision {current}: "
             return f"{why}{status.error or 'no reason given'}"
@@ -50,20 +50,20 @@ def _standstill(flow: FlowView, snapshot: Snapshot) -> str:
     if flow.name not in snapshot.stalled or flow.rollout is None:
         return ""
     waiting = [
-        f"{flow.name}/{name} on {task.node or 'no node'} {_stand(flow, name, task, snapshot)}"
+        f"{flow.name}/{name} on {task.node or 'no node'} {_progress(flow, name, task, snapshot)}"
         for name, task in sorted(flow.tasks.items())
         if flow.has_taken(task) and f"{flow.name}/{name}" not in snapshot.settled
     ]
     more = f" and {len(waiting) - NAMED} more" if len(waiting) > NAMED else ""
-    those = ", ".join(waiting[:NAMED]) + more if waiting else "no task could take it"
+    those = ", ".join(waiting[:NAMED]) + more if waiting else "no task could run it"
     limit = flow.rollout.deadline_seconds
     return f"revision {flow.record.revision} made no progress for {limit:g} s: {those}"
 
 
-def _stand(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> str:
-    status = None if task.state == DRAINING else flow.said(name, task, snapshot.nodes)
+def _progress(flow: FlowView, name: str, task: PlannedTask, snapshot: Snapshot) -> str:
+    status = None if task.state == DRAINING else flow.status_of(name, task, snapshot.nodes)
     if status is None or status.revision != flow.record.revision:
-        return "has not taken it"
+        return "does not run it"
     error = f" ({status.error})" if status.error else ""
     return f"is {status.state}{error}"
 
@@ -109,9 +109,9 @@ class _Wave:
     def _sort_in(self, name: str, task: PlannedTask) -> None:
         flow, snapshot = self._builder.flow, self._builder.snapshot
         node = snapshot.nodes.get(task.node or "")
-        if node is None or not node.live or node.set_aside or node.mute:
+        if node is None or not node.live or node.set_aside or node.status_unreadable:
             return
-        if task.state == DRAINING and node.has_let_go(flow.name, name):
+        if task.state == DRAINING and node.has_released(flow.name, name):
             return  # no node may run it
         if not flow.has_taken(task):
             self.waiting.append(name)
@@ -136,7 +136,7 @@ class _Wave:
         for name in chosen:
             task = builder.task(name)
             assert task is not None
-            builder.become(name, replace(task, revision=current))
+            builder.put(name, replace(task, revision=current))
             builder.why.append(f"{builder.flow.name}/{name} takes revision {current}")
         del self.waiting[: len(chosen)]
         self.under_way += chosen

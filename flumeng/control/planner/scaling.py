@@ -38,22 +38,22 @@ PATIENCE_SECONDS = 900.0
 """A backlog that clears within this time adds no task."""
 RATE_SECONDS = 6 * 3600.0
 GAIN_SECONDS = 1800.0
-"""After this time adding tasks that brought no gain is tried again."""
+"""After this time an addition that brought no gain is tried again."""
 GAIN = 1.1
 SPARE_OUT, SPARE_IN = 1.1, 1.25
 """Spare share of throughput after each step; the gap between them prevents flapping."""
 GAP_SECONDS = 60.0
 """A longer pause between two samples is a hole in the window."""
 KEPT = {
-    "unsettled": "a task is not owned, starts or has failed, or a partition is unknown",
-    "watching": "too little was seen since the beginning, or since the last change",
-    "steady": "events are not late, and it was not calm for long enough to have fewer tasks",
-    "catching up": "what waits will soon be done",
+    "unsettled": "a task has no owner, starts or has failed, or a partition's end is unknown",
+    "watching": "too few samples since the beginning, or since the last change",
+    "steady": "events are not late, but the lag was not low for long enough to remove tasks",
+    "catching up": "the backlog will soon be done",
     "no progress": "nothing is acked, so more tasks would not help",
-    "no gain": "the tasks that were added last did not take more in all",
-    "at most": "there are as many tasks as there may be, or as there are partitions",
-    "at least": "there are as few tasks as there may be",
-    "needed": "fewer tasks could not take what comes",
+    "no gain": "the tasks added last did not raise the total throughput",
+    "at most": "the flow has as many tasks as are allowed, or as it has partitions",
+    "at least": "the flow has as few tasks as are allowed",
+    "needed": "fewer tasks could not keep up",
 }
 """Kinds of decisions that keep the number, and their meaning."""
 KEPT_CHANGES = 10
@@ -149,7 +149,7 @@ def decide(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Dec
         return Decision("unsettled", tasks, now.unsettled, standing)
     recent = _window(samples, limits.window_seconds, standing.since)
     if not recent:
-        why = f"{_count(tasks)} at work were not seen for {limits.window_seconds:g} s yet"
+        why = f"too few samples: {limits.window_seconds:g} s with {_count(tasks)} are needed"
         return Decision("watching", tasks, why, standing)
     if min(map(limits.late, recent)) >= limits.late_seconds / 2:
         return _out(recent, limits, standing)
@@ -160,7 +160,7 @@ def _out(recent: Sequence[Sample], limits: Limits, standing: Standing) -> Decisi
     now, tasks = recent[-1], standing.tasks
     arriving, acked = _mean(recent)
     rate = acked / limits.worth(tasks)
-    late = f"the oldest of {now.behind} events that wait is {now.seconds:.0f} s old"
+    late = f"the oldest of {now.behind} waiting events is {now.seconds:.0f} s old"
     if acked <= 0:
         why = f"{late}, and nothing is acked: more tasks would not help"
         return Decision("no progress", tasks, why, standing)
@@ -169,48 +169,49 @@ def _out(recent: Sequence[Sample], limits: Limits, standing: Standing) -> Decisi
         rate = max(rate, standing.rate)
     standing = replace(standing, rate=rate, rate_at=now.time)
     if gain > 0 and now.behind / gain <= PATIENCE_SECONDS:
-        why = f"{late}; what waits is done in {now.behind / gain:.0f} s"
+        why = f"{late}; the backlog will be done in {now.behind / gain:.0f} s"
         return Decision("catching up", tasks, why, standing)
     if limits.worth(tasks) >= limits.worth(limits.most):
-        bound = "tasks are allowed" if limits.partitions >= limits.max else "partitions are there"
-        return Decision("at most", tasks, f"{late}, and no more {bound}", standing)
+        bounded = limits.partitions >= limits.max
+        why = "no more tasks are allowed" if bounded else "there are no more partitions"
+        return Decision("at most", tasks, f"{late}, and {why}", standing)
     before = standing.total_before
     if before and acked < GAIN * before and now.time - standing.since < GAIN_SECONDS:
         why = (
             f"{late}; {_count(tasks)} take {acked:.0f} events/s in all, and fewer took "
-            f"{before:.0f}: the sink or the source is what is slow"
+            f"{before:.0f}: the sink or the source is slow"
         )
         return Decision("no gain", tasks, why, standing)
     need = SPARE_OUT * arriving + now.behind / CATCH_UP_SECONDS
     more = next(n for n in range(tasks, limits.most + 1) if limits.worth(n) > limits.worth(tasks))
-    wanted = limits.enough(need / rate, more)
-    why = f"{late}; {arriving:.0f} events/s come, and a task takes {rate:.0f}"
-    return _change("out", wanted, why, now, replace(standing, total_before=acked))
+    target = limits.enough(need / rate, more)
+    why = f"{late}; {arriving:.0f} events/s arrive, and a task takes {rate:.0f}"
+    return _change("out", target, why, now, replace(standing, total_before=acked))
 
 
 def _in(samples: Sequence[Sample], limits: Limits, standing: Standing) -> Decision:
     now, tasks = samples[-1], standing.tasks
     if tasks <= limits.min:
-        return Decision("at least", tasks, f"no fewer than {limits.min} are allowed", standing)
+        return Decision("at least", tasks, f"at least {limits.min} are required", standing)
     calm = _window(samples, CALM_SECONDS, standing.since)
     if not calm or max(map(limits.late, calm)) > limits.late_seconds / 4:
-        why = f"events are not late; {CALM_SECONDS / 60:g} minutes were not calm yet"
+        why = f"events are not late, but the lag was not low for {CALM_SECONDS / 60:g} minutes"
         return Decision("steady", tasks, why, standing)
     peak = max(
         _mean(_since(calm[: end + 1], sample.time - limits.window_seconds))[0]
         for end, sample in enumerate(calm)
     )
-    come = f"at most {peak:.0f} events/s came in {CALM_SECONDS / 60:g} minutes"
+    arrived = f"at most {peak:.0f} events/s arrived in {CALM_SECONDS / 60:g} minutes"
     still = replace(standing, total_before=0.0)
     rate = standing.rate
     needed = limits.enough(SPARE_IN * peak / rate, limits.min) if rate else tasks
     if needed < tasks:
-        why = f"{come}, and a task takes {rate:.0f}"
+        why = f"{arrived}, and a task takes {rate:.0f}"
         return _change("in", max(needed, ceil(tasks / 2)), why, now, still)
     if not rate or now.time - standing.rate_at > RATE_SECONDS:
-        why = f"{come}; how many a task can take was not seen lately: one task less is tried"
+        why = f"{arrived}; the throughput of a busy task is unknown: one task less is tried"
         return _change("probe", tasks - 1, why, now, still)
-    return Decision("needed", tasks, f"{come}, and a task takes {rate:.0f}", standing)
+    return Decision("needed", tasks, f"{arrived}, and a task takes {rate:.0f}", standing)
 
 
 def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) -> Decision:
@@ -220,12 +221,12 @@ def _change(kind: str, tasks: int, why: str, now: Sample, standing: Standing) ->
 def _window(samples: Sequence[Sample], seconds: float, since: float) -> Sequence[Sample]:
     """The samples of the last ``seconds``; empty unless complete, settled and of one number."""
     now = samples[-1].time
-    found = _since(samples, now - seconds)
-    pairs = itertools.pairwise(found)
-    whole = now - found[0].time >= seconds - 1.5 * SAMPLE_SECONDS and now - since >= seconds
+    recent = _since(samples, now - seconds)
+    pairs = itertools.pairwise(recent)
+    whole = now - recent[0].time >= seconds - 1.5 * SAMPLE_SECONDS and now - since >= seconds
     holes = any(after.time - before.time > GAP_SECONDS for before, after in pairs)
-    unsettled = any(sample.unsettled for sample in found)
-    return found if whole and not holes and not unsettled else ()
+    unsettled = any(sample.unsettled for sample in recent)
+    return recent if whole and not holes and not unsettled else ()
 
 
 def _since(samples: Sequence[Sample], time: float) -> Sequence[Sample]:
@@ -253,9 +254,9 @@ def recorded(
 ) -> Scaling | None:
     """The record with the decision, or None if unwritten. ``before``: the number until now;
     ``time``: since the epoch; ``quiet_seconds``: since the last write."""
-    known = record.decisions if record else ()
+    decisions = record.decisions if record else ()
     changes = decision.tasks != before or record is None
-    is_new = not known or known[-1].kind != decision.kind
+    is_new = not decisions or decisions[-1].kind != decision.kind
     if not changes and (quiet_seconds < WRITE_SECONDS or not is_new):
         return None
     new = ScalingDecision(
@@ -266,13 +267,13 @@ def recorded(
         why=cut(decision.why, PROBLEM_CHARACTERS),
     )
     return Scaling(
-        tasks=decision.tasks, rate=decision.standing.rate, decisions=_latest((*known, new))
+        tasks=decision.tasks, rate=decision.standing.rate, decisions=_latest((*decisions, new))
     )
 
 
 def _latest(decisions: tuple[ScalingDecision, ...]) -> tuple[ScalingDecision, ...]:
     """The last of both sorts, so that quiet days push no change out of sight."""
-    changes = [n for n, one in enumerate(decisions) if one.before != one.tasks]
-    others = [n for n, one in enumerate(decisions) if one.before == one.tasks]
+    changes = [n for n, entry in enumerate(decisions) if entry.before != entry.tasks]
+    others = [n for n, entry in enumerate(decisions) if entry.before == entry.tasks]
     kept = chain(changes[-KEPT_CHANGES:], others[-KEPT_OTHERS:])
     return tuple(decisions[number] for number in sorted(kept))

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from flumeng.config import CollectPlace
-from flumeng.control.planner.changes import ChangeSet
 from flumeng.control.planner.indexed_heap import IndexedHeap
 from flumeng.control.planner.placement_index import PlacementIndex
 from flumeng.control.planner.plan_builder import PlanBuilder
+from flumeng.control.planner.snapshot_changes import ChangeSet
 from flumeng.control.snapshot.snapshot import NodeView
 from zkschema.records import COLLECT, PlannedTask
 
@@ -26,17 +26,17 @@ class Standbys:
         self._pools: dict[tuple[Labels, str], IndexedHeap[int]] = {}
 
     def choose(self, builder: PlanBuilder, changes: ChangeSet) -> None:
-        place, flow_index = builder.flow.collect_place, builder.flow_index
+        placement, flow_index = builder.flow.collect_place, builder.flow_index
         if builder.flow.place is None or builder.snapshot.cluster.maintenance:
             return
-        if place.replicas == 1 and not flow_index.replicated:
+        if placement.replicas == 1 and not flow_index.replicated:
             return
-        zones = self._zones_of(place)
-        if changes.everything or (zones, place) != (flow_index.zones, flow_index.place):
+        zones = self._zones_of(placement)
+        if changes.everything or (zones, placement) != (flow_index.zones, flow_index.placement):
             names: Iterable[str] = [n for n, t in builder.tasks.items() if t.kind == COLLECT]
         else:
             names = self._suspects(builder, changes)
-        flow_index.zones, flow_index.place = zones, place
+        flow_index.zones, flow_index.placement = zones, placement
         for name in sorted(names, key=lambda name: (len(name), name)):
             task = builder.task(name)
             if task is None:
@@ -52,21 +52,21 @@ class Standbys:
         return names
 
     def _choose(self, builder: PlanBuilder, name: str, task: PlannedTask) -> None:
-        place, nodes = builder.flow.collect_place, builder.snapshot.nodes
+        placement, nodes = builder.flow.collect_place, builder.snapshot.nodes
         owner = self._index.capacity.zone(task.node or "")
-        count = place.replicas - 1 if task.node is not None else 0
-        kept = [node for node in task.standbys if may_stand_by(nodes.get(node), task, place)]
+        count = placement.replicas - 1 if task.node is not None else 0
+        kept = [node for node in task.standbys if may_stand_by(nodes.get(node), task, placement)]
         apart = [node for node in kept if self._index.capacity.zone(node) != owner]
         chosen = [*apart, *(node for node in kept if node not in apart)][:count]
-        elsewhere = self._zones_of(place) - {owner or ""}
+        elsewhere = self._zones_of(placement) - {owner or ""}
         while len(apart) < count:
-            node = self._least(place, elsewhere, {task.node or "", *chosen}, chosen)
+            node = self._least(placement, elsewhere, {task.node or "", *chosen}, chosen)
             if node is None:
                 break
             apart.append(node)
             chosen = [*apart, *(other for other in chosen if other not in apart)][:count]
         while len(chosen) < count:
-            node = self._least(place, {owner or ""}, {task.node or "", *chosen}, ())
+            node = self._least(placement, {owner or ""}, {task.node or "", *chosen}, ())
             if node is None:
                 break
             chosen.append(node)
@@ -86,31 +86,31 @@ class Standbys:
                 pool.set(node, self._rank(node))
 
     def _least(
-        self, place: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
+        self, placement: CollectPlace, zones: Iterable[str], taken: set[str], beside: Iterable[str]
     ) -> str | None:
         """The node with the fewest standbys, if possible in a zone without one ``beside`` it."""
         used = {self._index.capacity.zone(node) for node in beside}
-        found = [
+        candidates = [
             (zone in used, pool.ranks[node], node)
             for zone in zones
-            for pool in (self._pool(place, zone),)
+            for pool in (self._pool(placement, zone),)
             if (node := pool.first(lambda node: node not in taken)) is not None
         ]
-        return min(found)[2] if found else None
+        return min(candidates)[2] if candidates else None
 
-    def _zones_of(self, place: CollectPlace) -> frozenset[str]:
-        labels = tuple(sorted(place.labels.items()))
-        found = self._zones.get(labels)
-        if found is None:
-            found = self._zones[labels] = frozenset(self._index.capacity.zones(place.labels))
-        return found
+    def _zones_of(self, placement: CollectPlace) -> frozenset[str]:
+        labels = tuple(sorted(placement.labels.items()))
+        zones = self._zones.get(labels)
+        if zones is None:
+            zones = self._zones[labels] = frozenset(self._index.capacity.zones(placement.labels))
+        return zones
 
-    def _pool(self, place: CollectPlace, zone: str) -> IndexedHeap[int]:
-        key = tuple(sorted(place.labels.items())), zone
+    def _pool(self, placement: CollectPlace, zone: str) -> IndexedHeap[int]:
+        key = tuple(sorted(placement.labels.items())), zone
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = IndexedHeap()
-            nodes = self._index.capacity.pool(place.labels, zone).ranks
+            nodes = self._index.capacity.pool(placement.labels, zone).ranks
             pool.set_all({node: self._rank(node) for node in nodes})
         return pool
 
@@ -121,8 +121,8 @@ class Standbys:
         return (count << 32) + int.from_bytes(order)
 
 
-def may_stand_by(node: NodeView | None, task: PlannedTask, place: CollectPlace) -> bool:
+def may_stand_by(node: NodeView | None, task: PlannedTask, placement: CollectPlace) -> bool:
     """Whether a standby may stay on the node; a node missed for less than grace keeps it."""
     if node is None or node.name == task.node or (not node.live and node.down):
         return False
-    return node.set_aside or node.eligible(COLLECT, place.labels)
+    return node.set_aside or node.eligible(COLLECT, placement.labels)

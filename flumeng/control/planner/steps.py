@@ -24,11 +24,11 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
             return [after]
         after = after.spread()
     spread = before.spread()
-    cost = _remembered(cost)
+    cost = _cached(cost)
     written = _changed(spread, after) if spread is before else range(len(after.buckets))
     if sum(cost(n, spread.buckets[n], after.buckets[n]) for n in written) <= room_bytes:
         return [after]
-    found = [] if spread is before else [spread]
+    steps = [] if spread is before else [spread]
     current = spread
     for target in (spread.changed(_takes(spread, after)), after):
         for portion in _portions(current, target, room_bytes, cost):
@@ -36,19 +36,19 @@ def steps(before: Tasks, after: Tasks, room_bytes: int, cost: Cost) -> list[Task
             for number in portion:
                 buckets[number] = target.buckets[number]
             current = Tasks(buckets)
-            found.append(current)
-    return found
+            steps.append(current)
+    return steps
 
 
-def _remembered(cost: Cost) -> Cost:
+def _cached(cost: Cost) -> Cost:
     """Caches the cost of each bucket by ``id``: the caller keeps all buckets alive meanwhile."""
-    known: dict[tuple[int, int, int], int] = {}
+    cache: dict[tuple[int, int, int], int] = {}
 
     def weigh(number: int, old: Bucket, new: Bucket) -> int:
         key = number, id(old), id(new)
-        if key not in known:
-            known[key] = cost(number, old, new)
-        return known[key]
+        if key not in cache:
+            cache[key] = cost(number, old, new)
+        return cache[key]
 
     return weigh
 

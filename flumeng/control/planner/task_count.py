@@ -13,11 +13,11 @@ PARTITIONS_AT_MOST = 5_000
 """A task acks all its partitions in one transaction of at most 1 MiB."""
 
 
-def given_tasks(wanted: int | TaskRange | None, proposed: int, planned: int) -> int | None:
-    """The number from the flow's author or, within a range, its discovery task."""
-    if isinstance(wanted, TaskRange):
-        return wanted.clamp(proposed or planned)
-    return wanted
+def given_tasks(option: int | TaskRange | None, proposed: int, planned: int) -> int | None:
+    """The number from the flow's text (``option``) or, within a range, its discovery task."""
+    if isinstance(option, TaskRange):
+        return option.clamp(proposed or planned)
+    return option
 
 
 def task_count(given: int | None, planned: int, partitions: int, slots: float, nodes: int) -> int:
@@ -26,9 +26,9 @@ def task_count(given: int | None, planned: int, partitions: int, slots: float, n
     if given is not None:
         return max(given, _kept(planned, least, partitions))
     by_weight = max(least, int(slots) // SLOTS_A_TASK)
-    wanted = max(least, min(by_weight, nodes))
-    if not planned or planned < least or wanted >= 2 * planned:
-        return wanted
+    target = max(least, min(by_weight, nodes))
+    if not planned or planned < least or target >= 2 * planned:
+        return target
     return by_weight if 4 * by_weight <= planned else planned
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flumeng.control.queries import asking
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries import fan_out
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import partitions
 from flumeng.control.snapshot.journal_registry import journals
 from flumeng.control.snapshot.leases import until as kept_until
-from flumeng.control.snapshot.partitions import QUEUED, Known
+from flumeng.control.snapshot.partitions import QUEUED, PartitionBounds
 from flumeng.control.zookeeper import Found, ReadableStore, Unreadable, Versioned
 from zkschema import paths, records
 from zkschema.bootstrap import CURSOR_MAIN
 from zkschema.records import Ack, Journal
 
-UNREGISTERED = Known()
+UNREGISTERED = PartitionBounds()
 
 
 class Position(Protocol):
@@ -35,7 +35,7 @@ Ask = Callable[[str], Mapping[str, Position]]
 
 
 def ask_worker(address: str) -> Mapping[str, Position]:
-    with asking.client(address) as client:
+    with fan_out.client(address) as client:
         return client.positions()
 
 
@@ -59,43 +59,47 @@ class Positions:
     by_node: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
-    def end_of(self, key: str, known: Known) -> int | None:
+    def end_of(self, key: str, partition: PartitionBounds) -> int | None:
         """The end of the partition, or None. Any node may report a partition that is on no node."""
-        if known.end is not None:
-            return known.end
-        asked = [self.by_node.get(known.node, {})] if known.node else self.by_node.values()
+        if partition.end is not None:
+            return partition.end
+        asked = [self.by_node.get(partition.node, {})] if partition.node else self.by_node.values()
         return max((answer[key].safe for answer in asked if key in answer), default=None)
 
 
 def positions(source: ReadableStore, ask: Ask) -> Positions:
-    return Positions(*asking.ask_all(Reading.of(source), ask))
+    return Positions(*fan_out.ask_all(ReadCache.of(source), ask))
 
 
 def acks_of(source: ReadableStore, where: Positions, flow: str | None = None) -> list[AckRow]:
     """One row per partition of a flow (None: of all flows), also before its first ack."""
-    reading = Reading.of(source)
-    names = reading.children(paths.flows()) if flow is None else [flow]
-    known = partitions.of_flows(reading, names)
-    acked = reading.children_many([paths.cursor(name, CURSOR_MAIN) for name in names])
+    cache = ReadCache.of(source)
+    names = cache.children(paths.flows()) if flow is None else [flow]
+    by_flow = partitions.of_flows(cache, names)
+    acked = cache.children_many([paths.cursor(name, CURSOR_MAIN) for name in names])
     keys = [
         (name, partition)
         for name, listed in zip(names, acked, strict=True)
-        for partition in sorted({*known[name], *listed})
+        for partition in sorted({*by_flow[name], *listed})
     ]
-    found = reading.read_each([partitions.ack_path(*key) for key in keys])
+    acks = cache.read_each([partitions.ack_path(*key) for key in keys])
     return [
-        _ack(*key, ack, known[key[0]].get(key[1], UNREGISTERED), where)
-        for key, ack in zip(keys, found, strict=True)
+        _ack(*key, ack, by_flow[key[0]].get(key[1], UNREGISTERED), where)
+        for key, ack in zip(keys, acks, strict=True)
     ]
 
 
 def _ack(
-    flow: str, partition: str, ack: Found[records.Ack], known: Known, where: Positions
+    flow: str,
+    partition: str,
+    ack: Found[records.Ack],
+    partition_known: PartitionBounds,
+    where: Positions,
 ) -> AckRow:
     record = ack.value if isinstance(ack, Versioned) else None
-    end = where.end_of(partitions.key(flow, partition), known)
+    end = where.end_of(partitions.key(flow, partition), partition_known)
     unknown = end is None or isinstance(ack, Unreadable)
-    start = record.emitted if record else known.start
+    start = record.emitted if record else partition_known.start
     return AckRow(
         flow=flow,
         partition=partition,
@@ -117,14 +121,14 @@ class Progress:
 
 
 def progress(store: ReadableStore, ask: Ask, flow: str) -> Progress:
-    reading = Reading.of(store)
-    known = partitions.of_flows(reading, [flow])[flow]
+    cache = ReadCache.of(store)
+    discovered = partitions.of_flows(cache, [flow])[flow]
     left = total = 0
     items = []
-    for row in acks_of(reading, positions(reading, ask), flow):
-        if row.lag is None or row.end is None or row.partition not in known:
+    for row in acks_of(cache, positions(cache, ask), flow):
+        if row.lag is None or row.end is None or row.partition not in discovered:
             continue
-        whole = partitions.distance(row.partition, known[row.partition].start, row.end)
+        whole = partitions.distance(row.partition, discovered[row.partition].start, row.end)
         total += max(whole, row.lag)
         left += row.lag
         items.append(partitions.input_of(row.partition) in QUEUED)
@@ -146,29 +150,29 @@ class CursorRow:
 
 def cursors(source: ReadableStore, where: Positions) -> list[CursorRow]:
     """One row per cursor, without the flows' own."""
-    reading = Reading.of(source)
-    flows = reading.children(paths.flows())
-    listed = reading.children_many([paths.acks(flow) for flow in flows])
+    cache = ReadCache.of(source)
+    flows = cache.children(paths.flows())
+    listed = cache.children_many([paths.acks(flow) for flow in flows])
     keys = [
         (flow, name)
         for flow, names in zip(flows, listed, strict=True)
         for name in names
         if name != CURSOR_MAIN
     ]
-    leases = reading.read_each([paths.lease(*key) for key in keys])
+    leases = cache.read_each([paths.lease(*key) for key in keys])
     registered: defaultdict[str, dict[str, Journal]] = defaultdict(dict)
-    for journal, record in (journals(reading) if keys else {}).items():
+    for journal, record in (journals(cache) if keys else {}).items():
         registered[record.flow][journal] = record
-    wanted = [(*key, journal) for key in keys for journal in registered[key[0]]]
-    acks = dict(zip(wanted, reading.read_each([paths.ack(*it) for it in wanted]), strict=True))
+    ack_keys = [(*key, journal) for key in keys for journal in registered[key[0]]]
+    acks = dict(zip(ack_keys, cache.read_each([paths.ack(*it) for it in ack_keys]), strict=True))
     rows = []
     for (flow, name), lease in zip(keys, leases, strict=True):
-        known = lease.value if isinstance(lease, Versioned) else None
+        lease_record = lease.value if isinstance(lease, Versioned) else None
         own = registered[flow]
         row = CursorRow(
             flow=flow,
             cursor=name,
-            reader=known.reader if known else f"flow {name}" if name in flows else "",
+            reader=lease_record.reader if lease_record else f"flow {name}" if name in flows else "",
             until=kept_until(lease) if isinstance(lease, Versioned) else None,
             journals=len(own),
             lag=_lag(own, {journal: acks[flow, name, journal] for journal in own}, where),

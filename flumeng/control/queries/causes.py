@@ -27,37 +27,37 @@ class Cause:
 FLOW_STAYS = "masters leave the flow's tasks as they are"
 MEANINGS: dict[str, str] = {
     paths.schema.pattern: "nothing is planned, and no command changes anything",
-    paths.cluster.pattern: "nothing moves, and chokes stay as nodes were told",
-    paths.moves.pattern: "no move begins that a throttle bounds",
+    paths.cluster.pattern: "no task moves, and nodes keep their rate limits (chokes)",
+    paths.moves.pattern: "no throttled move begins",
     paths.flow.pattern: FLOW_STAYS,
-    paths.revision.pattern: "nodes cannot start it, and masters change nothing of the flow",
+    paths.revision.pattern: f"nodes cannot start this revision, and {FLOW_STAYS}",
     paths.partitions.pattern: FLOW_STAYS,
     paths.partitions_bucket.pattern: FLOW_STAYS,
     paths.plan.pattern: FLOW_STAYS,
     paths.plan_bucket.pattern: FLOW_STAYS,
-    paths.ack.pattern: "its journal is kept, and is not taken for delivered",
-    paths.node.pattern: "the node keeps what it has and gets nothing new",
-    paths.assignment.pattern: "the node keeps what it has and gets nothing new",
-    paths.status.pattern: "nobody knows what the node runs; it is taken to have let go of nothing",
-    paths.live_node.pattern: "the node counts as live, and cannot be asked anything",
-    paths.live_master.pattern: "it counts as a master that plans its share",
-    paths.lease.pattern: "its cursor stays, and journals keep what it has not read",
-    paths.journal.pattern: "the journal is kept, and is not taken for drained",
+    paths.ack.pattern: "its journal is kept and does not count as delivered",
+    paths.node.pattern: "the node keeps its tasks and gets no new ones",
+    paths.assignment.pattern: "the node keeps its tasks and gets no new ones",
+    paths.status.pattern: "the node's tasks are unknown; masters assume that it still runs all",
+    paths.live_node.pattern: "the node counts as live but cannot be queried",
+    paths.live_master.pattern: "the master counts as live and keeps its share of the flows",
+    paths.lease.pattern: "the cursor stays, and journals keep its unread events",
+    paths.journal.pattern: "the journal is kept and does not count as drained",
 }
 WORST = 20
 
 
-def of_unreadable(found: Iterable[Unreadable]) -> Iterator[Cause]:
+def of_unreadable(records: Iterable[Unreadable]) -> Iterator[Cause]:
     """Ordered by kind, then by path."""
     kinds: dict[str, list[Unreadable]] = {}
-    for one in sorted(found, key=lambda one: (one.path.row.pattern, str(one.path))):
-        kinds.setdefault(one.path.row.pattern, []).append(one)
+    for record in sorted(records, key=lambda record: (record.path.row.pattern, str(record.path))):
+        kinds.setdefault(record.path.row.pattern, []).append(record)
     for pattern, some in kinds.items():
-        for one in some[:WORST]:
+        for record in some[:WORST]:
             yield Cause(
-                f"{one.path} cannot be read: {one.why}; {meaning(one.path.row)}",
-                advice(one),
-                about=f"{one.path} cannot be read",
+                f"{record.path} cannot be read: {record.why}; {meaning(record.path.row)}",
+                advice(record),
+                about=f"{record.path} cannot be read",
             )
         if len(some) > WORST:
             yield Cause(
@@ -68,15 +68,13 @@ def of_unreadable(found: Iterable[Unreadable]) -> Iterator[Cause]:
 
 
 def meaning(row: Row[Record]) -> str:
-    return MEANINGS.get(row.pattern, "nothing else is harmed")
+    return MEANINGS.get(row.pattern, "nothing else is affected")
 
 
-def advice(one: Unreadable) -> str:
-    if one.newer:
-        return (
-            "a newer flumeng wrote it: upgrade this one, and the masters and nodes that are older"
-        )
-    return "`flumeng schema verify` says what is wrong, and with --fix puts right what can be"
+def advice(record: Unreadable) -> str:
+    if record.newer:
+        return "written by a newer flumeng: upgrade this one, and all older masters and nodes"
+    return "`flumeng schema verify` shows the fault, and repairs it with --fix where possible"
 
 
 NAMED = 3
@@ -92,10 +90,10 @@ def grouped(causes: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
         if trouble == cause["what"] or not trouble.startswith(" is "):
             subject, trouble = "", cause["what"]
         groups.setdefault((trouble, cause["advice"]), []).append(subject.removeprefix(TASK))
-    return [(_told(trouble, tasks), advice) for (trouble, advice), tasks in groups.items()]
+    return [(_problem_of(trouble, tasks), advice) for (trouble, advice), tasks in groups.items()]
 
 
-def _told(trouble: str, tasks: list[str]) -> str:
+def _problem_of(trouble: str, tasks: list[str]) -> str:
     if len(tasks) == 1:
         return f"{TASK}{tasks[0]}{trouble}" if tasks[0] else trouble
     if not tasks[0]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from flumeng.config import SpecError, parse_flow
 from flumeng.config.flow_names import is_part, parts_among, whole_of
 from flumeng.control.commands.chains import why_not_deleted
+from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import found_by_name, require_flow, require_node
 from flumeng.control.commands.nodes import left
-from flumeng.control.commands.parts import parts_there
 from flumeng.control.planner.task_count import given_tasks, task_count
 from flumeng.control.queries import overview
 from flumeng.control.queries.acks import Positions, acks_of
@@ -32,7 +32,7 @@ def _not_running(flow: FlowDetail) -> list[str]:
     if flow.problem:
         return [f"flow {flow.flow}: {flow.problem}"]
     if flow.state != "running":
-        return [f"flow {flow.flow} is to be {flow.state}"]
+        return [f"flow {flow.flow} is set to {flow.state}"]
     if not flow.tasks:
         return [f"flow {flow.flow} is not planned yet"]
     return _unplanned(flow) + [_line(task) for task in flow.tasks if task.state != "running"]
@@ -40,13 +40,13 @@ def _not_running(flow: FlowDetail) -> list[str]:
 
 def flow_rolled_out(store: ReadableStore, flow: str) -> list[str]:
     """Every task runs the current revision. Raises ``UnsatisfiableError`` after a rollback."""
-    found = overview.flow(store, flow)
-    if found.went_back:
+    detail = overview.flow(store, flow)
+    if detail.went_back:
         raise UnsatisfiableError(
-            f"flow {flow} went back to revision {found.revision}: {found.went_back}"
+            f"flow {flow} went back to revision {detail.revision}: {detail.went_back}"
         )
-    still = [str(found.rollout)] if found.rollout else []
-    return still + _not_running(found)
+    still = [str(detail.rollout)] if detail.rollout else []
+    return still + _not_running(detail)
 
 
 def flow_stopped(store: Store, flow: str) -> list[str]:
@@ -58,10 +58,10 @@ def flow_stopped(store: Store, flow: str) -> list[str]:
 def _not_stopped(store: Store, flow: str) -> list[str]:
     state = require_flow(store, flow).value.state
     if state != "stopped":
-        return [f"flow {flow} is to be {state}"]
+        return [f"flow {flow} is set to {state}"]
     tasks = [_line(task) for task in overview.flow(store, flow).tasks if task.kind != DISCOVER]
     return tasks or [
-        f"journal {name} is not collected to its end" for name in _undrained(store, flow)
+        f"journal {name} is not fully collected yet" for name in _undrained(store, flow)
     ]
 
 
@@ -80,10 +80,10 @@ def flow_acked(store: Store, flow: str, ends: Mapping[str, int]) -> list[str]:
 
 
 def flow_gone(store: ReadableStore, flow: str) -> list[str]:
-    known = store.children(paths.flows())
-    names = [name for name in (flow, *parts_among(known, flow)) if name in known]
+    existing = store.children(paths.flows())
+    names = [name for name in (flow, *parts_among(existing, flow)) if name in existing]
     return [
-        f"flow {name} is to be {record.value.state}"
+        f"flow {name} is set to {record.value.state}"
         if isinstance(record, Versioned)
         else f"flow {name} cannot be read"
         for name, record in found_by_name(store, paths.flow, names).items()
@@ -100,32 +100,32 @@ def flow_unread(store: ReadableStore, flow: str) -> list[str]:
 def node_drained(store: Store, node: str) -> list[str]:
     require_node(store, node)
     still = left(store, node)
-    known = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
+    planned = {task.key: task for task in overview.tasks(store)} if still.tasks else {}
     tasks = [
-        _line(known[key]) if key in known else f"task {key} is stopping" for key in still.tasks
+        _line(planned[key]) if key in planned else f"task {key} is stopping" for key in still.tasks
     ]
     return [
         *tasks,
-        *(f"journal {journal} is not collected to its end" for journal in still.journals),
-        *(f"no other node has its replica of {journal} yet" for journal in still.replicas),
+        *(f"journal {journal} is not fully collected yet" for journal in still.journals),
+        *(f"no other node has a replica of {journal} instead yet" for journal in still.replicas),
     ]
 
 
 def tasks_active(store: Store, keys: Sequence[str] = ()) -> list[str]:
     """These tasks (``flow/task``), or all, run their wanted revision."""
-    known = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
-    if not known and not keys:
+    planned = {f"{task.flow}/{task.task}": task for task in overview.tasks(store)}
+    if not planned and not keys:
         return ["nothing is planned yet"]
-    unplanned = [f"task {key} is not planned yet" for key in keys if key not in known]
-    tasks = (known[key] for key in keys or known if key in known)
+    unplanned = [f"task {key} is not planned yet" for key in keys if key not in planned]
+    tasks = (planned[key] for key in keys or planned if key in planned)
     return unplanned + [_line(task) for task in tasks if task.state != "running"]
 
 
 def _undrained(store: Store, flow: str) -> list[str]:
-    known = journal_registry.journals(store)
+    registered = journal_registry.journals(store)
     own = [
         (subscribed(name) if is_part(flow) else name, journal)
-        for name, journal in known.items()
+        for name, journal in registered.items()
         if journal.flow == whole_of(flow)
     ]
     acks = store.read_each([partitions.ack_path(flow, name) for name, _ in own])
@@ -139,17 +139,17 @@ def _undrained(store: Store, flow: str) -> list[str]:
 def _unplanned(flow: FlowDetail) -> list[str]:
     """The number of collect tasks may differ from the wanted one until a master's next tick."""
     try:
-        said = parse_flow(flow.text).place.collect.tasks
+        configured = parse_flow(flow.text).place.collect.tasks
     except SpecError:
         return []  # no master plans it, and its tasks say why they fail
     reads = [len(task.partitions) for task in flow.tasks if task.kind == COLLECT]
     planned = len(reads)
-    given = given_tasks(said, flow.scaling.tasks if flow.scaling else 0, planned)
+    given = given_tasks(configured, flow.scaling.tasks if flow.scaling else 0, planned)
     if given is None:
-        return [] if planned else [f"flow {flow.flow} is planned without collect tasks yet"]
-    wanted = task_count(given, planned, sum(reads), 0, 0)
-    line = f"flow {flow.flow} is planned with {planned} of {wanted} collect tasks yet"
-    return [line] if planned != wanted else []
+        return [] if planned else [f"flow {flow.flow} has no planned collect tasks yet"]
+    expected = task_count(given, planned, sum(reads), 0, 0)
+    line = f"flow {flow.flow} has {planned} of {expected} collect tasks planned so far"
+    return [line] if planned != expected else []
 
 
 def _line(task: TaskRow) -> str:
@@ -174,7 +174,7 @@ def wait_for(
     """Poll ``missing`` until it is empty or the time is up; returns its last result. ``tell`` is
     called on changes. Raises ``UnavailableError`` only at the end."""
     deadline = monotonic() + timeout_seconds
-    told: Sequence[str] | None = None
+    reported: Sequence[str] | None = None
     while True:
         try:
             still = missing()
@@ -182,9 +182,9 @@ def wait_for(
             if monotonic() >= deadline:
                 raise
         else:
-            if still != told:
+            if still != reported:
                 tell(still)
-                told = still
+                reported = still
             if not still or monotonic() >= deadline:
                 return still
         sleep(LOOK_SECONDS)

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.queries import asking
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries import fan_out
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.zookeeper import ReadableStore, Store
 from flumeng.platform.errors import CorruptError
@@ -51,28 +51,26 @@ def task_counts(store: ReadableStore, ask: Ask, tasks: Sequence[TaskRow]) -> Tas
     owned = {task.key: task for task in tasks if task.kind == COLLECT and task.node}
     nodes = sorted({task.node for task in owned.values() if task.node})
 
-    def ask_one(address: str) -> Mapping[str, _Told]:
+    def ask_one(address: str) -> Mapping[str, _Counts]:
         try:
             return msgspec.convert(
-                {f"{row['flow']}/{row['task']}": row for row in ask(address)}, dict[str, _Told]
+                {f"{row['flow']}/{row['task']}": row for row in ask(address)}, dict[str, _Counts]
             )
         except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise CorruptError(
-                f"{address} answers with what this flumeng does not understand: {error}"
-            ) from error
+            raise CorruptError(f"unexpected answer of {address}: {error}") from error
 
-    answers, silent = asking.ask_collectors(Reading(store), nodes, ask_one)
+    answers, silent = fan_out.ask_collectors(ReadCache(store), nodes, ask_one)
     rows = []
     for key, task in owned.items():
         node = task.node or ""
-        told = answers.get(node, {}).get(key)
-        if told is not None and told.epoch == task.epoch:
-            own = (task.flow, task.task, node, told.epoch, told.since, told.counts)
+        counts = answers.get(node, {}).get(key)
+        if counts is not None and counts.epoch == task.epoch:
+            own = (task.flow, task.task, node, counts.epoch, counts.since, counts.counts)
             rows.append(TaskCountsRow(*own))
     return TaskCounts(tuple(rows), silent)
 
 
-class _Told(msgspec.Struct):
+class _Counts(msgspec.Struct):
     epoch: int
     since: float
     counts: dict[str, dict[str, int] | None]
@@ -82,7 +80,7 @@ _NO_COUNTERS = {"flow", "source", "held_by", "held_seconds", "lost_files"}
 
 
 def ask_worker(address: str) -> Sequence[Mapping[str, Any]]:
-    with asking.client(address) as client:
+    with fan_out.client(address) as client:
         return client.counters()
 
 
@@ -103,13 +101,13 @@ def counters(store: Store, ask: Ask, flow: str) -> tuple[list[CounterRow], tuple
     def ask_one(address: str) -> Mapping[str, Mapping[str, Any]]:
         return {f"{address} {index}": row for index, row in enumerate(ask(address))}
 
-    answers, silent = asking.ask_all(Reading(store), ask_one)
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    answers, silent = fan_out.ask_all(ReadCache(store), ask_one)
+    by_source: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for node, rows in answers.items():
         for row in rows.values():
             if row["flow"] == flow:
-                found.setdefault((node, row["source"]), []).append(row)
-    return [_row(node, source, found[node, source]) for node, source in sorted(found)], silent
+                by_source.setdefault((node, row["source"]), []).append(row)
+    return [_row(*key, by_source[key]) for key in sorted(by_source)], silent
 
 
 def _row(node: str, source: str, workers: Sequence[Mapping[str, Any]]) -> CounterRow:

@@ -29,7 +29,7 @@ class NodeDetail:
 
 
 @dataclass(frozen=True)
-class StoryLine:
+class EventRow:
     """``time`` is in seconds since the epoch."""
 
     time: float
@@ -41,10 +41,10 @@ class StoryLine:
 
 
 @dataclass(frozen=True)
-class NodeStory:
+class EventLog:
     node: str
     live: bool
-    lines: tuple[StoryLine, ...]
+    lines: tuple[EventRow, ...]
 
 
 @dataclass(frozen=True)
@@ -69,36 +69,36 @@ def node(store: Store, where: Positions, name: str) -> NodeDetail:
     )
 
 
-def story(store: Store, name: str) -> NodeStory:
+def event_log(store: Store, name: str) -> EventLog:
     require_node(store, name)
-    found = store.read(paths.story(name))
-    return NodeStory(
+    current = store.read(paths.story(name))
+    return EventLog(
         node=name,
         live=store.exists(paths.live_node(name)),
         lines=tuple(
-            StoryLine(line.time, line.who, line.event, line.before, line.after, line.cause)
-            for line in (found.value.lines if found else ())
+            EventRow(line.time, line.who, line.event, line.before, line.after, line.cause)
+            for line in (current.value.lines if current else ())
         ),
     )
 
 
 def task(store: Store, where: Positions, ask: counters.Ask, key: str) -> TaskDetail:
-    found = require_task(store, key)
+    row = require_task(store, key)
     return TaskDetail(
-        task=found,
+        task=row,
         acks=tuple(
             ack
             for ack in acks_of(store, where)
-            if ack.flow == found.flow and ack.partition in found.partitions
+            if ack.flow == row.flow and ack.partition in row.partitions
         ),
-        counts=counters.task_counts(store, ask, [found]),
+        counts=counters.task_counts(store, ask, [row]),
     )
 
 
 def require_task(store: Store, key: str) -> TaskRow:
     """Raises ``UserError`` with the nearest name for an unknown task."""
-    known = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
-    if key not in known:
-        hint = nearest(key, known) if known else "nothing is planned yet"
+    planned = {f"{row.flow}/{row.task}": row for row in overview.tasks(store)}
+    if key not in planned:
+        hint = nearest(key, planned) if planned else "nothing is planned yet"
         raise UserError(f'there is no task "{key}"; {hint}')
-    return known[key]
+    return planned[key]

@@ -10,9 +10,9 @@ from typing import Literal
 from flumeng.config import FlowSpec
 from flumeng.config.branch import Branch
 from flumeng.config.component import KEEP, Component, SinkOptions
+from flumeng.config.component_summary import summary
 from flumeng.config.flow_names import part_name
 from flumeng.config.stages import FilterStage, SinkStage
-from flumeng.config.summary import summary
 from flumeng.control.queries.counters import TaskCounts
 
 NodeKind = Literal["source", "journal", "filter", "branch", "group", "sink", "dead letters"]
@@ -138,7 +138,7 @@ class _Building:
         if journaled:
             kafka = self.spec.journal.kafka
             kept = KEPT.get(self.spec.durability, "")
-            label = f"journal {kept}" if kafka is None else f"journal in {kafka.place}"
+            label = f"journal {kept}" if kafka is None else f"journal in {kafka.location}"
             journal = self._add("journal", label)
             self._join(journaled, journal)
             yield journal
@@ -233,8 +233,8 @@ def mermaid(graph: FlowGraph) -> str:
         label = _escaped(_labelled(node), {'"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;"})
         lines.append(f"  {node.id}{MERMAID_SHAPES[node.kind].replace('{}', label)}")
     for edge in graph.edges:
-        said = f'|"{_said(edge)}"|' if _said(edge) else ""
-        lines.append(f"  {edge.source} -->{said} {edge.target}")
+        label = f'|"{_edge_label(edge)}"|' if _edge_label(edge) else ""
+        lines.append(f"  {edge.source} -->{label} {edge.target}")
     return "\n".join(lines)
 
 
@@ -244,8 +244,8 @@ def dot(graph: FlowGraph) -> str:
         shape = DOT_SHAPES[node.kind]
         lines.append(f"  {node.id} [shape={shape}, label={_quoted(_labelled(node))}];")
     for edge in graph.edges:
-        said = f" [label={_quoted(_said(edge))}]" if _said(edge) else ""
-        lines.append(f"  {edge.source} -> {edge.target}{said};")
+        label = f" [label={_quoted(_edge_label(edge))}]" if _edge_label(edge) else ""
+        lines.append(f"  {edge.source} -> {edge.target}{label};")
     return "\n".join([*lines, "}"])
 
 
@@ -253,20 +253,20 @@ FORMATS: Mapping[str, Callable[[FlowGraph], str]] = {"text": text, "mermaid": me
 
 
 def _title(graph: FlowGraph) -> str:
-    said = f"flow {graph.flow}: durability {graph.durability}, delivery {graph.delivery}"
+    title = f"flow {graph.flow}: durability {graph.durability}, delivery {graph.delivery}"
     if graph.parse_errors_per_second:
-        said += f", {_rate(graph.parse_errors_per_second)} with parse_error"
-    return said
+        title += f", {_rate(graph.parse_errors_per_second)} with parse_error"
+    return title
 
 
 def _text_lines(graph: FlowGraph) -> Iterator[str]:
     targets = {edge.target for edge in graph.edges}
     sources = [node for node in graph.nodes if node.id not in targets]
     for node in sources:
-        yield f"  {_told(node)}"
+        yield f"  {_described(node)}"
     journal = next((node for node in graph.nodes if node.kind == "journal"), None)
     if journal is not None:
-        yield f"  {_told(journal)}"
+        yield f"  {_described(journal)}"
     first = sources[-1] if journal is None else journal
     yield from _behind(graph, first, 1)
     for node in graph.nodes:
@@ -279,12 +279,12 @@ def _behind(graph: FlowGraph, node: GraphNode, depth: int) -> Iterator[str]:
         following = graph.node(edge.target)
         if following.kind == "dead letters":
             continue
-        rate = f"  [{_said(edge)}]" if _said(edge) else ""
-        yield f"{'  ' * depth}-> {_told(following)}{rate}"
+        rate = f"  [{_edge_label(edge)}]" if _edge_label(edge) else ""
+        yield f"{'  ' * depth}-> {_described(following)}{rate}"
         yield from _behind(graph, following, depth + (following.kind in ("branch", "group")))
 
 
-def _told(node: GraphNode) -> str:
+def _described(node: GraphNode) -> str:
     kind = f"{node.kind} " if node.kind in ("source", "sink", "branch", "group") else ""
     return f"{kind}{node.label}{_condition(node)}"
 
@@ -298,7 +298,7 @@ def _condition(node: GraphNode) -> str:
     return f"{condition}, on error {node.on_error}" if node.on_error else condition
 
 
-def _said(edge: GraphEdge) -> str:
+def _edge_label(edge: GraphEdge) -> str:
     return edge.label if edge.per_second is None else _rate(edge.per_second)
 
 

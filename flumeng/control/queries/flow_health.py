@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flumeng.control.queries.task_status import TaskRow
 from zkschema.records import COLLECT, DISCOVER
 
-MEND = "correct the cause; it is tried again by itself"
+MEND = "fix the cause; the task is retried automatically"
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ def flow_health(
     if state != "running":
         ending = any(task.kind == COLLECT for task in tasks)
         now = "stopping" if ending else "stopped"
-        return FlowHealth(now, now, f"it is to be {state}")
+        return FlowHealth(now, now, f"it is set to {state}")
     if problem:
         return FlowHealth("unhealthy supervisor", "not readable", problem, "apply a corrected file")
     discover = [task for task in tasks if task.kind == DISCOVER]
     collect = [task for task in tasks if task.kind == COLLECT]
-    found = any(task.partitions for task in collect)
+    has_partitions = any(task.partitions for task in collect)
     for task in discover:
         if task.health:
-            return _of_discovery(task, found=found)
+            return _of_discovery(task, has_partitions=has_partitions)
     for task in collect:
         if task.state == "retrying" or task.health:
             return _of_failing(task)
-    if discover and not found:
+    if discover and not has_partitions:
         if any(task.state == "failed" for task in discover):
             return FlowHealth("pending", "connecting to stream", discover[0].why, "wait")
-        return FlowHealth("pending", "discovering tasks", "no partition is found yet", "wait")
+        return FlowHealth("pending", "discovering tasks", "no partition is discovered yet", "wait")
     late = [task for task in collect if task.state != "running"]
     if late or not collect:
         return _of_late(late, running=len(late) < len(collect))
@@ -76,14 +76,14 @@ def _of_late(late: Sequence[TaskRow], *, running: bool) -> FlowHealth:
         if task.state == "failed":
             why = f"task {task.key} has failed: {task.why}"
             return FlowHealth(now, "tasks fail", why, MEND)
-    why = f"task {late[0].key} is {late[0].state}" if late else "none is planned yet"
+    why = f"task {late[0].key} is {late[0].state}" if late else "no collect task is planned yet"
     return FlowHealth(now, "creating tasks", why, "wait")
 
 
-def _of_discovery(task: TaskRow, *, found: bool) -> FlowHealth:
+def _of_discovery(task: TaskRow, *, has_partitions: bool) -> FlowHealth:
     why = f"task {task.key} has failed several times in a row: {task.why}"
     if task.health != "unreachable":
         return FlowHealth("unhealthy supervisor", "discovery fails", why, MEND)
-    detail = "lost contact with stream" if found else "connecting to stream"
-    advice = "see whether the brokers are up, and can be reached from its node"
+    detail = "lost contact with stream" if has_partitions else "connecting to stream"
+    advice = "check that the brokers are up and reachable from the task's node"
     return FlowHealth("unhealthy supervisor", detail, why, advice)

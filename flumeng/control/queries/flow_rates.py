@@ -67,9 +67,9 @@ class RateMeter:
             delivered = self._acked[name].rate
             if delivered is not None:
                 self._history.setdefault(name, deque(maxlen=HISTORY)).append(delivered)
-        for known in (self._acked, self._accepted, self._history):
-            for gone in known.keys() - flows.keys():
-                del known[gone]
+        for table in (self._acked, self._accepted, self._history):
+            for gone in table.keys() - flows.keys():
+                del table[gone]
         self._minute = minute
 
     def of(self, flow: str) -> FlowRates:

@@ -11,21 +11,21 @@ from flumeng.control.commands.chains import readers_of
 from flumeng.control.commands.lookup import readable_by_name
 from flumeng.control.commands.replicas import replicas_of
 from flumeng.control.queries import (
-    asking,
     counters,
+    fan_out,
     journal_causes,
     journals,
     lag,
-    moments,
     overview,
     queues,
+    timestamps,
 )
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
 from flumeng.control.queries.causes import Cause, of_unreadable
 from flumeng.control.queries.flow_health import flow_health
 from flumeng.control.queries.lag import FlowLag
 from flumeng.control.queries.overview import FlowRow, NodeRow
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot import journal_registry, leases
 from flumeng.control.zookeeper import ReadableStore
@@ -43,41 +43,41 @@ def status(
     store: ReadableStore, ask: journals.Ask, ask_counters: counters.Ask, now: float
 ) -> dict[str, Any]:
     """``now`` is in seconds since the epoch."""
-    reading = Reading.of(store)
-    flows = overview.flows(reading)
-    nodes = overview.nodes(reading)
-    names = reading.children(paths.live_masters())
-    found = readable_by_name(reading, paths.live_master, names)
-    masters = {name: found[name].value if name in found else None for name in names}
-    told, silent = asking.ask_all(
-        reading, lambda address: {address: (ask(address), ask_counters(address))}
+    cache = ReadCache.of(store)
+    flows = overview.flows(cache)
+    nodes = overview.nodes(cache)
+    names = cache.children(paths.live_masters())
+    live_records = readable_by_name(cache, paths.live_master, names)
+    masters = {name: live_records[name].value if name in live_records else None for name in names}
+    answers_by_node, silent = fan_out.ask_all(
+        cache, lambda address: {address: (ask(address), ask_counters(address))}
     )
     accounts = {
-        node: {name: one for known, _ in answers.values() for name, one in known.items()}
-        for node, answers in told.items()
+        node: {name: account for own, _ in answers.values() for name, account in own.items()}
+        for node, answers in answers_by_node.items()
     }
-    acks = acks_of(reading, Positions(accounts, silent))
-    known = lag.newest(accounts)
-    lags = _lags(flows, acks, known, now)
+    acks = acks_of(cache, Positions(accounts, silent))
+    newest_accounts = lag.newest(accounts)
+    lags = _lags(flows, acks, newest_accounts, now)
     acked: Counter[str] = Counter()
     for ack in acks:
         acked[ack.flow] += ack.offset or 0
-    cluster = reading.read(paths.cluster())
-    reading.read(paths.moves())
-    reading.read_each([paths.lease(*name) for name in leases.names(reading)])
+    cluster = cache.read(paths.cluster())
+    cache.read(paths.moves())
+    cache.read_each([paths.lease(*name) for name in leases.names(cache)])
     maintenance = cluster.value.maintenance if cluster else None
     causes = [
-        *of_unreadable(reading.unreadable.values()),
+        *of_unreadable(cache.unreadable.values()),
         *_of_masters(masters),
         *_of_troubles(masters, flows),
         *_of_maintenance(maintenance),
         *_of_nodes(nodes, silent),
-        *_of_flows(flows, reading),
-        *_of_held(told, reading),
-        *_of_lost(told),
-        *queues.causes(reading),
-        *_of_replicas(reading, nodes, acks),
-        *journal_causes.of_kept(flows, reading, known, now),
+        *_of_flows(flows, cache),
+        *_of_held(answers_by_node, cache),
+        *_of_lost(answers_by_node),
+        *queues.causes(cache),
+        *_of_replicas(cache, nodes, acks),
+        *journal_causes.of_kept(flows, cache, newest_accounts, now),
         *(cause for flow in flows for cause in lag.causes(flow, lags[flow.flow])),
     ]
     return {
@@ -111,12 +111,12 @@ def _lags(
 
 def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     idle = behind.events == 0 and not behind.unknown and behind.still
-    said = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
+    health = flow_health(flow.state, flow.problem, flow.tasks, idle=idle)
     return {
         "flow": flow.flow,
         "part_of": flow.part_of,
         "state": flow.state,
-        "health": {**asdict(said), "shown": str(said)},
+        "health": {**asdict(health), "shown": str(health)},
         "revision": flow.revision,
         "tasks": len(flow.tasks),
         "running": sum(task.state == "running" for task in flow.tasks),
@@ -131,23 +131,23 @@ def _flow(flow: FlowRow, acked: int, behind: FlowLag) -> dict[str, Any]:
     }
 
 
-def _of_held(told: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
-    for node, answers in sorted(told.items()):
+def _of_held(nodes: Mapping[str, Mapping[str, Answer]], store: ReadableStore) -> Iterator[Cause]:
+    for node, answers in sorted(nodes.items()):
         for _, counted in answers.values():
             for row in counted:
                 if row.get("held_by") and row.get("held_seconds", 0.0) >= HELD_SECONDS:
                     readers = ", ".join(readers_of(store, row["flow"]))
-                    others = readers and f", or {readers}: `flumeng cursor list {row['flow']}`"
+                    others = readers and f", or {readers} (`flumeng cursor list {row['flow']}`)"
                     yield Cause(
-                        f"flow {row['flow']}: {row['source']} on node {node} takes nothing for "
-                        f"{row['held_seconds']:.0f} s: {row['held_by']}",
-                        f"senders wait meanwhile; make room, or see why the flow is behind{others}",
+                        f"flow {row['flow']}: {row['source']} on node {node} has accepted nothing "
+                        f"for {row['held_seconds']:.0f} s: {row['held_by']}",
+                        f"senders wait; free space, or find out why the flow is behind{others}",
                         about=f"flow {row['flow']}: {row['source']} on node {node} takes nothing",
                     )
 
 
-def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
-    for node, answers in sorted(told.items()):
+def _of_lost(answers_by_node: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
+    for node, answers in sorted(answers_by_node.items()):
         lost: Counter[tuple[str, str]] = Counter()
         for _, counted in answers.values():
             for row in counted:
@@ -155,22 +155,22 @@ def _of_lost(told: Mapping[str, Mapping[str, Answer]]) -> Iterator[Cause]:
         for (flow, source), files in sorted(lost.items()):
             if files:
                 yield Cause(
-                    f"flow {flow}: {source} on node {node}: files that were cut, deleted or "
-                    f"compressed before they were read to the end: {files}",
+                    f"flow {flow}: {source} on node {node}: files truncated, deleted or "
+                    f"compressed before they were fully read: {files}",
                     "the node's log names them; rotate later or delay compression",
                     about=f"flow {flow}: {source} on node {node}: lost files",
                 )
 
 
 def _of_replicas(
-    reading: Reading, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
+    cache: ReadCache, nodes: Sequence[NodeRow], acks: Sequence[AckRow]
 ) -> Iterator[Cause]:
-    known = journal_registry.journals(reading)
-    flows = {journal.flow for journal in known.values() if journal.lineage}
-    said = {flow: replicas_of(reading, flow) for flow in flows}
+    registered = journal_registry.journals(cache)
+    flows = {journal.flow for journal in registered.values() if journal.lineage}
+    replication = {flow: replicas_of(cache, flow) for flow in flows}
     return journal_causes.of_replicas(
-        known,
-        {flow: wanted for flow, wanted in said.items() if wanted is not None},
+        registered,
+        {flow: replicas for flow, replicas in replication.items() if replicas is not None},
         {node.node for node in nodes if node.live},
         {ack.partition: ack.offset or 0 for ack in acks},
     )
@@ -183,7 +183,7 @@ def _of_masters(masters: Mapping[str, LiveMaster | None]) -> Iterator[Cause]:
         if live and not live.plans and "share" in live.troubles:
             yield Cause(
                 f"master {name} cannot plan: {live.troubles['share']}",
-                "look at its log; it tries again by itself",
+                "see its log; it retries automatically",
                 about=f"master {name} cannot plan",
             )
 
@@ -192,19 +192,19 @@ def _of_troubles(
     masters: Mapping[str, LiveMaster | None], flows: Sequence[FlowRow]
 ) -> Iterator[Cause]:
     """Troubles that masters report, unless their reason is reported already."""
-    told = {f"flow {flow.flow}" for flow in flows if flow.problem}
-    who: dict[tuple[str, str], list[str]] = {}
+    reported = {f"flow {flow.flow}" for flow in flows if flow.problem}
+    reporters: dict[tuple[str, str], list[str]] = {}
     for name, live in masters.items():
         for topic, why in live.troubles.items() if live else ():
-            if topic not in told and topic != "share":
-                who.setdefault((topic, why), []).append(name)
-    for (topic, why), names in sorted(who.items()):
+            if topic not in reported and topic != "share":
+                reporters.setdefault((topic, why), []).append(name)
+    for (topic, why), names in sorted(reporters.items()):
         hangs = topic.startswith("master ")
         yield Cause(
             f"{topic}: {why} (master {', '.join(names)})",
-            "its log says where it hangs, once it ends itself; if it does not end, restart it"
+            "its log shows where it hangs once it has ended itself; if it does not end, restart it"
             if hangs
-            else "it stays as it is, and is tried again each minute; the master's log says more",
+            else "it stays unchanged and is retried every minute; see the master's log",
             about=f"{topic}: troubles of masters",
         )
 
@@ -212,18 +212,18 @@ def _of_troubles(
 def _of_maintenance(maintenance: records.Maintenance | None) -> Iterator[Cause]:
     if maintenance is None:
         return
-    since = f"{moments.utc(maintenance.since)} UTC"
+    since = f"{timestamps.utc(maintenance.since)} UTC"
     if maintenance.automatic:
         yield Cause(
-            f"maintenance mode, begun by itself at {since}: {maintenance.why}",
-            "bring the missing nodes back: it ends by itself; or, when they are gone for good, end "
-            "it with `flumeng cluster maintenance off`",
+            f"maintenance mode, begun automatically at {since}: {maintenance.why}",
+            "start the missing nodes, and it ends automatically; if they are gone for good, end it "
+            "with `flumeng cluster maintenance off`",
             about="maintenance mode",
         )
     else:
         yield Cause(
             f"maintenance mode, by {maintenance.who} at {since}: {maintenance.why}",
-            "tasks stay where they are until `flumeng cluster maintenance off`",
+            "tasks stay on their nodes until `flumeng cluster maintenance off`",
             about="maintenance mode",
         )
 
@@ -235,30 +235,30 @@ def _of_nodes(nodes: Sequence[NodeRow], silent: Sequence[str]) -> Iterator[Cause
         if not node.live and node.desired == "active":
             yield Cause(
                 f"node {node.node} is not live",
-                "start `flumeng node run` on its host; when that is gone for good: "
+                "start `flumeng node run` on its host; if the host is gone for good: "
                 f"`flumeng node decommission {node.node} --discard`",
             )
         if node.live:
-            for what, why in node.problems.items():
+            for subject, why in node.problems.items():
                 yield Cause(
-                    f"node {node.node}: {what}: {why}",
-                    f"`flumeng node story {node.node}` tells what happened; a znode that cannot be "
-                    "read: `flumeng schema verify`",
-                    about=f"node {node.node}: {what}",
+                    f"node {node.node}: {subject}: {why}",
+                    f"see its event log, `flumeng node story {node.node}`; for an unreadable znode "
+                    "`flumeng schema verify`",
+                    about=f"node {node.node}: {subject}",
                 )
         if node.node in silent:
             yield Cause(
-                f"node {node.node} has not answered about its journals at {node.address} within "
-                f"{asking.ASK_SECONDS:g} s",
-                "a busy node may answer the next time; if this lasts, look at its log, and whether "
-                "the port can be reached from here",
+                f"node {node.node} has not answered at {node.address} within "
+                f"{fan_out.ASK_SECONDS:g} s when asked for its journals",
+                "a busy node may answer next time; else see its log, and check that the port is "
+                "reachable from here",
                 about=f"node {node.node} has not answered",
             )
 
 
-def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
+def _of_flows(flows: Sequence[FlowRow], cache: ReadCache) -> Iterator[Cause]:
     for flow in flows:
-        if flow.problem and not any(p in flow.problem for p in reading.unreadable):
+        if flow.problem and not any(p in flow.problem for p in cache.unreadable):
             yield Cause(
                 f"flow {flow.flow}: {flow.problem}",
                 "apply a corrected file with `flumeng flow apply`",
@@ -268,8 +268,8 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
             yield Cause(
                 f"flow {flow.flow} went back to revision {flow.revision} by itself: "
                 f"{flow.went_back}",
-                "correct the file and apply it (`flumeng flow history` and `diff` show what was "
-                "tried)",
+                "correct the file and apply it (`flumeng flow history` and `diff` show the "
+                "failed revision)",
             )
         if flow.state not in ("running", "suspended"):
             continue
@@ -277,10 +277,10 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
         if len(hosts) > 1 and flow.local_paths and flow.delivery == "exactly-once":
             yield Cause(
                 f"flow {flow.flow} is collected on {', '.join(hosts[:3])} into "
-                f"{flow.local_paths[0]}, which is on the disk of each: a batch that is decided "
-                "when one dies cannot be finished by the others",
-                "say `shared: true` in the sink if they see the same files there; else write to a "
-                "URL, or let `place.collect.labels` name one host",
+                f"{flow.local_paths[0]}, a local disk of each: when one dies, the others cannot "
+                "finish its decided batch",
+                "set `shared: true` in the sink if they see the same files there; else write to a "
+                "URL, or let `place.collect.labels` select one host",
                 about=f"flow {flow.flow}: a local path on several hosts",
             )
         if not flow.tasks and flow.state == "running" and not flow.problem:
@@ -294,22 +294,22 @@ def _of_flows(flows: Sequence[FlowRow], reading: Reading) -> Iterator[Cause]:
                 yield _of_task(task)
             elif task.health:
                 yield Cause(
-                    f"task {task.key} has failed several times in a row, and runs again for too "
-                    "short a time to be healthy",
-                    "wait; if it lasts, see `flumeng node story` and the log of its node",
+                    f"task {task.key} has failed several times in a row, and has not run long "
+                    "enough since to count as healthy",
+                    "wait; if this stays, see `flumeng node story` and the log of its node",
                     about=f"task {task.key}",
                 )
             elif task.state == "running" and task.kind == DISCOVER and task.why:
                 yield Cause(
-                    f"task {task.key} runs, and finds fault: {task.why}",
-                    "what has been found before is read all the same; do what it says",
+                    f"task {task.key} runs with problems: {task.why}",
+                    "partitions discovered before are still read; fix the reported problem",
                     about=f"task {task.key}: discovery",
                 )
             elif task.state == "running" and task.kind == COLLECT and task.why:
                 yield Cause(
-                    f"task {task.key} runs, and not all is as it should be: {task.why}",
-                    "what can be read and written goes on, and the rest does once it can be; "
-                    "docs/journal.md says what to do about damage, docs/sinks.md about sinks",
+                    f"task {task.key} runs with problems: {task.why}",
+                    "other partitions and sinks go on, and these too once they are repaired: for "
+                    "damage see docs/journal.md, for sinks docs/sinks.md",
                     about=f"task {task.key}: troubles",
                 )
 
@@ -319,7 +319,7 @@ def _of_standbys(task: TaskRow) -> Iterator[Cause]:
         if state.startswith("failed"):
             yield Cause(
                 f"the standby of task {task.key} on {node} is not ready; {state}",
-                "correct the cause on that node; it is tried again by itself",
+                "fix the cause on that node; the standby is retried automatically",
                 about=f"standby of task {task.key} on {node}",
             )
 
@@ -327,18 +327,18 @@ def _of_standbys(task: TaskRow) -> Iterator[Cause]:
 def _of_task(task: TaskRow) -> Cause:
     advice = {
         "down": "start its node, or wait until a master moves the task",
-        "starting": "wait; if it lasts, look at the node's log",
+        "starting": "wait; if this stays, see the node's log",
         "draining": "wait: it moves to another node",
         "waiting": "start a node that may run it (role, labels, capacity), or change the flow",
-        "retrying": "see whether the sink is up and reachable from the task's node; it is tried "
-        "again by itself (docs/sinks.md)",
-        "failed": "correct the cause; it is tried again by itself",
-        "stopped": "look at the node's log",
-        "unknown": "see what is said of its node's record",
+        "retrying": "check that the sink is up and reachable from the task's node; the task "
+        "retries automatically (docs/sinks.md)",
+        "failed": "fix the cause; the task is retried automatically",
+        "stopped": "see the node's log",
+        "unknown": "see the problem of its node's status record",
     }
-    what = f"task {task.flow}/{task.task} is {task.state}"
+    state = f"task {task.flow}/{task.task} is {task.state}"
     return Cause(
-        f"{what}: {task.why}" if task.why else what,
+        f"{state}: {task.why}" if task.why else state,
         advice.get(task.state, advice["stopped"]),
         about=f"task {task.flow}/{task.task}",
     )

@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass, replace
 
 from flumeng.control.commands.lookup import found_by_name, require_flow, require_revision
-from flumeng.control.queries import moments
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries import timestamps
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import Store, Unreadable, Versioned
 from flumeng.platform.errors import UserError
 from zkschema import paths, records
@@ -56,45 +56,45 @@ def history(store: Store, flow: str) -> list[RevisionRow]:
             return _past(past.value)
     current = require_flow(store, flow).value.revision
     numbers = _kept(store, flow)
-    found = found_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
+    revisions = found_by_name(store, lambda name: paths.revision(flow, name), map(str, numbers))
     return [
         _revision(int(name), revision, current=int(name) == current)
-        for name, revision in found.items()
+        for name, revision in revisions.items()
         if revision is not None
     ]
 
 
 def _past(tombstone: records.Tombstone) -> list[RevisionRow]:
     because = f": {tombstone.reason}" if tombstone.reason else ""
-    deleted = f"by {tombstone.who}, {moments.utc(tombstone.time)} UTC{because}"
+    deleted = f"by {tombstone.who}, {timestamps.utc(tombstone.time)} UTC{because}"
     *before, last = [
-        RevisionRow(one.number, one.author, one.reason, one.time, current=False, deleted=deleted)
-        for one in tombstone.revisions
+        RevisionRow(r.number, r.author, r.reason, r.time, current=False, deleted=deleted)
+        for r in tombstone.revisions
     ] or [RevisionRow(0, "", "", 0.0, current=False, deleted=deleted)]
     return [*before, replace(last, text=tombstone.text)]
 
 
 def _revision(
-    number: int, found: Versioned[records.Revision] | Unreadable, *, current: bool
+    number: int, record: Versioned[records.Revision] | Unreadable, *, current: bool
 ) -> RevisionRow:
-    if isinstance(found, Unreadable):
-        return RevisionRow(number, "", f"cannot be read: {found}", 0.0, current)
-    revision = found.value
+    if isinstance(record, Unreadable):
+        return RevisionRow(number, "", f"cannot be read: {record}", 0.0, current)
+    revision = record.value
     return RevisionRow(number, revision.author, revision.reason, revision.time, current)
 
 
 def audit(store: Store, most: int) -> list[AuditRow]:
     """The newest ``most`` entries, oldest first."""
-    reading = Reading.of(store)
-    names = reading.children(paths.audits())[-most:]
-    found = reading.read_each([paths.audit(name) for name in names])
-    return [_entry(entry) for entry in found if entry is not None]
+    cache = ReadCache.of(store)
+    names = cache.children(paths.audits())[-most:]
+    entries = cache.read_each([paths.audit(name) for name in names])
+    return [_entry(entry) for entry in entries if entry is not None]
 
 
-def _entry(found: Versioned[records.Audit] | Unreadable) -> AuditRow:
-    if isinstance(found, Unreadable):
-        return AuditRow(0.0, "", "", f"cannot be read: {found}")
-    entry = found.value
+def _entry(record: Versioned[records.Audit] | Unreadable) -> AuditRow:
+    if isinstance(record, Unreadable):
+        return AuditRow(0.0, "", "", f"cannot be read: {record}")
+    entry = record.value
     return AuditRow(entry.time, entry.who, entry.command, entry.reason)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flumeng.control.queries import asking
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries import fan_out
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import journal_registry
 from flumeng.control.zookeeper import Store
 from flumeng.journal.replication.membership import node_of
@@ -20,7 +20,7 @@ Ask = Callable[[str], Mapping[str, Account]]
 
 
 def ask_worker(address: str) -> Mapping[str, Account]:
-    with asking.client(address) as client:
+    with fan_out.client(address) as client:
         return client.accounts()
 
 
@@ -32,7 +32,7 @@ def ask_replicas(address: str) -> Mapping[str, int]:
     """Empty for an older node."""
     from flumeng.journal.log.errors import DeniedError  # noqa: PLC0415  loads pyarrow
 
-    with asking.client(address) as client:
+    with fan_out.client(address) as client:
         try:
             return client.replicas()
         except DeniedError:
@@ -72,12 +72,12 @@ class JournalRow:
 
 def journals(store: Store, ask: Ask, now: float) -> list[JournalRow]:
     """All registered journals; ``now`` is in seconds since the epoch."""
-    reading = Reading.of(store)
-    known = journal_registry.journals(reading)
-    accounts, _ = asking.ask_all(reading, ask)
+    cache = ReadCache.of(store)
+    registered = journal_registry.journals(cache)
+    accounts, _ = fan_out.ask_all(cache, ask)
     rows = []
-    for name, record in known.items():
-        problem = reading.why(paths.journal(name))
+    for name, record in registered.items():
+        problem = cache.why(paths.journal(name))
         row = JournalRow(
             name,
             record.primary,
@@ -100,17 +100,17 @@ def journal(store: Store, ask: Ask, now: float, name: str) -> JournalRow:
 
 def reached(store: Store, ask: AskReplicas, name: str) -> dict[str, int]:
     """Node -> end of its replica of the journal, of the nodes that answer."""
-    ends, _ = asking.ask_all(Reading.of(store), ask)
-    return {node: known[name] for node, known in ends.items() if name in known}
+    ends, _ = fan_out.ask_all(ReadCache.of(store), ask)
+    return {node: replicas[name] for node, replicas in ends.items() if name in replicas}
 
 
 def pick(rows: Sequence[JournalRow], name: str) -> JournalRow:
     """Raises ``UserError`` with the nearest name for an unknown journal."""
-    known = {row.journal: row for row in rows}
-    if name not in known:
-        hint = nearest(name, known) if known else "there are none"
+    by_name = {row.journal: row for row in rows}
+    if name not in by_name:
+        hint = nearest(name, by_name) if by_name else "there are none"
         raise UserError(f'there is no journal "{name}"; {hint}')
-    return known[name]
+    return by_name[name]
 
 
 def _with_account(row: JournalRow, account: Account, now: float) -> JournalRow:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from flumeng.control.commands.isolated_parts import parts_there
 from flumeng.control.commands.lookup import require_flow
-from flumeng.control.commands.parts import parts_there
-from flumeng.control.queries import asking, journals
+from flumeng.control.queries import fan_out, journals
 from flumeng.control.queries.acks import AckRow, Positions, acks_of
-from flumeng.control.queries.asking import Answers
 from flumeng.control.queries.causes import Cause, of_unreadable
+from flumeng.control.queries.fan_out import Answers
 from flumeng.control.queries.overview import FlowRow
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import TaskRow
 from flumeng.control.snapshot.partitions import key
 from flumeng.control.zookeeper import ReadableStore
-from flumeng.journal.log.past import AGO_SECONDS
+from flumeng.journal.log.progress_history import AGO_SECONDS
 from flumeng.journal.serving.account import Account
 from zkschema.records import COLLECT
 
@@ -45,14 +45,14 @@ class FlowLag:
     still: bool = False
 
 
-def newest(told: Answers[Account]) -> dict[str, Account]:
+def newest(answers: Answers[Account]) -> dict[str, Account]:
     """Partition -> the account that reaches farthest."""
-    found: dict[str, Account] = {}
-    for answer in told.values():
+    accounts: dict[str, Account] = {}
+    for answer in answers.values():
         for name, account in answer.items():
-            if name not in found or found[name].safe < account.safe:
-                found[name] = account
-    return found
+            if name not in accounts or accounts[name].safe < account.safe:
+                accounts[name] = account
+    return accounts
 
 
 def flow_lag(
@@ -62,16 +62,16 @@ def flow_lag(
     events = sum(ack.lag or 0 for ack in acks)
     waiting = {key(ack.flow, ack.partition) for ack in acks if ack.lag}
     behind = [accounts[name] for name in waiting if name in accounts]
-    ages = [now - one.oldest_unacked_us / 1e6 for one in behind if one.oldest_unacked_us]
-    pairs = [(one, one.unacked_minute_ago) for one in behind]
+    ages = [now - a.oldest_unacked_us / 1e6 for a in behind if a.oldest_unacked_us]
+    pairs = [(account, account.unacked_minute_ago) for account in behind]
     before = [ago for _, ago in pairs if ago is not None]
     trend, moved = "", None
     if behind and len(before) == len(pairs):
         oldest = max(ages, default=None)
         within = oldest is not None and oldest <= BATCHES * batch_seconds
-        trend = _trend(sum(one.unacked for one in behind), sum(before), within_batch=within)
-        waited = [one for one, ago in pairs if ago]
-        moved = any(one.acked != one.acked_minute_ago for one in waited) if waited else None
+        trend = _trend(sum(account.unacked for account in behind), sum(before), within_batch=within)
+        waited = [account for account, ago in pairs if ago]
+        moved = any(a.acked != a.acked_minute_ago for a in waited) if waited else None
     return FlowLag(
         events=events,
         unknown=sum(ack.lag is None for ack in acks),
@@ -109,33 +109,33 @@ def causes(flow: FlowRow, lag: FlowLag) -> Iterator[Cause]:
 def _reason(tasks: Sequence[TaskRow], lag: FlowLag) -> tuple[str, str]:
     collect = [task for task in tasks if task.kind == COLLECT]
     if not collect:
-        return "no collect task is planned", "see what is said of the flow and of the masters"
+        return "no collect task is planned", "see the problems of the flow and of the masters"
     for task in collect:
         if task.state != "running":
             why = f": {task.why}" if task.why else ""
-            return f"task {task.key} is {task.state}{why}", "see what is said of the task"
+            return f"task {task.key} is {task.state}{why}", "see the problem of this task"
     for task in collect:
         if task.why:
-            return f"task {task.key}: {task.why}", "see what is said of the task"
+            return f"task {task.key}: {task.why}", "see the problem of this task"
     if lag.moved is False:
         return (
-            "its tasks say that they run, and acked nothing for a minute: a collector hangs, or a "
-            "sink does not answer",
-            "look at the collector's log on "
+            "its tasks run but have acked nothing for a minute: a collector hangs, or a sink does "
+            "not answer",
+            "see the collector's log on "
             + ", ".join(sorted({task.node for task in collect if task.node}))
-            + "; `flumeng task restart` begins a task anew",
+            + "; `flumeng task restart` restarts a task",
         )
     if lag.trend == "shrinking":
-        return "it catches up", "wait"
+        return "it is catching up", "wait"
     return (
-        "more comes in than its tasks deliver, or a batch takes long",
-        "give it more collect tasks or nodes (`place.collect`), or limit what comes in "
+        "events arrive faster than its tasks deliver them, or a batch takes long",
+        "add collect tasks or nodes (`place.collect`), or limit the incoming rate "
         "(`flumeng flow choke`)",
     )
 
 
-def _is_still(known: Sequence[Account | None]) -> bool:
-    return bool(known) and all(one is not None and one.safe == one.safe_minute_ago for one in known)
+def _is_still(accounts: Sequence[Account | None]) -> bool:
+    return bool(accounts) and all(a is not None and a.safe == a.safe_minute_ago for a in accounts)
 
 
 def _all_run(tasks: Sequence[TaskRow]) -> bool:
@@ -188,21 +188,21 @@ class LagOfFlow:
 def lag_of_flow(store: ReadableStore, ask: journals.Ask, flow: str, now: float) -> LagOfFlow:
     """With its isolated parts. ``now`` is in seconds since the epoch."""
     state = require_flow(store, flow).value.state
-    reading = Reading.of(store)
-    told, silent = asking.ask_all(reading, ask)
-    asked = Positions(told, silent), newest(told)
-    whole = _lag(reading, flow, state, *asked, now=now)
+    cache = ReadCache.of(store)
+    answers, silent = fan_out.ask_all(cache, ask)
+    asked = Positions(answers, silent), newest(answers)
+    whole = _lag(cache, flow, state, *asked, now=now)
     return replace(
         whole,
         parts=tuple(
-            _lag(reading, part, record.value.state, *asked, now=now)
+            _lag(cache, part, record.value.state, *asked, now=now)
             for part, record in parts_there(store, [flow]).items()
         ),
     )
 
 
 def _lag(
-    reading: Reading,
+    cache: ReadCache,
     flow: str,
     state: str,
     where: Positions,
@@ -210,11 +210,11 @@ def _lag(
     *,
     now: float,
 ) -> LagOfFlow:
-    acks = acks_of(reading, where, flow)
+    acks = acks_of(cache, where, flow)
     rows = sorted(
         (_row(ack, accounts.get(key(flow, ack.partition)), now) for ack in acks), key=_latest_first
     )
-    problems = tuple(cause.what for cause in of_unreadable(reading.unreadable.values()))
+    problems = tuple(cause.what for cause in of_unreadable(cache.unreadable.values()))
     return _total(flow, state, rows, where.silent, problems)
 
 
@@ -263,11 +263,11 @@ def _total(
     silent: tuple[str, ...],
     problems: tuple[str, ...],
 ) -> LagOfFlow:
-    known = [row for row in rows if row.events is not None]
-    events = sum(row.events or 0 for row in known)
-    ages = [row.seconds for row in known if row.seconds is not None]
-    acked = _sum([row.acked_per_second for row in known])
-    added = _sum([row.added_per_second for row in known])
+    measured = [row for row in rows if row.events is not None]
+    events = sum(row.events or 0 for row in measured)
+    ages = [row.seconds for row in measured if row.seconds is not None]
+    acked = _sum([row.acked_per_second for row in measured])
+    added = _sum([row.added_per_second for row in measured])
     return LagOfFlow(
         flow=flow,
         state=state,
@@ -284,13 +284,13 @@ def _total(
 
 
 def _sum(rates: Sequence[float | None]) -> float | None:
-    return if_all_known(lambda known: round(sum(known), 3), rates)
+    return if_all_known(lambda rates_known: round(sum(rates_known), 3), rates)
 
 
 def if_all_known(how: Callable[[list[N]], N], numbers: Sequence[N | None]) -> N | None:
     """Applies ``how``, such as a sum; None unless all numbers are known."""
-    known = [one for one in numbers if one is not None]
-    return how(known) if known and len(known) == len(numbers) else None
+    present = [number for number in numbers if number is not None]
+    return how(present) if present and len(present) == len(numbers) else None
 
 
 def _latest_first(row: PartitionLag) -> tuple[bool, int, str]:

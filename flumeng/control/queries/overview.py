@@ -9,15 +9,15 @@ from typing import NamedTuple
 from flumeng.config import FlowSpec, SpecError, parse_flow
 from flumeng.config.flow import OTHER_SECONDS, Lag
 from flumeng.config.flow_names import beside, is_part, parts_among, whole_of
+from flumeng.config.flow_outline import Outline, outline
 from flumeng.config.guarantees import local_paths
-from flumeng.config.outline import Outline, outline
 from flumeng.control.commands.chains import upstream_of
 from flumeng.control.commands.lookup import current_revisions, found_by_name, require_flow
 from flumeng.control.queries import task_status
 from flumeng.control.queries.acks import Positions, acks_of
 from flumeng.control.queries.counters import NO_COUNTS, TaskCounts
 from flumeng.control.queries.flow_health import UNKNOWN_HEALTH, FlowHealth, flow_health
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.queries.task_status import EndedRow, RolloutRow, ScalingRow, TaskRow
 from flumeng.control.snapshot.snapshot import FlowView
 from flumeng.control.snapshot.task_map import read_plans
@@ -65,8 +65,8 @@ class Backfill:
 
     def __str__(self) -> str:
         if self.done:
-            return "it is done"
-        return f"{'it is not known how many' if self.left is None else self.left} events are left"
+            return "done"
+        return f"{'an unknown number of' if self.left is None else self.left} events left"
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class NodeRow:
 
 def flows(source: ReadableStore, *, checked: bool = True) -> list[FlowRow]:
     """Isolated parts follow their flow. ``checked`` parses every text, which takes longer."""
-    reading = Reading.of(source)
-    statuses = _statuses(reading)
+    cache = ReadCache.of(source)
+    statuses = _statuses(cache)
     return [
         _flow_row(seen, task_status.rows(seen.view, statuses))
         for seen in _flows(
-            reading, sorted(reading.children(paths.flows()), key=beside), checked=checked
+            cache, sorted(cache.children(paths.flows()), key=beside), checked=checked
         )
     ]
 
@@ -161,21 +161,21 @@ def _flow_row(seen: _Seen, tasks: tuple[TaskRow, ...]) -> FlowRow:
 def flow(store: ReadableStore, name: str) -> FlowDetail:
     """Raises ``UserError`` for an unknown flow, ``CorruptError`` when its text cannot be read."""
     require_flow(store, name)
-    reading = Reading(store)
-    found = _flows(reading, [name], checked=True)
-    if not found:
+    cache = ReadCache(store)
+    matches = _flows(cache, [name], checked=True)
+    if not matches:
         raise UserError(f'there is no flow "{name}" any more')
-    view = found[0].view
+    view = matches[0].view
     record = view.record
-    statuses = _statuses(reading)
+    statuses = _statuses(cache)
     tasks = task_status.rows(view, statuses)
     revision = store.read(paths.revision(name, str(record.revision)))
     if revision is None:
         raise CorruptError(
-            f"flow {name}: its revision {record.revision} is not there: see `flumeng schema verify`"
+            f"flow {name}: revision {record.revision} is missing: see `flumeng schema verify`"
         )
     numbers = store.children(paths.revisions(name))
-    discovered = reading.read(paths.partitions(name))
+    discovered = cache.read(paths.partitions(name))
     return FlowDetail(
         flow=name,
         state=record.state,
@@ -191,7 +191,7 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
         went_back=record.went_back,
         problem=view.problem,
         spark_uis=_spark_uis(tasks, statuses),
-        backfill=_backfill(reading, name, record) if record.backfill_of else None,
+        backfill=_backfill(cache, name, record) if record.backfill_of else None,
         ended=task_status.ended(view),
         health=flow_health(record.state, view.problem, tasks),
         scaling=task_status.scaling(
@@ -199,23 +199,23 @@ def flow(store: ReadableStore, name: str) -> FlowDetail:
             discovered.value if discovered else None,
         ),
         part_of=whole_of(name) if is_part(name) else "",
-        parts=_parts(reading, name),
+        parts=_parts(cache, name),
     )
 
 
-def _parts(reading: Reading, flow: str) -> dict[str, str]:
-    names = parts_among(reading.children(paths.flows()), flow)
+def _parts(cache: ReadCache, flow: str) -> dict[str, str]:
+    names = parts_among(cache.children(paths.flows()), flow)
     return {
         name: record.value.state if isinstance(record, Versioned) else UNREADABLE
-        for name, record in found_by_name(reading, paths.flow, names).items()
+        for name, record in found_by_name(cache, paths.flow, names).items()
         if record is not None
     }
 
 
-def _backfill(reading: Reading, name: str, record: records.Flow) -> Backfill:
-    rows = acks_of(reading, Positions(), name)
-    known = bool(rows) and all(row.lag is not None for row in rows)
-    left = sum(row.lag or 0 for row in rows) if known else None
+def _backfill(cache: ReadCache, name: str, record: records.Flow) -> Backfill:
+    rows = acks_of(cache, Positions(), name)
+    all_lags = bool(rows) and all(row.lag is not None for row in rows)
+    left = sum(row.lag or 0 for row in rows) if all_lags else None
     return Backfill(record.backfill_of, left, done=record.state == "stopped" and left == 0)
 
 
@@ -223,48 +223,48 @@ def _spark_uis(tasks: Iterable[TaskRow], statuses: task_status.Statuses) -> dict
     nodes = sorted(
         {task.node for task in tasks if task.kind == records.COLLECT and task.node is not None}
     )
-    said = {node: statuses.get(node) for node in nodes}
+    status_of = {node: statuses.get(node) for node in nodes}
     return {
         node: status.spark_ui
-        for node, status in said.items()
+        for node, status in status_of.items()
         if isinstance(status, records.NodeStatus) and status.spark_ui
     }
 
 
 def dimensions(store: Store) -> set[str]:
     """The dimensions in which the flows' tasks have a weight."""
-    seen = _flows(Reading(store), store.children(paths.flows()), checked=True)
-    places = (one.view.place for one in seen if one.view.place)
-    return {dimension for place in places for dimension in place.collect.weight}
+    seen = _flows(ReadCache(store), store.children(paths.flows()), checked=True)
+    places = (flow_seen.view.place for flow_seen in seen if flow_seen.view.place)
+    return {dimension for placement in places for dimension in placement.collect.weight}
 
 
 def ended(source: ReadableStore) -> list[EndedRow]:
     """The kept outcomes of tasks of all flows."""
-    reading = Reading.of(source)
+    cache = ReadCache.of(source)
     return [
         entry
-        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for seen in _flows(cache, cache.children(paths.flows()), checked=False)
         for entry in task_status.ended(seen.view)
     ]
 
 
 def tasks(source: ReadableStore) -> list[TaskRow]:
-    reading = Reading.of(source)
-    statuses = _statuses(reading)
+    cache = ReadCache.of(source)
+    statuses = _statuses(cache)
     return [
         task
-        for seen in _flows(reading, reading.children(paths.flows()), checked=False)
+        for seen in _flows(cache, cache.children(paths.flows()), checked=False)
         for task in task_status.rows(seen.view, statuses)
     ]
 
 
 def nodes(source: ReadableStore) -> list[NodeRow]:
-    reading = Reading.of(source)
-    names = reading.children(paths.nodes())
-    found = reading.read_each([paths.node(name) for name in names])
-    lives = reading.read_each([paths.live_node(name) for name in names])
-    assignments = reading.read_each([paths.assignment(name) for name in names])
-    statuses = reading.read_many([paths.status(name) for name in names])
+    cache = ReadCache.of(source)
+    names = cache.children(paths.nodes())
+    records_by_row = cache.read_each([paths.node(name) for name in names])
+    lives = cache.read_each([paths.live_node(name) for name in names])
+    assignments = cache.read_each([paths.assignment(name) for name in names])
+    statuses = cache.read_many([paths.status(name) for name in names])
     return [
         NodeRow(
             node=name,
@@ -281,23 +281,23 @@ def nodes(source: ReadableStore) -> list[NodeRow]:
             assigned=assignment.version.number if assignment else None,
             applied=status.value.assignment_version if status else None,
             tasks={key: task.state for key, task in status.value.tasks.items()} if status else {},
-            problem=reading.why(*(row(name) for row in NODE_ROWS)),
+            problem=cache.why(*(row(name) for row in NODE_ROWS)),
             problems=dict(status.value.problems) if status else {},
             spark_ui=status.value.spark_ui if status and live is not None else "",
         )
         for name, node, live, assignment, status in zip(
-            names, found, lives, assignments, statuses, strict=True
+            names, records_by_row, lives, assignments, statuses, strict=True
         )
         if node is not None
         for record in [node.value if isinstance(node, Versioned) else UNREADABLE_NODE]
     ]
 
 
-def _statuses(reading: Reading) -> task_status.Statuses:
-    found = found_by_name(reading, paths.status, reading.children(paths.live_nodes()))
+def _statuses(cache: ReadCache) -> task_status.Statuses:
+    statuses = found_by_name(cache, paths.status, cache.children(paths.live_nodes()))
     return {
         name: status.value if isinstance(status, Versioned) else status
-        for name, status in found.items()
+        for name, status in statuses.items()
     }
 
 
@@ -309,12 +309,12 @@ class _Seen(NamedTuple):
     spec: FlowSpec | None
 
 
-def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Seen]:
+def _flows(cache: ReadCache, names: Sequence[str], *, checked: bool) -> list[_Seen]:
     """Existing flows. Unchecked texts are parsed only during a rollout."""
-    found = found_by_name(reading, paths.flow, names)
-    there = {name: flow for name, flow in found.items() if flow}
-    revisions = current_revisions(reading, there)
-    plans = read_plans(reading, there)
+    records_by_name = found_by_name(cache, paths.flow, names)
+    there = {name: flow for name, flow in records_by_name.items() if flow}
+    revisions = current_revisions(cache, there)
+    plans = read_plans(cache, there)
     seen = []
     for name, flow in there.items():
         record = flow.value if isinstance(flow, Versioned) else UNREADABLE_FLOW
@@ -323,21 +323,21 @@ def _flows(reading: Reading, names: Sequence[str], *, checked: bool) -> list[_Se
         if name in revisions:
             needed = checked or plan.revision not in (0, record.revision)
             spec, text, problem = _spec(revisions[name], record.revision, needed=needed)
-        problem = reading.why(paths.flow(name), paths.plan(name)) or problem
-        place, rollout = (spec.place, spec.rollout) if spec else (None, None)
-        view = FlowView(name, record, flow.version, place, problem, rollout, plan)
+        problem = cache.why(paths.flow(name), paths.plan(name)) or problem
+        placement, rollout = (spec.place, spec.rollout) if spec else (None, None)
+        view = FlowView(name, record, flow.version, placement, problem, rollout, plan)
         seen.append(_Seen(view, text, spec))
     return seen
 
 
 def _spec(
-    found: Found[records.Revision], revision: int, *, needed: bool
+    record: Found[records.Revision], revision: int, *, needed: bool
 ) -> tuple[FlowSpec | None, str, str]:
-    if found is None:
-        return None, "", f"revision {revision} is not there"
-    if isinstance(found, Unreadable):
-        return None, "", str(found)
-    text = found.value.text
+    if record is None:
+        return None, "", f"revision {revision} is missing"
+    if isinstance(record, Unreadable):
+        return None, "", str(record)
+    text = record.value.text
     try:
         return parse_flow(text) if needed else None, text, ""
     except SpecError as error:

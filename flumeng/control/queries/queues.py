@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from flumeng.control.commands.lookup import found_by_name, readable_by_name
 from flumeng.control.queries.causes import Cause
 from flumeng.control.queries.lag import if_all_known
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.snapshot import items, queues
 from flumeng.control.snapshot.items import Item
 from flumeng.control.snapshot.partitions import ack_path, key
 from flumeng.control.snapshot.task_map import read_plans
 from flumeng.control.zookeeper import Found, Unreadable, Versioned
-from flumeng.journal.log.past import AGO_SECONDS
+from flumeng.journal.log.progress_history import AGO_SECONDS
 from flumeng.journal.serving.account import Account
 from flumeng.platform.errors import CorruptError, UserError
 from zkschema import paths
@@ -91,20 +91,21 @@ class ItemRow:
     since: float | None = None
 
 
-def overview(reading: Reading, accounts: Accounts) -> list[QueueRow]:
+def overview(cache: ReadCache, accounts: Accounts) -> list[QueueRow]:
     """A row per queue, in a constant number of requests."""
-    names = reading.children(paths.queues())
-    heads = found_by_name(reading, paths.queue, names)
-    known = {name: one.value for name, one in heads.items() if isinstance(one, Versioned)}
-    flows = found_by_name(reading, paths.flow, names)
+    names = cache.children(paths.queues())
+    heads = found_by_name(cache, paths.queue, names)
+    readable = {name: head.value for name, head in heads.items() if isinstance(head, Versioned)}
+    flows = found_by_name(cache, paths.flow, names)
     states = {name: _state(flow) for name, flow in flows.items()}
-    listed = reading.children_many([paths.queue_failures(name) for name in known])
-    failed = dict(zip(known, listed, strict=True))
-    look = _Overview(acks_of(reading, known), failed, owners_of(reading, known), accounts)
+    listed = cache.children_many([paths.queue_failures(name) for name in readable])
+    failed = dict(zip(readable, listed, strict=True))
+    acks, owners = acks_of(cache, readable), owners_of(cache, readable)
+    all_queues = _Overview(acks, failed, owners, accounts)
     rows = []
     for name in names:
-        if name in known:
-            rows.append(look.row(name, states[name], known[name]))
+        if name in readable:
+            rows.append(all_queues.row(name, states[name], readable[name]))
         elif isinstance(why := heads[name], Unreadable):
             rows.append(
                 QueueRow(name, states[name], 0, 0, 0, None, None, 0, 0, None, None, str(why))
@@ -129,18 +130,18 @@ def totals(rows: Sequence[LaneRow], state: str) -> QueueRow:
     )
 
 
-def causes(reading: Reading) -> Iterator[Cause]:
+def causes(cache: ReadCache) -> Iterator[Cause]:
     """One cause per flow with failed items that await a decision."""
-    flows = reading.children(paths.queues())
-    failed = reading.children_many([paths.queue_failures(flow) for flow in flows])
+    flows = cache.children(paths.queues())
+    failed = cache.children_many([paths.queue_failures(flow) for flow in flows])
     for flow, listed in zip(flows, failed, strict=True):
         some = listed[: queues.FAILURES_READ]
-        found = reading.read_many([paths.queue_failure(flow, name) for name in some])
-        decided = sum(one is not None and bool(one.value.wanted) for one in found)
+        failures = cache.read_many([paths.queue_failure(flow, name) for name in some])
+        decided = sum(failure is not None and bool(failure.value.wanted) for failure in failures)
         if number := len(listed) - decided:
-            said = f"{number} item{'' if number == 1 else 's'}"
             yield Cause(
-                f"{said} of the queue of flow {flow} could not be read, at least not to the end",
+                f"{number} item{'' if number == 1 else 's'} of the queue of flow {flow} could not "
+                "be fully read",
                 f"see why (`flumeng queue show {flow}`), then `flumeng queue retry {flow} --all` "
                 f"or `flumeng queue skip {flow} --all`",
                 about=f"flow {flow}: items that could not be read",
@@ -159,10 +160,10 @@ class _Overview:
     def row(self, flow: str, state: str, queue: Queue) -> QueueRow:
         acks, failed = self.acks[flow], self.failed[flow]
         partitions = {lane: key(flow, queues.partition_of(lane, queue)) for lane in queue.next}
-        told = [self.accounts.get(one) for one in partitions.values()]
+        accounts = [self.accounts.get(partition) for partition in partitions.values()]
         acked = {lane: items.number_of(offset_of(acks[lane])) for lane in queue.next}
         waiting = {lane: max(0, number - acked[lane]) for lane, number in queue.next.items()}
-        oldest = [one.oldest_unacked_us for one in told if one and one.oldest_unacked_us]
+        oldest = [a.oldest_unacked_us for a in accounts if a and a.oldest_unacked_us]
         done = sum(acked.values())
         return QueueRow(
             flow=flow,
@@ -174,13 +175,13 @@ class _Overview:
                 for lane, number in waiting.items()
                 if number
             ),
-            bytes=if_all_known(sum, [one.unacked_bytes if one else None for one in told]),
+            bytes=if_all_known(sum, [a.unacked_bytes if a else None for a in accounts]),
             oldest=min(oldest) / 1e6 if oldest else None,
             done=done - len(failed) - sum(queue.retried.values()),
             failed=len(failed),
-            items_per_second=if_all_known(sum, [rate_of(one) for one in told]),
-            end_seconds=if_all_known(max, [end_of(one) for one in told]),
-            problem="; ".join(str(one) for one in acks.values() if isinstance(one, Unreadable)),
+            items_per_second=if_all_known(sum, [rate_of(account) for account in accounts]),
+            end_seconds=if_all_known(max, [end_of(account) for account in accounts]),
+            problem="; ".join(str(ack) for ack in acks.values() if isinstance(ack, Unreadable)),
         )
 
 
@@ -189,27 +190,27 @@ def _state(flow: Found[Flow]) -> str:
 
 
 def lanes_of(
-    reading: Reading, flows: Iterable[str], accounts: Accounts | None = None
+    cache: ReadCache, flows: Iterable[str], accounts: Accounts | None = None
 ) -> list[LaneRow]:
     """A row per lane of the readable flows."""
     rows = []
     for flow in flows:
-        head = reading.read(paths.queue(flow))
+        head = cache.read(paths.queue(flow))
         if head is not None:
-            queue = _Queue.of(reading, flow, head.value)
+            queue = _Queue.of(cache, flow, head.value)
             rows += [queue.row(lane, accounts or {}) for lane in in_order(head.value)]
     return rows
 
 
-def listed_items(reading: Reading, flow: str, most: int) -> list[ItemRow]:
+def listed_items(cache: ReadCache, flow: str, most: int) -> list[ItemRow]:
     """At ``most`` so many items: failed, then running, then waiting. Raises ``UserError``."""
-    head = reading.read(paths.queue(flow))
+    head = cache.read(paths.queue(flow))
     if head is None:
         raise UserError(
-            reading.why(paths.queue(flow))
-            or f"flow {flow} has no queue: it has no source `objects` that ever ran"
+            cache.why(paths.queue(flow))
+            or f"flow {flow} has no queue: no source `objects` of it has run yet"
         )
-    queue = _Queue.of(reading, flow, head.value)
+    queue = _Queue.of(cache, flow, head.value)
     rows = [
         ItemRow(name, f.wanted or "failed", f.location, f.size, f.modified / 1e6, f.position, f.why)
         for name, f in queue.failures.items()
@@ -234,9 +235,9 @@ class _Queue:
     owners: Mapping[str, Owner]
 
     @classmethod
-    def of(cls, reading: Reading, flow: str, head: Queue) -> _Queue:
-        listed = reading.children_many([paths.queue_lane(flow, name) for name in head.next])
-        wanted = [
+    def of(cls, cache: ReadCache, flow: str, head: Queue) -> _Queue:
+        listed = cache.children_many([paths.queue_lane(flow, name) for name in head.next])
+        segments_listed = [
             (name, paths.queue_segment(flow, name, number))
             for name, numbers in zip(head.next, listed, strict=True)
             for number in sorted(numbers)
@@ -244,25 +245,25 @@ class _Queue:
         ]
         segments: dict[str, list[Item]] = {name: [] for name in head.next}
         problems: dict[str, str] = {}
-        found = reading.read_each([path for _, path in wanted])
-        for (name, path), one in zip(wanted, found, strict=True):
+        records_read = cache.read_each([path for _, path in segments_listed])
+        for (name, path), record in zip(segments_listed, records_read, strict=True):
             try:
-                if isinstance(one, Versioned):
-                    segments[name] += items.of_segment(one.value)
-                elif one is not None:
-                    problems[name] = str(one)
+                if isinstance(record, Versioned):
+                    segments[name] += items.of_segment(record.value)
+                elif record is not None:
+                    problems[name] = str(record)
             except CorruptError as error:
                 problems[name] = f"{path}: {error}"
-        kept = reading.children(paths.queue_failures(flow))
-        failed = readable_by_name(reading, lambda name: paths.queue_failure(flow, name), kept)
+        kept = cache.children(paths.queue_failures(flow))
+        failed = readable_by_name(cache, lambda name: paths.queue_failure(flow, name), kept)
         return cls(
             flow,
             head,
             segments,
             problems,
-            acks_of(reading, {flow: head})[flow],
-            {name: one.value for name, one in failed.items()},
-            owners_of(reading, {flow: head}),
+            acks_of(cache, {flow: head})[flow],
+            {name: failure.value for name, failure in failed.items()},
+            owners_of(cache, {flow: head}),
         )
 
     def row(self, lane: str, accounts: Accounts) -> LaneRow:
@@ -282,7 +283,7 @@ class _Queue:
             running=bool(number) and owner.running,
             waiting=number,
             bytes=None if problem else left,
-            oldest=min((one.modified_us / 1e6 for one in waiting), default=None),
+            oldest=min((item.modified_us / 1e6 for item in waiting), default=None),
             done=items.number_of(offset) - len(own) - self.head.retried.get(lane, 0),
             failed=len(own),
             at=waiting[0].location if waiting else "",
@@ -303,16 +304,16 @@ class _Queue:
         some = running if state == "running" else waiting[len(running) :]
         return [
             ItemRow(
-                f"{lane}.{one.number}",
+                f"{lane}.{item.number}",
                 state,
-                one.location,
-                one.size,
-                one.modified_us / 1e6,
-                at if one is waiting[0] else 0,
+                item.location,
+                item.size,
+                item.modified_us / 1e6,
+                at if item is waiting[0] else 0,
                 "",
                 *where,
             )
-            for one in some[: max(0, most)]
+            for item in some[: max(0, most)]
         ]
 
     def _owner(self, lane: str) -> Owner:
@@ -321,30 +322,30 @@ class _Queue:
 
     def _waiting(self, lane: str) -> list[Item]:
         acked = items.number_of(offset_of(self.acks[lane]))
-        return [one for one in self.segments[lane] if one.number >= acked]
+        return [item for item in self.segments[lane] if item.number >= acked]
 
 
-def acks_of(reading: Reading, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
+def acks_of(cache: ReadCache, heads: Mapping[str, Queue]) -> dict[str, dict[str, Found[Ack]]]:
     """Flow -> lane -> its ack; None for a lane that never had an item."""
-    wanted = [
+    ack_paths = [
         (flow, lane, ack_path(flow, queues.partition_of(lane, head)))
         for flow, head in heads.items()
         for lane, number in head.next.items()
         if number
     ]
-    found: dict[str, dict[str, Found[Ack]]] = {
+    by_flow: dict[str, dict[str, Found[Ack]]] = {
         flow: dict.fromkeys(head.next) for flow, head in heads.items()
     }
-    read = reading.read_each([path for _, _, path in wanted])
-    for (flow, lane, _), ack in zip(wanted, read, strict=True):
-        found[flow][lane] = ack
-    return found
+    read = cache.read_each([path for _, _, path in ack_paths])
+    for (flow, lane, _), ack in zip(ack_paths, read, strict=True):
+        by_flow[flow][lane] = ack
+    return by_flow
 
 
-def owners_of(reading: Reading, flows: Iterable[str]) -> dict[str, Owner]:
-    plans = read_plans(reading, flows)
-    told = readable_by_name(reading, paths.status, reading.children(paths.live_nodes()))
-    statuses = {node: one.value.tasks for node, one in told.items()}
+def owners_of(cache: ReadCache, flows: Iterable[str]) -> dict[str, Owner]:
+    plans = read_plans(cache, flows)
+    status_records = readable_by_name(cache, paths.status, cache.children(paths.live_nodes()))
+    statuses = {node: status.value.tasks for node, status in status_records.items()}
     owners: dict[str, Owner] = {}
     for flow, plan in plans.items():
         for name, task in plan.value.tasks.items():

@@ -8,8 +8,8 @@ from typing import Any
 
 from flumeng.config import FlowSpec
 from flumeng.control.commands.local_files import collecting_hosts
-from flumeng.control.queries import asking
-from flumeng.control.queries.reading import Reading
+from flumeng.control.queries import fan_out
+from flumeng.control.queries.read_cache import ReadCache
 from flumeng.control.zookeeper import ReadableStore
 from flumeng.platform.errors import (
     CorruptError,
@@ -32,7 +32,7 @@ Ask = Callable[[str, str, str, str], Sequence[Mapping[str, Any]]]
 
 
 def ask_node(address: str, flow: str, text: str, signed: str) -> Sequence[Mapping[str, Any]]:
-    with asking.client(address, CHECK_SECONDS) as client:
+    with fan_out.client(address, CHECK_SECONDS) as client:
         return client.check_targets(flow, text, signed)
 
 
@@ -48,19 +48,19 @@ class CheckedTarget:
     why: str
 
     def __str__(self) -> str:
-        found = f"{self.state} from node {self.node}" + (f": {self.why}" if self.why else "")
-        return f"flow {self.flow}: {self.kind} {self.name}: {found}"
+        outcome = f"{self.state} from node {self.node}" + (f": {self.why}" if self.why else "")
+        return f"flow {self.flow}: {self.kind} {self.name}: {outcome}"
 
 
 class TargetsFailedError(FlumengError):
     """Unusable targets; ``refused``: flow -> targets with reasons."""
 
     def __init__(self, failed: Sequence[CheckedTarget]) -> None:
-        flows = dict.fromkeys(one.flow for one in failed)
+        flows = dict.fromkeys(target.flow for target in failed)
         self.refused = {
-            flow: "; ".join(str(one) for one in failed if one.flow == flow) for flow in flows
+            flow: "; ".join(str(check) for check in failed if check.flow == flow) for flow in flows
         }
-        super().__init__("\n".join(["nothing is applied:", *map(str, failed)]))
+        super().__init__("\n".join(["nothing was applied:", *map(str, failed)]))
 
 
 def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> list[CheckedTarget]:
@@ -86,14 +86,14 @@ def check_targets(store: ReadableStore, ask: Ask, spec: FlowSpec, text: str) -> 
     if trouble:
         raise trouble[0]
     raise UnavailableError(
-        f"flow {spec.flow}: no live node may collect it, so none can try its targets: see "
+        f"flow {spec.flow}: no live node may collect it, so none can check its targets: see "
         "`place.collect.labels` and `flumeng node list`"
     )
 
 
 def _candidates(store: ReadableStore, spec: FlowSpec) -> Iterator[tuple[str, str]]:
     names = collecting_hosts(store, spec)
-    lives = Reading.of(store).read_many([paths.live_node(name) for name in names])
+    lives = ReadCache.of(store).read_many([paths.live_node(name) for name in names])
     for name, live in zip(names, lives, strict=True):
         address = _address(live.value) if live is not None else ""
         if address:

@@ -48,8 +48,8 @@ class TaskRow:
 
     @property
     def shown_standbys(self) -> str:
-        told = [n if s == "standby" else f"{n} ({s})" for n, s in self.standbys.items()]
-        return ", ".join([*told, f"{self.lacking} without a node"] if self.lacking else told)
+        shown = [n if s == "standby" else f"{n} ({s})" for n, s in self.standbys.items()]
+        return ", ".join([*shown, f"{self.lacking} without a node"] if self.lacking else shown)
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class RolloutRow:
         )
         return (
             f"revision {self.revision} runs in {self.running} of {self.tasks} tasks, the others "
-            f"stay with {self.before} ({stage}, {self.taken} let on)"
-            f"{'; it stands still until `flow rollout resume`' if self.paused else ''}"
+            f"stay with {self.before} ({stage}, {self.taken} allowed)"
+            f"{'; paused until `flow rollout resume`' if self.paused else ''}"
         )
 
 
@@ -133,15 +133,15 @@ def rollout(flow: FlowView, tasks: tuple[TaskRow, ...]) -> RolloutRow | None:
 
 
 def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> TaskRow:
-    wanted = flow.revision_of(task)
+    target_revision = flow.revision_of(task)
     status = statuses.get(task.node or "")
-    heard = status.tasks if isinstance(status, NodeStatus) else {}
-    said = heard.get(f"{flow.name}/{name}")
-    own = said if said and said.epoch == task.epoch else None
+    reported = status.tasks if isinstance(status, NodeStatus) else {}
+    status_of_task = reported.get(f"{flow.name}/{name}")
+    own = status_of_task if status_of_task and status_of_task.epoch == task.epoch else None
     if isinstance(status, Unreadable):
         state, why = "unknown", str(status)
     else:
-        state, why = _state(task, wanted, said, live=task.node in statuses)
+        state, why = _state(task, target_revision, status_of_task, live=task.node in statuses)
     return TaskRow(
         flow=flow.name,
         task=name,
@@ -151,7 +151,7 @@ def _row(flow: FlowView, name: str, task: PlannedTask, statuses: Statuses) -> Ta
         state=state,
         partitions=task.partitions,
         why=why,
-        wanted=wanted,
+        wanted=target_revision,
         revision=own.revision if own else None,
         standbys={node: _standby(flow, name, statuses, node) for node in task.standbys},
         lacking=max(0, _replicas(flow, task) - 1 - len(task.standbys)),
@@ -167,30 +167,30 @@ def _standby(flow: FlowView, name: str, statuses: Statuses, node: str) -> str:
     status = statuses.get(node)
     if not isinstance(status, NodeStatus):
         return "starting" if node in statuses else "down"
-    said = status.tasks.get(f"{flow.name}/{name}")
-    if said is None or said.state not in ("standby", "failed"):
+    reported = status.tasks.get(f"{flow.name}/{name}")
+    if reported is None or reported.state not in ("standby", "failed"):
         return "starting"
-    return f"failed: {said.error}" if said.state == "failed" else "standby"
+    return f"failed: {reported.error}" if reported.state == "failed" else "standby"
 
 
 def _state(
-    task: PlannedTask, wanted: int, said: TaskStatus | None, *, live: bool
+    task: PlannedTask, target_revision: int, reported: TaskStatus | None, *, live: bool
 ) -> tuple[str, str]:
     if task.state == "waiting" or task.node is None:
         return "waiting", task.why
     if not live:
         return "down", f"node {task.node} is not live"
-    if task.state == "draining" and said is None:
-        return "draining", f"{task.why}; it let go, and no other node may run it, or has it yet"
-    if said is None or said.epoch != task.epoch:
+    if task.state == "draining" and reported is None:
+        return "draining", f"{task.why}; its node released it, and no other node runs it yet"
+    if reported is None or reported.epoch != task.epoch:
         return "starting", f"node {task.node} has not started it yet"
-    if said.state != "running":
-        return said.state, said.error or ""
+    if reported.state != "running":
+        return reported.state, reported.error or ""
     if task.state == "draining":
         return "draining", task.why
-    if said.revision != wanted:
-        return "starting", f"runs revision {said.revision}, {wanted} is wanted"
-    return "running", said.error or ""
+    if reported.revision != target_revision:
+        return "starting", f"runs revision {reported.revision} instead of {target_revision}"
+    return "running", reported.error or ""
 
 
 @dataclass(frozen=True)
@@ -218,20 +218,20 @@ class ScalingRow:
     decisions: tuple[DecisionRow, ...]
 
 
-def scaling(wanted: object, found: Partitions | None) -> ScalingRow | None:
-    """None for a fixed number of tasks. ``found``: the discovery task's record."""
-    if not isinstance(wanted, TaskRange):
+def scaling(tasks: object, record: Partitions | None) -> ScalingRow | None:
+    """None for a fixed number of tasks. ``record``: the discovery task's record."""
+    if not isinstance(tasks, TaskRange):
         return None
-    said = found.scaling if found else None
-    decisions = said.decisions if said else ()
+    scaling = record.scaling if record else None
+    decisions = scaling.decisions if scaling else ()
     return ScalingRow(
-        min=wanted.min,
-        max=wanted.max,
-        lag_seconds=wanted.lag_seconds,
-        tasks=said.tasks if said else 0,
-        rate=said.rate if said else 0.0,
+        min=tasks.min,
+        max=tasks.max,
+        lag_seconds=tasks.lag_seconds,
+        tasks=scaling.tasks if scaling else 0,
+        rate=scaling.rate if scaling else 0.0,
         decisions=tuple(
-            DecisionRow(one.time, one.kind, one.before, one.tasks, one.why)
-            for one in reversed(decisions)
+            DecisionRow(decision.time, decision.kind, decision.before, decision.tasks, decision.why)
+            for decision in reversed(decisions)
         ),
     )

@@ -22,15 +22,15 @@ Fits = Callable[[Assignment, Assignment], bool]
 
 def read_assignment(store: Store, node: str) -> Versioned[Assignment] | None:
     """The assignment with the version of its own znode. Rereads pages written meanwhile."""
-    found = store.read(paths.assignment(node))
-    while found is not None and found.value.pages:
-        numbers = range(found.value.pages)
+    record = store.read(paths.assignment(node))
+    while record is not None and record.value.pages:
+        numbers = range(record.value.pages)
         pages = store.read_many([paths.assignment_page(node, str(number)) for number in numbers])
         again = store.read(paths.assignment(node))
-        if again is not None and again.version == found.version:
-            return replace(found, value=whole(found.value, pages))
-        found = again
-    return found
+        if again is not None and again.version == record.version:
+            return replace(record, value=whole(record.value, pages))
+        record = again
+    return record
 
 
 def whole(assignment: Assignment, pages: Sequence[Versioned[Assignment] | None]) -> Assignment:

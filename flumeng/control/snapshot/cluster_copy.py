@@ -38,41 +38,41 @@ class ClusterCopy:
         self.folders: dict[str, Sequence[str]] = {}
         self.unreadable: dict[str, Unreadable] = {}
 
-    def keep(self, path: Path, found: Found[Any]) -> None:
+    def keep(self, path: Path, znode: Found[Any]) -> None:
         key = str(path)
-        self.znodes[key] = found
-        if isinstance(found, Unreadable):
-            self.unreadable[key] = found
+        self.znodes[key] = znode
+        if isinstance(znode, Unreadable):
+            self.unreadable[key] = znode
         elif self.unreadable:
             self.unreadable.pop(key, None)
 
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return readable(self.read_each([path])[0])
 
-    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        return [readable(found) for found in self.read_each(wanted)]
+    def read_many(self, requested: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(znode) for znode in self.read_each(requested)]
 
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        return [None if self.lacks(path) else self.znodes[str(path)] for path in wanted]
+    def read_each(self, requested: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return [None if self.lacks(path) else self.znodes[str(path)] for path in requested]
 
     def children(self, path: Path) -> list[str]:
         return self.children_many([path])[0]
 
-    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        return [[] if self._is_unlisted(path) else [*self.folders[str(path)]] for path in wanted]
+    def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
+        return [[] if self._is_unlisted(path) else [*self.folders[str(path)]] for path in folders]
 
     def exists(self, path: Path) -> bool:
         return self.read_each([path])[0] is not None
 
-    def found(self, path: Path) -> Versioned[Any] | None:
-        found = self.znodes.get(str(path))
-        return found if isinstance(found, Versioned) else None
+    def record(self, path: Path) -> Versioned[Any] | None:
+        """The record, unless it is absent, unreadable or was not read."""
+        znode = self.znodes.get(str(path))
+        return znode if isinstance(znode, Versioned) else None
 
-    def unreadable_of(self, *wanted: Path) -> tuple[Unreadable, ...]:
+    def unreadable_of(self, *requested: Path) -> tuple[Unreadable, ...]:
         if not self.unreadable:
             return ()
-        found = (self.unreadable.get(str(path)) for path in wanted)
-        return tuple(one for one in found if one is not None)
+        return tuple(self.unreadable[key] for key in map(str, requested) if key in self.unreadable)
 
     def lacks(self, path: Path) -> bool:
         """Whether a listed folder lacks it, so that it was not read."""
@@ -89,22 +89,22 @@ class ClusterCopy:
             path = parent
         return False
 
-    def rest_of(self, wanted: Iterable[Path]) -> list[Path]:
+    def rest_of(self, records: Iterable[Path]) -> list[Path]:
         """The buckets and pages of these records that were read."""
         return [
-            rest for path in wanted if path.row.pattern in SHARDED for rest in self._rest_of(path)
+            rest for path in records if path.row.pattern in SHARDED for rest in self._rest_of(path)
         ]
 
     def _rest_of(self, path: Path) -> list[Path]:
-        found = self.found(path)
-        if found is None:
+        record = self.record(path)
+        if record is None:
             return []
         if path.row is paths.plan:
-            buckets = range(found.value.buckets)
+            buckets = range(record.value.buckets)
             return [paths.plan_bucket(first_name(path), str(number)) for number in buckets]
         if path.row is paths.partitions:
-            return discovered.buckets_of(first_name(path), found.value)
-        pages = range(found.value.pages)
+            return discovered.buckets_of(first_name(path), record.value)
+        pages = range(record.value.pages)
         return [paths.assignment_page(first_name(path), str(number)) for number in pages]
 
 
@@ -129,23 +129,23 @@ class Mirror(ClusterCopy):
     def forget(self) -> None:
         self.znodes, self.unreadable = {}, {}
 
-    def refresh(self, wanted: list[Path]) -> list[Path]:
+    def refresh(self, requested: list[Path]) -> list[Path]:
         """Reads these paths and their buckets; returns the changed ones."""
-        changed = self._refresh_these(wanted)
-        missing = [path for path in self.rest_of(wanted) if str(path) not in self.znodes]
+        changed = self._refresh_these(requested)
+        missing = [path for path in self.rest_of(requested) if str(path) not in self.znodes]
         return [*changed, *self._refresh_these(missing)]
 
-    def _refresh_these(self, wanted: list[Path]) -> list[Path]:
+    def _refresh_these(self, requested: list[Path]) -> list[Path]:
         changed = []
-        for path, read in zip(wanted, self._store.read_each(wanted), strict=True):
-            found = read
+        for path, read in zip(requested, self._store.read_each(requested), strict=True):
+            znode = read
             if read and path.row is paths.live_node and not self._is_live(path, read):
-                found = None
-            if _same(self.get(path), found):
+                znode = None
+            if _same(self.get(path), znode):
                 continue
             changed.append(path)
-            self.keep(path, found)
-            if found is None:
+            self.keep(path, znode)
+            if znode is None:
                 del self.znodes[str(path)]
         return changed
 
@@ -153,19 +153,19 @@ class Mirror(ClusterCopy):
         return self.znodes.get(str(path))
 
     def version(self, path: Path) -> Expected:
-        found = self.get(path)
-        return found.version if found else ABSENT
+        znode = self.get(path)
+        return znode.version if znode else ABSENT
 
 
-def changed_in(known: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
+def changed_in(before: Mapping[str, V], changed: Mapping[str, V | None]) -> dict[str, V]:
     """The same mapping when nothing changed, else a sorted copy; None removes."""
-    if not changed and isinstance(known, dict):
-        return known
-    together = {**known, **changed}
+    if not changed and isinstance(before, dict):
+        return before
+    together = {**before, **changed}
     return {name: value for name in sorted(together) if (value := together[name]) is not None}
 
 
-def _same(known: Found[Any], found: Found[Any]) -> bool:
-    if known is None or found is None:
-        return known is found
-    return (known.version, known.created) == (found.version, found.created)
+def _same(before: Found[Any], after: Found[Any]) -> bool:
+    if before is None or after is None:
+        return before is after
+    return (before.version, before.created) == (after.version, after.created)

@@ -37,15 +37,15 @@ def read(source: Source, flows: Iterable[str]) -> list[Found[Partitions]]:
     """The whole records of these flows; one is unreadable when any of its buckets is."""
     names = list(flows)
     records = source.read_each([paths.partitions(name) for name in names])
-    wanted = [
+    buckets = [
         bucket
         for name, record in zip(names, records, strict=True)
         if isinstance(record, Versioned)
         for bucket in buckets_of(name, record.value)
     ]
-    found = iter(source.read_each(wanted) if wanted else [])
+    contents = iter(source.read_each(buckets) if buckets else [])
     return [
-        whole(record, list(islice(found, record.value.buckets)))
+        whole(record, list(islice(contents, record.value.buckets)))
         if isinstance(record, Versioned)
         else record
         for record in records

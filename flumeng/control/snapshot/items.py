@@ -59,18 +59,15 @@ def position_of(offset: int) -> int:
 def bytes_from(lane: Iterable[Item], offset: int) -> int:
     """Bytes of these items after the offset; positions count in uncompressed lines only."""
     number, position = number_of(offset), position_of(offset)
-    wanted = (one for one in lane if one.number >= number)
+    left = (item for item in lane if item.number >= number)
     return sum(
-        one.size - (min(position, one.size) if one.number == number else 0) for one in wanted
+        item.size - (min(position, item.size) if item.number == number else 0) for item in left
     )
 
 
 def encode(items: Iterable[Item]) -> str:
     return json.dumps(
-        [
-            [one.number, one.location, one.size, one.modified_us, one.tag, one.first, one.until]
-            for one in items
-        ],
+        [[i.number, i.location, i.size, i.modified_us, i.tag, i.first, i.until] for i in items],
         separators=(",", ":"),
     )
 
@@ -80,7 +77,7 @@ def decode(address: str) -> list[Item]:
     try:
         return [Item(*fields) for fields in json.loads(address)]
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptError(f"this is no list of items: {address[:200]}") from error
+        raise CorruptError(f"invalid list of items: {address[:200]}") from error
 
 
 def of_segment(segment: QueueSegment) -> list[Item]:
@@ -89,18 +86,18 @@ def of_segment(segment: QueueSegment) -> list[Item]:
     starts = segment.starts or (0,) * count
     columns = segment.locations, segment.sizes, segment.modified, segment.tags, starts
     if any(len(column) != count for column in columns):
-        raise CorruptError(f"the segment from {segment.first} on has columns of several lengths")
+        raise CorruptError(f"queue segment {segment.first} has columns of unequal length")
     numbers = range(segment.first, segment.first + count)
     return [Item(*fields) for fields in zip(numbers, *columns, strict=True)]
 
 
-def segment_of(found: Sequence[Item]) -> QueueSegment:
-    """``found``: consecutive items."""
+def segment_of(items: Sequence[Item]) -> QueueSegment:
+    """``items``: consecutive ones."""
     return QueueSegment(
-        first=found[0].number,
-        locations=tuple(one.location for one in found),
-        sizes=tuple(one.size for one in found),
-        modified=tuple(one.modified_us for one in found),
-        tags=tuple(one.tag for one in found),
-        starts=tuple(one.first for one in found) if any(one.first for one in found) else (),
+        first=items[0].number,
+        locations=tuple(item.location for item in items),
+        sizes=tuple(item.size for item in items),
+        modified=tuple(item.modified_us for item in items),
+        tags=tuple(item.tag for item in items),
+        starts=tuple(item.first for item in items) if any(item.first for item in items) else (),
     )

@@ -18,27 +18,26 @@ class Source(Protocol):
 
     def children(self, path: Path) -> list[str]: ...
 
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]: ...
+    def read_each(self, requested: Sequence[ZPath[R]]) -> list[Found[R]]: ...
 
 
 def journals(store: Source) -> dict[str, Journal]:
     """All journals by name that are not gone; an unreadable one is derived from its name."""
     listed = [paths.journal(name) for name in store.children(paths.journals())]
-    found = store.read_each(listed)
-    known = {
-        path.name: as_known(path, journal)
-        for path, journal in zip(listed, found, strict=True)
-        if journal is not None
+    by_name = {
+        path.name: record_or_derived(path, record)
+        for path, record in zip(listed, store.read_each(listed), strict=True)
+        if record is not None
     }
-    return {name: journal for name, journal in known.items() if not journal.gone}
+    return {name: journal for name, journal in by_name.items() if not journal.gone}
 
 
-def as_known(path: Path, found: Versioned[Journal] | Unreadable) -> Journal:
+def record_or_derived(path: Path, record: Versioned[Journal] | Unreadable) -> Journal:
     """The record, else one derived from its name, which is neither drained nor forgotten."""
-    return as_named(path.name) if isinstance(found, Unreadable) else found.value
+    return derived_from_name(path.name) if isinstance(record, Unreadable) else record.value
 
 
-def as_named(name: str) -> Journal:
+def derived_from_name(name: str) -> Journal:
     """An open journal of the flow and node in the name."""
     flow, _, rest = name.partition(".")
     node = rest.rsplit(".", 2)[0]

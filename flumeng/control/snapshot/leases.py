@@ -9,11 +9,11 @@ from flumeng.control.zookeeper import ReadableStore, Version, Versioned
 from zkschema import paths, table
 from zkschema.records import Lease
 
-LOOK_SECONDS = 60.0
+READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class RunOut:
+class ExpiredLease:
     """An expired lease, as seen at ``version``."""
 
     flow: str
@@ -25,8 +25,8 @@ class RunOut:
 def names(store: ReadableStore) -> list[tuple[str, str]]:
     """Flow and cursor of every lease."""
     folder = paths.leases()
-    found = (table.lease.matches(f"{folder}/{name}") for name in store.children(folder))
-    return [(flow, cursor) for flow, cursor in filter(None, found)]
+    matches = (table.lease.matches(f"{folder}/{name}") for name in store.children(folder))
+    return [(flow, cursor) for flow, cursor in filter(None, matches)]
 
 
 def until(lease: Versioned[Lease]) -> float:
@@ -50,25 +50,25 @@ class ServerClock:
 
 
 class Leases:
-    """Expired leases, as a master sees them: unwatched, and read once in ``LOOK_SECONDS``."""
+    """Expired leases, as a master sees them: unwatched, and read once in ``READ_SECONDS``."""
 
     def __init__(self, store: ReadableStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._look_at = float("-inf")
+        self._read_at = float("-inf")
 
-    def run_out(self, now: float) -> tuple[RunOut, ...]:
+    def expired(self, now: float) -> tuple[ExpiredLease, ...]:
         """Leases not renewed by ``now``, by ZooKeeper's clock. Expired ones are read at each call
         until removal; an unreadable lease has not expired."""
-        if self._clock() < self._look_at:
+        if self._clock() < self._read_at:
             return ()
-        known = names(self._store)
-        found = self._store.read_each([paths.lease(*name) for name in known])
+        cursors = names(self._store)
+        leases = self._store.read_each([paths.lease(*cursor) for cursor in cursors])
         expired = tuple(
-            RunOut(*name, lease.value.reader, lease.version)
-            for name, lease in zip(known, found, strict=True)
+            ExpiredLease(*cursor, lease.value.reader, lease.version)
+            for cursor, lease in zip(cursors, leases, strict=True)
             if isinstance(lease, Versioned) and until(lease) <= now
         )
         if not expired:
-            self._look_at = self._clock() + LOOK_SECONDS
+            self._read_at = self._clock() + READ_SECONDS
         return expired

@@ -76,7 +76,7 @@ def label_of(partition: str) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class PartitionBounds:
     """New cursors begin at ``start``. ``end``: None while open; then ``node`` knows its extent."""
 
     start: int = 0
@@ -92,24 +92,24 @@ class Registered:
     check: Check
 
 
-def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, Known]]:
+def of_flows(source: Source, flows: Iterable[str]) -> dict[str, dict[str, PartitionBounds]]:
     """Flow -> its registered partitions by name, without unreadable ones."""
-    found: dict[str, dict[str, Known]] = {name: {} for name in flows}
+    by_flow: dict[str, dict[str, PartitionBounds]] = {name: {} for name in flows}
     for name, journal in journal_registry.journals(source).items():
-        if journal.flow in found:
-            found[journal.flow][name] = of_journal(journal)
-    for known, record in zip(found.values(), discovered.read(source, found), strict=True):
+        if journal.flow in by_flow:
+            by_flow[journal.flow][name] = of_journal(journal)
+    for bounds, record in zip(by_flow.values(), discovered.read(source, by_flow), strict=True):
         if isinstance(record, Versioned):
-            known |= {name: of_discovered(one) for name, one in record.value.partitions.items()}
-    return found
+            bounds |= {name: of_discovered(part) for name, part in record.value.partitions.items()}
+    return by_flow
 
 
-def of_journal(journal: Journal) -> Known:
-    return Known(end=(journal.end or 0) if journal.closed else None, node=journal.primary)
+def of_journal(journal: Journal) -> PartitionBounds:
+    return PartitionBounds(end=(journal.end or 0) if journal.closed else None, node=journal.primary)
 
 
-def of_discovered(partition: Partition) -> Known:
-    return Known(partition.start, partition.end)
+def of_discovered(partition: Partition) -> PartitionBounds:
+    return PartitionBounds(partition.start, partition.end)
 
 
 def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions]:
@@ -120,27 +120,27 @@ def registration(flow: str, partition: str) -> ZPath[Journal] | ZPath[Partitions
 
 def registered(store: Store, flow: str, names: Sequence[str]) -> dict[str, Registered]:
     """The registered ones of these partitions. Raises CorruptError, UnavailableError."""
-    found: dict[str, Registered] = {}
+    registrations: dict[str, Registered] = {}
     journals = [name for name in names if input_of(name) == JOURNAL]
     read = store.read_each([paths.journal(name) for name in journals])
     for name, journal in zip(journals, read, strict=True):
         if journal is not None:
-            found[name] = Registered(0, Check(paths.journal(name), journal.version))
+            registrations[name] = Registered(0, Check(paths.journal(name), journal.version))
     if len(journals) == len(names):
-        return found
+        return registrations
     path = paths.partitions(flow)
     (record,) = discovered.read(store, [flow])
     if isinstance(record, Unreadable):
         raise record.error
-    known: Mapping[str, Partition] = record.value.partitions if record else {}
+    partitions: Mapping[str, Partition] = record.value.partitions if record else {}
     for name in names:
-        if record is not None and name in known:
-            found[name] = Registered(known[name].start, Check(path, record.version))
-    return found
+        if record is not None and name in partitions:
+            registrations[name] = Registered(partitions[name].start, Check(path, record.version))
+    return registrations
 
 
-def is_drained(known: Known, ack: Found[Ack]) -> bool:
+def is_drained(bounds: PartitionBounds, ack: Found[Ack]) -> bool:
     """Whether it is closed and fully acked; an unreadable ack proves nothing."""
     if isinstance(ack, Unreadable):
         return False
-    return known.end is not None and (ack.value.offset if ack else known.start) >= known.end
+    return bounds.end is not None and (ack.value.offset if ack else bounds.start) >= bounds.end

@@ -41,8 +41,8 @@ def partition_of(lane: str, queue: Queue) -> str:
 
 def lane_of(partition: str) -> tuple[str, str] | None:
     """The lane and the queue's id, or None."""
-    found = _LANE.fullmatch(partition)
-    return (found[1], found[2]) if found else None
+    match = _LANE.fullmatch(partition)
+    return (match[1], match[2]) if match else None
 
 
 def segment_name(first: int) -> str:
@@ -55,11 +55,11 @@ def head(store: ReadableStore, flow: str) -> Versioned[Queue] | None:
 
 
 def lanes(store: ReadableStore, flow: str, queue: Queue, names: Iterable[str]) -> dict[str, Lane]:
-    wanted = sorted(names)
-    found = store.children_many([paths.queue_lane(flow, name) for name in wanted])
+    names = sorted(names)
+    children = store.children_many([paths.queue_lane(flow, name) for name in names])
     return {
-        name: Lane(queue.next.get(name, 0), sorted(int(one) for one in kept if one.isdigit()))
-        for name, kept in zip(wanted, found, strict=True)
+        name: Lane(queue.next.get(name, 0), sorted(int(child) for child in kept if child.isdigit()))
+        for name, kept in zip(names, children, strict=True)
     }
 
 

@@ -1,7 +1,7 @@
 """Reads snapshots: paths named by watches at once, and everything in rounds. A reconnect or failure
-invalidates everything. Each minute a round rereads everything, a part with each look. An unreadable
-record is set aside: its flow is not planned, its node keeps its tasks, and its partition is not
-drained. Without the cluster's settings nothing moves."""
+invalidates everything. Each minute a round rereads everything, a part with each snapshot. An
+unreadable record is set aside: its flow is not planned, its node keeps its tasks, and its partition
+is not drained. Without the cluster's settings nothing moves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from flumeng.control.snapshot.cluster_copy import IsLive, Mirror, changed_in, first_name
-from flumeng.control.snapshot.leases import Leases, RunOut, ServerClock
+from flumeng.control.snapshot.leases import ExpiredLease, Leases, ServerClock
+from flumeng.control.snapshot.polled_znodes import PolledZnodes
 from flumeng.control.snapshot.rendezvous import chosen
 from flumeng.control.snapshot.snapshot import FlowView, NodeView, Snapshot
-from flumeng.control.snapshot.timers import Moments, NodeStates, Pauses, Rollouts
-from flumeng.control.snapshot.unwatched import Unwatched
+from flumeng.control.snapshot.timers import NodeStates, Pauses, Rollouts, Timers
 from flumeng.control.snapshot.views import Views, lacks_a_text
 from flumeng.control.zookeeper import Path, ReadableStore, Unreadable, Version, Versioned
 from zkschema import paths, table
@@ -25,21 +25,21 @@ MISSED_RENEWALS = 3
 
 
 def silent(
-    me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], moments: Moments
+    me: str, live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable], timers: Timers
 ) -> frozenset[str]:
     """Other live masters that missed ``MISSED_RENEWALS`` renewals of their records: they hang."""
-    found = set()
+    hanging = set()
     for name, live in live_masters.items():
         if name == me or isinstance(live, Unreadable) or not live.value.renew_seconds:
             continue
         renewal = f"{live.created}/{live.version.number}"
         limit = MISSED_RENEWALS * live.value.renew_seconds
-        if moments.lasting(f"renewal of {name}", [renewal], limit):
-            found.add(name)
-    return frozenset(found)
+        if timers.lasting(f"renewal of {name}", [renewal], limit):
+            hanging.add(name)
+    return frozenset(hanging)
 
 
-def shares(
+def planning_masters(
     live_masters: Mapping[str, Versioned[LiveMaster] | Unreadable],
     silent: Collection[str] = (),
 ) -> dict[str, frozenset[str]]:
@@ -58,7 +58,7 @@ def shares(
     return planning or idle
 
 
-def looked_after(
+def share_of(
     me: str, flows: Iterable[str], masters: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
     """The flows that the master ``me`` plans; all masters plan a flow that is trouble for all."""
@@ -68,21 +68,21 @@ def looked_after(
         able: Collection[str] = masters.keys()
         if name in hard:
             able = [master for master, cannot in masters.items() if name not in cannot]
-        if looks_after(name, able) in (me, None):
+        if master_of(name, able) in (me, None):
             mine.add(name)
     return frozenset(mine)
 
 
-def looks_after(flow: str, masters: Collection[str]) -> str | None:
+def master_of(flow: str, masters: Collection[str]) -> str | None:
     """The master that plans ``flow``. No lock: masters that disagree lose a compare-and-set."""
     return chosen(flow, masters)
 
 
 ROUND_SECONDS = 60.0
-LOOK_SECONDS = 0.25
-LOOK_ZNODES = 1000
+PART_SECONDS = 0.25
+PART_ZNODES = 1000
 RETRY_SECONDS = 2.0
-MOST_LOOKS = 10
+MOST_READS = 10
 START_SECONDS = 120.0
 WATCHED: tuple[Path, ...] = (
     paths.flows(),
@@ -100,7 +100,7 @@ OF_FLOW = (
     paths.partitions_bucket,
 )
 OF_NODE = (paths.node, paths.assignment, paths.assignment_page, paths.status, paths.live_node)
-SHARES = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
+SHARDS = (paths.plan_bucket, paths.assignment_page, paths.partitions_bucket)
 READ = frozenset(
     row.pattern
     for row in (*OF_FLOW, *OF_NODE, paths.live_master, paths.journal, paths.cluster, paths.moves)
@@ -108,7 +108,7 @@ READ = frozenset(
 
 
 class Round:
-    """``clock`` is monotonic; the master ``me`` begins its first round at once."""
+    """Rereads everything in parts. ``clock`` is monotonic; the first round begins at once."""
 
     def __init__(self, me: str, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -124,12 +124,12 @@ class Round:
     def under_way(self) -> bool:
         return bool(self._left)
 
-    def begin(self, wanted: list[Path]) -> None:
+    def begin(self, requested: list[Path]) -> None:
         self.end()
-        self._left = wanted
+        self._left = requested
 
     def take(self) -> list[Path]:
-        part, self._left = self._left[:LOOK_ZNODES], self._left[LOOK_ZNODES:]
+        part, self._left = self._left[:PART_ZNODES], self._left[PART_ZNODES:]
         return part
 
     def end(self) -> None:
@@ -157,7 +157,7 @@ class Reader:
         self._store = store
         self._me = me
         self._wall = wall
-        self._heard: SimpleQueue[str] = SimpleQueue()
+        self._events: SimpleQueue[str] = SimpleQueue()
         self._stale = True
         self._round = Round(me, clock)
         self._mirror = Mirror(store, is_live)
@@ -168,17 +168,17 @@ class Reader:
         self._journals: dict[str, Journal] = {}
         self._journal_versions: dict[str, Version] = {}
         self._noted: frozenset[str] = frozenset()
-        self._moments = Moments(clock)
-        self._unwatched = Unwatched(store, self._moments)
-        self._node_states = NodeStates(self._moments)
-        self._rollouts = Rollouts(self._moments)
+        self._timers = Timers(clock)
+        self._polled = PolledZnodes(store, self._timers)
+        self._node_states = NodeStates(self._timers)
+        self._rollouts = Rollouts(self._timers)
         self._leases = Leases(store, clock)
         self._server_clock = ServerClock(clock)
         self._pauses = Pauses(clock)
 
     def on_watch(self, path: str) -> None:
         """Called for a change at or below ``path``."""
-        self._heard.put(path)
+        self._events.put(path)
 
     def invalidate(self) -> None:
         """After a write with unknown outcome: read everything, soon."""
@@ -189,102 +189,102 @@ class Reader:
         self._noted = frozenset(flows)
 
     @property
-    def look_again_seconds(self) -> float:
+    def next_read_seconds(self) -> float:
         """Time until the next snapshot without a watch event."""
         if self._stale:
             return RETRY_SECONDS
-        soonest = self._moments.soonest
+        soonest = self._timers.soonest
         rest = self._round.seconds_left
         return max(0.0, rest if soonest is None else min(rest, soonest))
 
     def snapshot(self) -> Snapshot:
         """The cluster at one moment, without events while reading; may mix moments after
-        ``MOST_LOOKS``. Raises UnavailableError."""
+        ``MOST_READS``. Raises UnavailableError."""
         moves = self._mirror.get(paths.moves())
-        heard = self._take_heard()
-        everything = self._stale or _everywhere(heard)
+        changed = self._take_events()
+        everything = self._stale or _everywhere(changed)
         self._stale = True
-        self._moments.begin()
+        self._timers.begin()
         if not everything:
-            self._read_again(self._next_of_round())
-        self._look(heard, everything=everything)
-        for _ in range(MOST_LOOKS):
-            heard = self._take_heard()
-            if not heard:
+            self._reread(self._next_of_round())
+        self._read(changed, everything=everything)
+        for _ in range(MOST_READS):
+            changed = self._take_events()
+            if not changed:
                 moves = self._mirror.get(paths.moves())
                 break
-            everything = everything or _everywhere(heard)
-            self._look(heard, everything=_everywhere(heard))
+            everything = everything or _everywhere(changed)
+            self._read(changed, everything=_everywhere(changed))
         else:
             # ``moves`` is the version known before: never newer than the plans
-            self._look_at_buckets()
+            self._reread_buckets()
         snapshot = replace(
             self._as_snapshot(),
             moves=moves.version if moves else None,
             throttled_moves=isinstance(moves, Versioned),
         )
-        self._moments.end()
+        self._timers.end()
         self._stale = False
         if everything:
             self._round.end()
         return snapshot
 
-    def _look_at_buckets(self) -> None:
+    def _reread_buckets(self) -> None:
         """No bucket may be older than its plan, else a plan would undo the writes made with it."""
-        heard = self._take_heard()
-        buckets = {path for path in heard if any(row.matches(path) for row in SHARES)}
-        self._read_again(_paths_of(buckets))
-        for path in heard - buckets:
-            self._heard.put(path)
+        changed = self._take_events()
+        buckets = {path for path in changed if any(row.matches(path) for row in SHARDS)}
+        self._reread(_paths_of(buckets))
+        for path in changed - buckets:
+            self._events.put(path)
 
     def _next_of_round(self) -> list[Path]:
         if not self._round.under_way and self._round.seconds_left <= 0:
             listed = self._list()
-            known = self._mirror.paths - set(map(str, listed))
-            self._round.begin([*listed, *_paths_of(known)])
+            unlisted = self._mirror.paths - set(map(str, listed))
+            self._round.begin([*listed, *_paths_of(unlisted)])
         part = self._round.take()
         if self._round.under_way:
-            self._moments.look_in(LOOK_SECONDS)
+            self._timers.wake_in(PART_SECONDS)
         return part
 
-    def _look(self, heard: set[str], *, everything: bool) -> None:
+    def _read(self, changed: set[str], *, everything: bool) -> None:
         if everything:
             self._read_everything()
         else:
-            self._read_again(_paths_of(heard))
+            self._reread(_paths_of(changed))
 
-    def _take_heard(self) -> set[str]:
-        heard = set()
-        while not self._heard.empty():
-            heard.add(self._heard.get())
-        return heard
+    def _take_events(self) -> set[str]:
+        changed = set()
+        while not self._events.empty():
+            changed.add(self._events.get())
+        return changed
 
     def _read_everything(self) -> None:
-        """Watches may have missed changes since the last look."""
-        self._moments.miss_changes()
+        """Watches may have missed changes since the last snapshot."""
+        self._timers.miss_changes()
         self._mirror.forget()
         self._flows, self._nodes, self._masters = {}, {}, {}
         self._journals, self._journal_versions = {}, {}
         self._views.restart(self._store.children(paths.flows()))
-        self._read_again(self._list())
+        self._reread(self._list())
 
     def _list(self) -> list[Path]:
         """All paths to read, but for the buckets of plans."""
         children = self._store.children
         flows, nodes = children(paths.flows()), children(paths.nodes())
-        wanted: list[Path] = [paths.cluster(), paths.moves()]
-        wanted += map(paths.journal, children(paths.journals()))
-        wanted += (row(name) for row in OF_FLOW if row not in SHARES for name in flows)
-        own = [row for row in OF_NODE if row not in (*SHARES, paths.live_node)]
-        wanted += (row(name) for row in own for name in nodes)
-        wanted += map(paths.live_node, children(paths.live_nodes()))
-        wanted += map(paths.live_master, children(paths.live_masters()))
-        return wanted
+        listed: list[Path] = [paths.cluster(), paths.moves()]
+        listed += map(paths.journal, children(paths.journals()))
+        listed += (row(name) for row in OF_FLOW if row not in SHARDS for name in flows)
+        own = [row for row in OF_NODE if row not in (*SHARDS, paths.live_node)]
+        listed += (row(name) for row in own for name in nodes)
+        listed += map(paths.live_node, children(paths.live_nodes()))
+        listed += map(paths.live_master, children(paths.live_masters()))
+        return listed
 
-    def _read_again(self, wanted: list[Path]) -> None:
+    def _reread(self, requested: list[Path]) -> None:
         flows = {name for name, flow in self._flows.items() if lacks_a_text(flow)}
         nodes, journals, masters = set(), set(), set()
-        for path in self._mirror.refresh(wanted):
+        for path in self._mirror.refresh(requested):
             name = first_name(path)
             if path.row in OF_FLOW:
                 flows.add(name)
@@ -308,26 +308,26 @@ class Reader:
         )
 
     def _as_snapshot(self) -> Snapshot:
-        found, cluster = self._mirror.found(paths.cluster()), self._views.cluster()
-        silent_masters = silent(self._me, self._masters, self._moments)
-        masters = shares(self._masters, silent_masters)
+        record, cluster = self._mirror.record(paths.cluster()), self._views.cluster()
+        silent_masters = silent(self._me, self._masters, self._timers)
+        masters = planning_masters(self._masters, silent_masters)
         self._nodes = self._node_states.mark(self._nodes, cluster, self._wall())
         draining = [(flow, name) for flow in self._flows.values() for name in flow.draining]
         moving = any(flow.tasks[name].target for flow, name in draining)
         pause = self._pauses.left(moving=moving)
         if pause:
-            self._moments.look_in(pause)
-        drained = self._unwatched.drained(self._flows, self._journals)
-        leads = found is not None and looks_after("", masters.keys()) in (self._me, None)
+            self._timers.wake_in(pause)
+        drained = self._polled.drained(self._flows, self._journals)
+        leads = record is not None and master_of("", masters.keys()) in (self._me, None)
         now = self._wall()
         snapshot = Snapshot(
             flows=self._flows,
             nodes=self._nodes,
             journals=self._journals,
             drained=drained,
-            committing=self._unwatched.committing(self._flows),
-            intents=self._unwatched.intents(self._noted & self._flows.keys()),
-            mine=looked_after(
+            committing=self._polled.committing(self._flows),
+            intents=self._polled.intents(self._noted & self._flows.keys()),
+            mine=share_of(
                 self._me,
                 (name for name, flow in self._flows.items() if not flow.set_aside),
                 masters,
@@ -336,12 +336,12 @@ class Reader:
             settled=self._rollouts.settled(self._flows, self._nodes),
             balance_moves=0 if pause else cluster.throttles.get("balance", 1),
             cluster=cluster,
-            cluster_version=found.version if found else Version(0),
+            cluster_version=record.version if record else Version(0),
             cluster_known=not self._mirror.unreadable_of(paths.cluster()),
             leads=leads,
             now=now,
             journal_versions=self._journal_versions,
-            run_out=self._run_out() if leads else (),
+            expired_leases=self._expired_leases() if leads else (),
             unreadable=tuple(self._mirror.unreadable.values()),
             silent_masters=silent_masters,
             scale=self._store.scale,
@@ -349,12 +349,12 @@ class Reader:
         stalled = self._rollouts.stalled(snapshot)
         return replace(snapshot, stalled=stalled, slow=self._slow(snapshot))
 
-    def _run_out(self) -> tuple[RunOut, ...]:
+    def _expired_leases(self) -> tuple[ExpiredLease, ...]:
         """Without a live znode of this master ZooKeeper's time is unknown."""
         own = self._masters.get(self._me)
         if not isinstance(own, Versioned):
             return ()
-        return self._leases.run_out(self._server_clock.now(own.written))
+        return self._leases.expired(self._server_clock.now(own.written))
 
     def _slow(self, snapshot: Snapshot) -> frozenset[str]:
         """Read only while the recovery throttle is set."""
@@ -362,28 +362,28 @@ class Reader:
         if not waiting or "recovery" not in snapshot.cluster.throttles:
             return frozenset()
         keys = [f"{key}/{task.epoch}" for key, task in snapshot.starting()]
-        slow = self._moments.lasting("starting", keys, START_SECONDS)
+        slow = self._timers.lasting("starting", keys, START_SECONDS)
         return frozenset(key.rpartition("/")[0] for key in slow)
 
     def _overdue(
         self, draining: Iterable[tuple[FlowView, str]], limit_seconds: float
     ) -> frozenset[str]:
         keys = [f"{flow.name}/{name}/{flow.tasks[name].mark}" for flow, name in draining]
-        late = self._moments.lasting("draining", keys, limit_seconds)
+        late = self._timers.lasting("draining", keys, limit_seconds)
         return frozenset(key.rpartition("/")[0] for key in late)
 
 
 def _paths_of(texts: Iterable[str]) -> list[Path]:
-    found: list[Path] = []
+    parsed: list[Path] = []
     for text in sorted(texts):
         row = table.find(text)
         if row is not None and row.pattern in READ:
             names = row.matches(text)
             assert names is not None
-            found.append(row(*names))
-    return found
+            parsed.append(row(*names))
+    return parsed
 
 
-def _everywhere(heard: set[str]) -> bool:
+def _everywhere(changed: set[str]) -> bool:
     """Whether an event names a folder, that is all below it."""
-    return any(str(top) in heard for top in WATCHED if top.row.record is None)
+    return any(str(top) in changed for top in WATCHED if top.row.record is None)

@@ -11,7 +11,7 @@ from functools import cached_property
 from flumeng.config import CollectPlace, Place, Rollout
 from flumeng.config.flow_names import is_part, whole_of
 from flumeng.config.replicas import Replicas
-from flumeng.control.snapshot.leases import RunOut
+from flumeng.control.snapshot.leases import ExpiredLease
 from flumeng.control.snapshot.partitions import OBJECTS, input_of, key, subscribed
 from flumeng.control.snapshot.task_map import Tasks
 from flumeng.control.zookeeper import ABSENT, Expected, Unreadable, Version
@@ -77,7 +77,7 @@ class FlowView:
     @cached_property
     def ending(self) -> tuple[str, ...]:
         """Discovered partitions that are closed."""
-        return tuple(name for name, one in self.partitions.items() if one.end is not None)
+        return tuple(name for name, part in self.partitions.items() if part.end is not None)
 
     @cached_property
     def lanes(self) -> int:
@@ -104,13 +104,13 @@ class FlowView:
         """The placement of its collect tasks; the defaults while its revision is unreadable."""
         return (self.place or Place()).collect
 
-    def said(
+    def status_of(
         self, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]
     ) -> TaskStatus | None:
         """The status of the task from its owner, under the same epoch."""
         owner = nodes.get(task.node or "")
-        said = owner.status.tasks.get(f"{self.name}/{name}") if owner and owner.status else None
-        return said if said is not None and said.epoch == task.epoch else None
+        status = owner.status.tasks.get(f"{self.name}/{name}") if owner and owner.status else None
+        return status if status is not None and status.epoch == task.epoch else None
 
     def revision_of(self, task: PlannedTask) -> int:
         current = self.record.revision
@@ -137,12 +137,12 @@ class FlowView:
         return sum(own.get("slots", unit) - unit for own in self.weights.values())
 
     def _weight_of(self, count: int) -> Amounts:
-        found = self._weights_by_count.get(count)
-        if found is None:
+        weight = self._weights_by_count.get(count)
+        if weight is None:
             unit = thousandths(self.collect_place.weight)
-            found = tuple((dimension, amount * count) for dimension, amount in unit)
-            self._weights_by_count[count] = found
-        return found
+            weight = tuple((dimension, amount * count) for dimension, amount in unit)
+            self._weights_by_count[count] = weight
+        return weight
 
     @cached_property
     def _weights_by_count(self) -> dict[int, Amounts]:
@@ -191,19 +191,19 @@ class NodeView:
     @property
     def spark_cores(self) -> int:
         """Cores of a Spark cluster that the node takes, or 0."""
-        told = self.assignment.spark
-        cores, master = told.get("cores", ""), told.get("master", "local")
+        settings = self.assignment.spark
+        cores, master = settings.get("cores", ""), settings.get("master", "local")
         return int(cores) if cores.isdigit() and not master.startswith("local") else 0
 
     @property
     def set_aside(self) -> bool:
         """Whether its record or assignment is unreadable: while live it keeps its tasks."""
-        return any(one.path.row is not paths.status for one in self.unreadable)
+        return any(error.path.row is not paths.status for error in self.unreadable)
 
     @property
-    def mute(self) -> bool:
+    def status_unreadable(self) -> bool:
         """Whether its status is unreadable: it may run anything."""
-        return any(one.path.row is paths.status for one in self.unreadable)
+        return any(error.path.row is paths.status for error in self.unreadable)
 
     def eligible(self, role: str, labels: Mapping[str, str]) -> bool:
         """Whether work of this role may be placed here, live or not."""
@@ -215,16 +215,16 @@ class NodeView:
             and all(self.record.labels.get(key) == value for key, value in labels.items())
         )
 
-    def has_let_go(self, flow: str, task: str) -> bool:
+    def has_released(self, flow: str, task: str) -> bool:
         """Whether the node has seen the order to drain the task and does not run it any more."""
         if self.status is None or not isinstance(self.assignment_version, Version):
             return False
-        told = any(
+        ordered = any(
             (assigned.flow, assigned.task, assigned.state) == (flow, task, "draining")
             for assigned in self.assignment.tasks
         )
         seen = self.status.assignment_version == self.assignment_version.number
-        return told and seen and f"{flow}/{task}" not in self.status.tasks
+        return ordered and seen and f"{flow}/{task}" not in self.status.tasks
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,10 @@ class Snapshot:
     as requested. ``mine``: flows that this master plans. Tasks (``flow/task``): ``overdue`` drain
     too long, ``settled`` ran their revision for the settling time, ``slow`` starts are not waited
     for. ``stalled``: flows whose rollout makes no progress. ``leads``: this master decides for the
-    whole cluster. ``now`` is for records only. ``run_out``: expired leases. ``unreadable``: records
-    set aside. Without the cluster's record maintenance holds and ``cluster_known`` is False.
-    ``silent_masters`` live and plan nothing. ``moves``: version of ``/moves``, no newer than any
-    plan; without it ``throttled_moves`` is False and none begin.
+    whole cluster. ``now`` is for records only. ``unreadable``: records set aside. Without the
+    cluster's record maintenance holds and ``cluster_known`` is False. ``silent_masters`` live and
+    plan nothing. ``moves``: version of ``/moves``, no newer than any plan; without it
+    ``throttled_moves`` is False and none begin.
     """
 
     flows: Mapping[str, FlowView]
@@ -259,7 +259,7 @@ class Snapshot:
     cluster_known: bool = True
     leads: bool = False
     now: float = 0.0
-    run_out: tuple[RunOut, ...] = ()
+    expired_leases: tuple[ExpiredLease, ...] = ()
     journal_versions: Mapping[str, Version] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
     silent_masters: frozenset[str] = frozenset()
@@ -281,7 +281,9 @@ class Snapshot:
             and task.state == "assigned"
             and (node := self.nodes.get(task.node or "")) is not None
             and node.live
-            and ((said := flow.said(name, task, self.nodes)) is None or said.state == "starting")
+            and (
+                (seen := flow.status_of(name, task, self.nodes)) is None or seen.state == "starting"
+            )
         ]
 
     def partitions_of(self, flow: str) -> list[str]:
@@ -301,7 +303,7 @@ class Snapshot:
             and f"{flow}/{partition}" not in self.drained
         )
 
-    def owes(self, flow: str) -> bool:
+    def has_undelivered(self, flow: str) -> bool:
         """Whether accepted events in the flow's journals are undelivered; other inputs do not
         count. An isolated part reads an ending flow's journals to their end."""
         own = self._journals_by_flow.get(flow, ())

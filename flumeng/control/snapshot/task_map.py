@@ -118,8 +118,8 @@ def bucket_of(name: str) -> int:
 
 def read_plan(store: Store, flow: str) -> Versioned[Plan] | None:
     """The whole plan with the version of its own znode, or None."""
-    (found,) = _whole(store, [flow])
-    return readable(found)
+    (plan,) = _whole(store, [flow])
+    return readable(plan)
 
 
 def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]]:
@@ -131,13 +131,13 @@ def read_plans(store: Source, flows: Iterable[str]) -> dict[str, Versioned[Plan]
 def _whole(store: Source, flows: Sequence[str]) -> list[Found[Plan]]:
     """A plan is unreadable when any of its buckets is."""
     plans = store.read_each([paths.plan(name) for name in flows])
-    wanted = [
+    bucket_paths = [
         paths.plan_bucket(name, str(number))
         for name, plan in zip(flows, plans, strict=True)
         if isinstance(plan, Versioned)
         for number in range(plan.value.buckets)
     ]
-    buckets = iter(store.read_each(wanted))
+    buckets = iter(store.read_each(bucket_paths))
     return [
         _with_buckets(plan, list(islice(buckets, plan.value.buckets)))
         if isinstance(plan, Versioned)
@@ -152,8 +152,8 @@ def _with_buckets(plan: Versioned[Plan], buckets: Sequence[Found[Plan]]) -> Foun
             return bucket
     if not buckets:
         return plan
-    found = [bucket.value.tasks if isinstance(bucket, Versioned) else {} for bucket in buckets]
-    return replace(plan, value=replace(plan.value, tasks=Tasks(found)))
+    parts = [bucket.value.tasks if isinstance(bucket, Versioned) else {} for bucket in buckets]
+    return replace(plan, value=replace(plan.value, tasks=Tasks(parts)))
 
 
 def plan_writes(flow: str, plan: Plan, before: Tasks, expect: Expected) -> list[Write]:

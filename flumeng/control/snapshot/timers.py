@@ -1,6 +1,6 @@
 """Durations of facts: turns time into facts for the planner. A process counts only its own
 observations, on a monotonic clock. A fact that held before and after a lost connection or failed
-look held in between, unless its witness (a record) changed. Masters record longer absences of nodes
+read held in between, unless its witness (a record) changed. Masters record longer absences of nodes
 by a wall clock, which decides about missing or forgotten nodes, never about ownership."""
 
 from __future__ import annotations
@@ -19,54 +19,55 @@ MARK_SECONDS = 300.0
 """A node that is down for less, as for a restart, costs no write."""
 
 
-class _Moment(NamedTuple):
+class _Timer(NamedTuple):
     since: float
     witness: object
 
 
-class Moments:
-    """A look is between ``begin`` and ``end``; a failed one has no ``end``. ``soonest``: seconds
-    until the next requested fact comes true."""
+class Timers:
+    """Times how long facts hold, by snapshot. A snapshot is read between ``begin`` and ``end``; a
+    failed one has no ``end``. ``soonest``: seconds until the next requested fact comes true."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._before: dict[str, dict[str, _Moment]] = {}
-        self._asked: dict[str, dict[str, _Moment]] = {}
+        self._before: dict[str, dict[str, _Timer]] = {}
+        self._current: dict[str, dict[str, _Timer]] = {}
         self._missed_changes = False
         self.soonest: float | None = None
 
     def begin(self) -> None:
-        self._asked = {}
+        self._current = {}
         self.soonest = None
 
     def miss_changes(self) -> None:
-        """Changes since the last complete look may have been disconnected."""
+        """Changes since the last complete snapshot may have been missed."""
         self._missed_changes = True
 
     def end(self) -> None:
-        """Completes the look; forgets facts that it did not ask for."""
-        self._before, self._missed_changes = self._asked, False
+        """Completes the snapshot; forgets facts that it did not ask for."""
+        self._before, self._missed_changes = self._current, False
 
     def lasting(
-        self, what: str, keys: Collection[str] | Mapping[str, object], seconds: float
+        self, fact: str, keys: Collection[str] | Mapping[str, object], seconds: float
     ) -> frozenset[str]:
-        """The ``keys`` that have lasted for ``seconds``; called once a look with all keys. A
-        mapping gives each key's witness: another one after missed changes restarts the key."""
+        """The ``keys`` that have lasted for ``seconds``; called once a snapshot with all keys.
+        A mapping gives each key's witness: another one after missed changes restarts the key."""
         now = self._clock()
-        before = self._before.get(what, {})
+        before = self._before.get(fact, {})
         witnesses = keys if isinstance(keys, Mapping) else dict.fromkeys(keys)
-        asked = self._asked[what] = {}
+        current = self._current[fact] = {}
         for key, witness in witnesses.items():
-            known = before.get(key)
-            lasts = known and not (self._missed_changes and known.witness != witness)
-            asked[key] = _Moment(known.since if known and lasts else now, witness)
-        left = {key: seconds - (now - moment.since) for key, moment in asked.items()}
+            timer = before.get(key)
+            lasts = timer and not (self._missed_changes and timer.witness != witness)
+            current[key] = _Timer(timer.since if timer and lasts else now, witness)
+        left = {key: seconds - (now - timer.since) for key, timer in current.items()}
         for rest in left.values():
             if rest > 0:
-                self.look_in(rest)
+                self.wake_in(rest)
         return frozenset(key for key, rest in left.items() if rest <= 0)
 
-    def look_in(self, seconds: float) -> None:
+    def wake_in(self, seconds: float) -> None:
+        """Requests the next snapshot in at most so many seconds."""
         if self.soonest is None or seconds < self.soonest:
             self.soonest = seconds
 
@@ -81,7 +82,7 @@ class Pauses:
         self._ended = float("-inf")
 
     def left(self, moving: bool) -> float:
-        """Seconds until a round may begin; 0 while one is under way. Called at each look."""
+        """Seconds until a round may begin; 0 while one is under way. Called for each snapshot."""
         now = self._clock()
         if moving and not self._moving:
             quiet = now - self._ended > QUIET_PAUSES * self._pause
@@ -94,17 +95,17 @@ class Pauses:
 
 
 class NodeStates:
-    """Called once in each look."""
+    """Called once for each snapshot."""
 
-    def __init__(self, moments: Moments) -> None:
-        self._moments = moments
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
 
     def mark(self, nodes: dict[str, NodeView], cluster: Cluster, now: float) -> dict[str, NodeView]:
         """Marks nodes that are down, by duration; the same mapping when nothing changed."""
         disconnected = {name: node.status_version for name, node in nodes.items() if not node.live}
-        down = self._moments.lasting("disconnected", disconnected, cluster.grace_seconds)
+        down = self._timers.lasting("disconnected", disconnected, cluster.grace_seconds)
         new = {name: at for name, at in disconnected.items() if not nodes[name].record.down_since}
-        mark_due = self._moments.lasting("down", new, MARK_SECONDS)
+        mark_due = self._timers.lasting("down", new, MARK_SECONDS)
         changed = {}
         for name, node in nodes.items():
             since = node.record.down_since
@@ -128,21 +129,21 @@ class NodeStates:
             return False
         left = since + limit_seconds - now
         if left > 0:
-            self._moments.look_in(left)
+            self._timers.wake_in(left)
         return left <= 0
 
 
 class Rollouts:
-    """Called once in each look."""
+    """Called once for each snapshot."""
 
-    def __init__(self, moments: Moments) -> None:
-        self._moments = moments
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
 
     def settled(
         self, flows: Mapping[str, FlowView], nodes: Mapping[str, NodeView]
     ) -> frozenset[str]:
         """Tasks (``flow/task``) that ran the revision for the settling time."""
-        found: set[str] = set()
+        settled: set[str] = set()
         for flow in flows.values():
             if not flow.rolling or flow.rollout is None:
                 continue
@@ -151,14 +152,14 @@ class Rollouts:
                 for name, task in flow.tasks.items()
                 if _runs(flow, name, task, nodes)
             }
-            what = f"revision {flow.record.revision} of {flow.name}"
-            lasting = self._moments.lasting(what, running, flow.rollout.settle_seconds)
-            found.update(key.rpartition("/")[0] for key in lasting)
-        return frozenset(found)
+            fact = f"revision {flow.record.revision} of {flow.name}"
+            lasting = self._timers.lasting(fact, running, flow.rollout.settle_seconds)
+            settled.update(key.rpartition("/")[0] for key in lasting)
+        return frozenset(settled)
 
     def stalled(self, snapshot: Snapshot) -> frozenset[str]:
         """Flows in which no task takes, starts or proves the revision."""
-        found = set()
+        stalled = set()
         for flow in snapshot.flows.values():
             if not flow.rolling or flow.rollout is None or not _is_waited_for(flow, snapshot):
                 continue
@@ -167,9 +168,9 @@ class Rollouts:
             proven = sum(f"{flow.name}/{name}" in snapshot.settled for name, _ in taken)
             progress = f"{flow.record.revision}: {len(taken)} {running} {proven}"
             limit = flow.rollout.settle_seconds + flow.rollout.deadline_seconds
-            if self._moments.lasting(f"progress of {flow.name}", [progress], limit):
-                found.add(flow.name)
-        return frozenset(found)
+            if self._timers.lasting(f"progress of {flow.name}", [progress], limit):
+                stalled.add(flow.name)
+        return frozenset(stalled)
 
 
 def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
@@ -183,5 +184,6 @@ def _is_waited_for(flow: FlowView, snapshot: Snapshot) -> bool:
 
 
 def _runs(flow: FlowView, name: str, task: PlannedTask, nodes: Mapping[str, NodeView]) -> bool:
-    said = flow.said(name, task, nodes)
-    return said is not None and (said.state, said.revision) == ("running", flow.record.revision)
+    status = flow.status_of(name, task, nodes)
+    current = flow.record.revision
+    return status is not None and (status.state, status.revision) == ("running", current)

@@ -128,16 +128,16 @@ class ReadableStore(Protocol):
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         """Raises CorruptError, UserError (a newer flumeng's record), UnavailableError."""
 
-    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+    def read_many(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
         """As ``read``, for many paths with one wait; one unreadable record fails all."""
 
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
+    def read_each(self, znodes: Sequence[ZPath[R]]) -> list[Found[R]]:
         """As ``read_many``, with ``Unreadable`` for such records. Raises UnavailableError only."""
 
     def children(self, path: Path) -> list[str]:
         """Sorted names below ``path`` that the table can have; empty when absent."""
 
-    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
+    def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
         """As ``children``, for many paths with one wait."""
 
     def exists(self, path: Path) -> bool:
@@ -157,7 +157,7 @@ class Store(ReadableStore, Protocol):
         """The session's id; changes after an expiry, 0 before the first connection."""
 
     def look(
-        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+        self, znodes: Sequence[ZPath[R]], folders: Sequence[Path]
     ) -> tuple[list[Found[R]], list[list[str]]]:
         """As ``read_each`` and ``children_many``, with one wait for both."""
 
@@ -206,7 +206,7 @@ class AccessStore(Store, Protocol):
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
         """The list of each, None for absent ones, with few waits."""
 
-    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+    def set_access_lists(self, lists: Mapping[str, AccessList]) -> int:
         """Returns the number of existing znodes. Raises ForbiddenError, UnavailableError."""
 
 
@@ -228,11 +228,11 @@ def decoded(
     return Versioned(value, version, session, created, written)
 
 
-def readable(found: Found[R]) -> Versioned[R] | None:
+def readable(record: Found[R]) -> Versioned[R] | None:
     """Raises CorruptError or UserError for an unreadable record."""
-    if isinstance(found, Unreadable):
-        raise found.error
-    return found
+    if isinstance(record, Unreadable):
+        raise record.error
+    return record
 
 
 def possible(names: Iterable[str]) -> list[str]:

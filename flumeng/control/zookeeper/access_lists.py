@@ -19,7 +19,7 @@ DIGEST = "digest"
 BITS = {letter: 1 << number for number, letter in enumerate(PERMISSIONS)}
 HIDDEN = ":x"
 REFUSED = "ZooKeeper refuses it (NoAuthError)"
-OTHER_CREDENTIAL = f"{REFUSED}: an ACL wants another credential than is given"
+OTHER_CREDENTIAL = f"{REFUSED}: the ACL requires another credential"
 
 
 def refusal(member: str, secured: Secured | None) -> str:
@@ -30,7 +30,7 @@ def refusal(member: str, secured: Secured | None) -> str:
     admitted = secured.admitted.get(member)
     if admitted is not None and admitted.flows is not None:
         flows = ", ".join(admitted.flows)
-        return f"{REFUSED}: {member} may change no flows but {flows}, and make or delete none"
+        return f"{REFUSED}: {member} may change only the flows {flows}, and create or delete none"
     if role == "operator" and admitted is None:
         return (
             f"{REFUSED}: {member} is not admitted to this cluster; "
@@ -42,7 +42,7 @@ def refusal(member: str, secured: Secured | None) -> str:
 def _may(role: str) -> str:
     if role == "viewer":
         return (
-            "a viewer may read everything and tap flows, and change nothing; "
+            "a viewer may read everything and tap flows, but change nothing; "
             "use the certificate of an operator or an administrator"
         )
     if role == "operator":
@@ -50,7 +50,7 @@ def _may(role: str) -> str:
     return f"the role {role} may not change this; use the certificate of an operator"
 
 
-def wanted(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
+def expected(path: str, secured: Secured, journal: Journal | None = None) -> AccessList:
     """The list of the znode at ``path``; see ``access.acl``."""
     return _named(access.acl(path, secured, journal), secured)
 
@@ -65,12 +65,12 @@ def credential(group: str, secret: str) -> str:
     return f"{group}:{secret}"
 
 
-def same(found: AccessList, wanted: AccessList) -> bool:
+def same(actual: AccessList, expected: AccessList) -> bool:
     """Compares lists; ZooKeeper hides digests from all but administrators."""
-    if found == wanted:
+    if actual == expected:
         return True
-    hidden = tuple(sorted((_hidden(who), may) for who, may in wanted))
-    return any(who.endswith(HIDDEN) for who, _ in found) and found == hidden
+    hidden = tuple(sorted((_hidden(who), may) for who, may in expected))
+    return any(who.endswith(HIDDEN) for who, _ in actual) and actual == hidden
 
 
 def _hidden(who: str) -> str:
@@ -79,7 +79,7 @@ def _hidden(who: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _named(entries: tuple[access.Entry, ...], secured: Secured) -> AccessList:
-    return tuple(sorted((_identity(one, secured), may) for one, may in entries))
+    return tuple(sorted((_identity(member, secured), may) for member, may in entries))
 
 
 def _identity(member: str, secured: Secured) -> str:
@@ -102,8 +102,8 @@ def to_kazoo(entries: AccessList) -> list[Any]:
     ]
 
 
-def of_kazoo(found: Iterable[Any]) -> AccessList:
-    return tuple(sorted((f"{one.id.scheme}:{one.id.id}", _letters(one.perms)) for one in found))
+def of_kazoo(acls: Iterable[Any]) -> AccessList:
+    return tuple(sorted((f"{acl.id.scheme}:{acl.id.id}", _letters(acl.perms)) for acl in acls))
 
 
 def _letters(permissions: int) -> str:

@@ -39,7 +39,7 @@ def require(client: KazooClient) -> None:
 
 
 def why_not_taken() -> str:
-    return f"{_unsupported()}: it opened a session past the clock that says how long it lives"
+    return f"{_unsupported()}: it opened a session that the lease clock did not see"
 
 
 def _unsupported() -> str:

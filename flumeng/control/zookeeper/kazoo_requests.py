@@ -103,14 +103,14 @@ class AddWatch(NamedTuple):
         return True
 
 
-def hear_events(client: KazooClient, heard: Callable[[str], None]) -> None:
+def hear_events(client: KazooClient, enqueue: Callable[[str], None]) -> None:
     """Calls ``heard(path)`` for every watch event on kazoo's thread: it may only enqueue."""
     connection = client._connection
     original = connection._read_watch_event
 
     def read_watch_event(buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
-        heard(client.unchroot(event.path))
+        enqueue(client.unchroot(event.path))
         original(buffer, offset)
 
     connection._read_watch_event = read_watch_event

@@ -164,7 +164,7 @@ class ZooKeeperStore:
         except ValueError as error:
             raise UserError(f"{hosts!r} is not host:port[,host:port]/chroot: {error}") from error
         kazoo_hooks.require(self._client)
-        kazoo_requests.hear_events(self._client, self._heard)
+        kazoo_requests.hear_events(self._client, self._on_event)
         lease.observe(self._client, self._lease)
         lost_history.observe(self._client)
         self._client.add_listener(self._on_state)
@@ -187,12 +187,12 @@ class ZooKeeperStore:
         return self._handler.trouble or self._plain_trouble()
 
     def _plain_trouble(self) -> str:
-        told = [(host, int(port)) for host, port in self._client.hosts][:PROBED]
-        secure = next((one for one in told if not self._tls and tls.speaks_tls(*one)), None)
+        servers = [(host, int(port)) for host, port in self._client.hosts][:PROBED]
+        secure = next((s for s in servers if not self._tls and tls.speaks_tls(*s)), None)
         if secure is None:
             return ""
         return (
-            f"ZooKeeper at {secure[0]}:{secure[1]} speaks TLS only: {DIRECTORY} has to name the "
+            f"ZooKeeper at {secure[0]}:{secure[1]} accepts only TLS: set {DIRECTORY} to the "
             "directory of this host's certificates"
         )
 
@@ -216,37 +216,37 @@ class ZooKeeperStore:
     def read(self, path: ZPath[R]) -> Versioned[R] | None:
         return self.read_many([path])[0]
 
-    def read_many(self, wanted: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
-        return [readable(found) for found in self.read_each(wanted)]
+    def read_many(self, znodes: Sequence[ZPath[R]]) -> list[Versioned[R] | None]:
+        return [readable(record) for record in self.read_each(znodes)]
 
-    def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        return self.look(wanted, [])[0]
+    def read_each(self, znodes: Sequence[ZPath[R]]) -> list[Found[R]]:
+        return self.look(znodes, [])[0]
 
     def children(self, path: Path) -> list[str]:
         return self.children_many([path])[0]
 
-    def children_many(self, wanted: Sequence[Path]) -> list[list[str]]:
-        return self.look([], wanted)[1]
+    def children_many(self, folders: Sequence[Path]) -> list[list[str]]:
+        return self.look([], folders)[1]
 
     def look(
-        self, wanted: Sequence[ZPath[R]], folders: Sequence[Path]
+        self, znodes: Sequence[ZPath[R]], folders: Sequence[Path]
     ) -> tuple[list[Found[R]], list[list[str]]]:
         self._require_connection()
-        self._traffic.read(len(wanted))
-        answers = self._read_together([*wanted, *folders], len(wanted))
-        found = [
+        self._traffic.read(len(znodes))
+        answers = self._read_together([*znodes, *folders], len(znodes))
+        records = [
             _decode(path, answer)
-            for path, answer in zip(wanted, islice(answers, len(wanted)), strict=True)
+            for path, answer in zip(znodes, islice(answers, len(znodes)), strict=True)
         ]
-        hidden = [one for one in found if isinstance(one, Unreadable) and one.hidden]
+        hidden = [record for record in records if isinstance(record, Unreadable) and record.hidden]
         if hidden and not self._belongs():
             raise hidden[0].error
-        return found, [possible(names or []) for names in answers]
+        return records, [possible(names or []) for names in answers]
 
-    def _read_together(self, wanted: Sequence[Path], data: int) -> Iterator[Any]:
+    def _read_together(self, znodes: Sequence[Path], data: int) -> Iterator[Any]:
         """Answers in order: data of the first ``data``, then children. None for an absent znode, a
         NoAuthError for unreadable data."""
-        names = [str(path) for path in wanted]
+        names = [str(path) for path in znodes]
         calls = (
             kazoo_requests.read_async(
                 self._client,
@@ -258,8 +258,8 @@ class ZooKeeperStore:
         asked = iter(enumerate(names))
         for call in _in_flight(calls, READS_AT_ONCE // READS_TOGETHER):
             for answer, (number, name) in zip(_wait(call), asked, strict=False):
-                known = NoNodeError if number >= data else (NoNodeError, NoAuthError)
-                if isinstance(answer, KazooException) and not isinstance(answer, known):
+                expected = NoNodeError if number >= data else (NoNodeError, NoAuthError)
+                if isinstance(answer, KazooException) and not isinstance(answer, expected):
                     raise _unavailable(answer, name) from answer
                 yield None if isinstance(answer, NoNodeError) else answer
 
@@ -324,7 +324,7 @@ class ZooKeeperStore:
     def _send(self, writes: Sequence[Write]) -> Any:
         if self._expelled:
             self._learn_access()
-        data = [data_of(one.path, one.value) if isinstance(one, Put) else b"" for one in writes]
+        data = [data_of(w.path, w.value) if isinstance(w, Put) else b"" for w in writes]
         self.scale.require(writes, data)
         transaction = self._client.transaction()
         for write, value in zip(writes, data, strict=True):
@@ -370,7 +370,7 @@ class ZooKeeperStore:
         return tree
 
     def znodes(self) -> list[str]:
-        found: list[str] = []
+        paths_below: list[str] = []
         folders = ["/"]
         while folders:
             self._require_connection()
@@ -388,27 +388,27 @@ class ZooKeeperStore:
                 if isinstance(names, KazooException):
                     raise _unavailable(names) from names
                 below += [f"{folder.rstrip('/')}/{name}" for name in names]
-            found += below
+            paths_below += below
             folders = below
-        return found
+        return paths_below
 
     def access_lists(self, znodes: Sequence[str]) -> list[AccessList | None]:
         self._require_connection()
         calls = _in_flight(map(self._client.get_acls_async, znodes), READS_AT_ONCE)
-        return [found and access_lists.of_kazoo(found[0]) for found in map(_if_there, calls)]
+        return [answer and access_lists.of_kazoo(answer[0]) for answer in map(_if_there, calls)]
 
-    def set_access_lists(self, wanted: Mapping[str, AccessList]) -> int:
+    def set_access_lists(self, lists: Mapping[str, AccessList]) -> int:
         self._require_connection()
         calls = (
-            self._client.set_acls_async(path, access_lists.to_kazoo(one))
-            for path, one in wanted.items()
+            self._client.set_acls_async(path, access_lists.to_kazoo(access_list))
+            for path, access_list in lists.items()
         )
         return sum(done is not None for done in map(_if_there, _in_flight(calls, READS_AT_ONCE)))
 
     def _acl(self, path: Path) -> list[Any] | None:
         if self._secured is None:
             return None
-        return access_lists.to_kazoo(access_lists.wanted(str(path), self._secured))
+        return access_lists.to_kazoo(access_lists.expected(str(path), self._secured))
 
     @property
     def _refusal(self) -> str:
@@ -421,8 +421,8 @@ class ZooKeeperStore:
         named = self._member.partition(":")[0] in NAMED
         try:
             admitted = self._join_groups() if named else True
-            found = _if_there(self._client.get_async(str(paths.schema())))
-            schema = codec.decode(Schema, found[0]) if found else None
+            answer = _if_there(self._client.get_async(str(paths.schema())))
+            schema = codec.decode(Schema, answer[0]) if answer else None
         except ForbiddenError:
             self._handler.trouble = (
                 "this certificate has no rights in the cluster: an administrator admits it with "
@@ -433,10 +433,10 @@ class ZooKeeperStore:
             time.sleep(FORBIDDEN_SECONDS)
             return False
         except codec.DecodeError as error:
-            log.error("%s: %s; access lists stay as they were known", paths.schema(), error)
+            log.error("%s: %s; the last known access lists stay in use", paths.schema(), error)
             return True
         except UnavailableError as error:
-            log.debug("who may do what is to be asked again: %s", error)
+            log.debug("access rights could not be read, retrying: %s", error)
             return False
         self._secured = Secured.of(schema)
         self._expelled = named and self._secured is not None and not admitted
@@ -444,10 +444,10 @@ class ZooKeeperStore:
 
     def _join_groups(self) -> bool:
         """Sends the secrets of this member's groups; returns whether it is admitted."""
-        found = _if_there(self._client.get_async(str(paths.member(self._member))))
-        if found is None:
+        answer = _if_there(self._client.get_async(str(paths.member(self._member))))
+        if answer is None:
             return False
-        groups = codec.decode(Member, found[0]).secrets
+        groups = codec.decode(Member, answer[0]).secrets
         for group, secrets in groups.items():
             for secret in secrets:
                 shown = (access_lists.DIGEST, access_lists.credential(group, secret))
@@ -503,10 +503,10 @@ class ZooKeeperStore:
     def _restore(self, connection: int) -> None:
         """Runs after each (re)connect: adds the watches and notifies all watchers."""
         while self._connection == connection:
-            wanted = [path for path, _ in self._watches]
-            if not (self._is_new_enough() and self._add_watches(wanted) and self._learn_access()):
+            watched = [path for path, _ in self._watches]
+            if not (self._is_new_enough() and self._add_watches(watched) and self._learn_access()):
                 time.sleep(RETRY_SECONDS)
-            elif self._are_all(wanted, connection):
+            elif self._are_all(watched, connection):
                 break
         else:
             return
@@ -525,16 +525,16 @@ class ZooKeeperStore:
             self._greeted.set()
             return False
         except UnavailableError as error:
-            log.debug("what the server can is to be asked again: %s", error)
+            log.debug("the server's version could not be checked, retrying: %s", error)
             return False
         return True
 
-    def _add_watches(self, wanted: Sequence[str]) -> bool:
+    def _add_watches(self, watched: Sequence[str]) -> bool:
         try:
-            for path in dict.fromkeys(wanted):
+            for path in dict.fromkeys(watched):
                 self._add_watch(path)
         except UnavailableError as error:
-            log.debug("watches are to be added again: %s", error)
+            log.debug("watches could not be added, retrying: %s", error)
             return False
         return True
 
@@ -551,7 +551,7 @@ class ZooKeeperStore:
                 self._greeted.set()
         return done
 
-    def _heard(self, path: str) -> None:
+    def _on_event(self, path: str) -> None:
         for watched, notify in self._watches:
             if path == watched or path.startswith(watched.rstrip("/") + "/"):
                 notify(path)
@@ -577,8 +577,8 @@ def _if_there(call: Any) -> Any:
 
 def _unavailable(error: Exception, path: str = "") -> UnavailableError:
     if isinstance(error, NoAuthError):
-        said = access_lists.OTHER_CREDENTIAL
-        return ForbiddenError(f"{path}: {said}" if path else said)
+        refusal = access_lists.OTHER_CREDENTIAL
+        return ForbiddenError(f"{path}: {refusal}" if path else refusal)
     return UnavailableError(f"ZooKeeper: {type(error).__name__} {error}".rstrip())
 
 
@@ -637,10 +637,10 @@ def _add(
 
 
 def _conflict(write: Write, result: KazooException) -> str:
-    what = {
+    conflict = {
         BadVersionError: "was changed by someone else",
         NodeExistsError: "exists already",
         NoNodeError: "does not exist (or its parent does not)",
         NotEmptyError: "still has children",
     }
-    return f"{write.path} {what[type(result)]}"
+    return f"{write.path} {conflict[type(result)]}"

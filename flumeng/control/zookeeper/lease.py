@@ -102,7 +102,7 @@ def observe(client: KazooClient, lease: Lease) -> None:
     def select_observed(read: Any, write: Any, exceptional: Any, timeout: float) -> Any:
         patience = lease.patience_seconds()
         if patience <= 0:
-            raise ConnectionDropped("nothing was answered for two thirds of the timeout")
+            raise ConnectionDropped("no answer for two thirds of the session timeout")
         return select(read, write, exceptional, min(timeout, patience))
 
     handler.select = select_observed

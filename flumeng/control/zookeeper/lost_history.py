@@ -37,11 +37,11 @@ def observe(client: KazooClient) -> None:
             if server is None or not _has_lost(client, server):
                 raise
             log.error(
-                "ZooKeeper at %s:%d has lost changes that were seen: it was recreated, or brought "
-                "back from an older copy. What it has now counts",
+                "ZooKeeper at %s:%d has lost changes: it was recreated, or restored from an older "
+                "backup. Its current content is used",
                 *server.address,
             )
-            raise SessionExpiredError("ZooKeeper has lost it") from None
+            raise SessionExpiredError("ZooKeeper has lost changes") from None
 
     connection._invoke = invoke_observed
 

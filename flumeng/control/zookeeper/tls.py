@@ -32,7 +32,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def __init__(self, keystore: Keystore | None) -> None:
         super().__init__()
-        self.trouble = self._told = ""
+        self.trouble = self._logged = ""
         self._keystore = keystore
 
     def create_connection(
@@ -51,7 +51,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 keystore, lambda error: self._failed(refused(error, keystore, server))
             )
         except (UserError, OSError) as error:
-            self._failed(f"no connection to ZooKeeper is tried: {error}")
+            self._failed(f"cannot connect to ZooKeeper: {error}")
             raise OSError(str(error)) from error
         try:
             connection = socket.create_connection(address, timeout)
@@ -67,34 +67,34 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def _failed(self, why: str) -> None:
-        if why and why != self._told:
+        if why and why != self._logged:
             log.warning("%s", why)
-        self.trouble = self._told = why
+        self.trouble = self._logged = why
 
 
 def refused(error: OSError, keystore: Keystore, server: str) -> str:
     """Why TLS with a server failed, and the remedy; "" when it has not answered."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code == EXPIRED:
-            return f"ZooKeeper at {server} has a certificate that has expired: give it a new one"
+            return f"ZooKeeper at {server} has an expired certificate: renew it"
         if error.verify_code in (WRONG_HOST, WRONG_ADDRESS):
             return (
-                f"ZooKeeper at {server} has a certificate for another host: use a name that is in "
-                "it, or give it one for this name"
+                f"ZooKeeper at {server} has a certificate for another host: use a name in the "
+                "certificate, or issue one for this name"
             )
         return (
-            f"ZooKeeper at {server} has a certificate that no authority in {keystore.ca} has "
+            f"ZooKeeper at {server} has a certificate that no authority in {keystore.ca} "
             f"issued: {error.verify_message}"
         )
     if isinstance(error, ssl.SSLError) and any(part in str(error) for part in REFUSALS):
         return (
-            f"ZooKeeper at {server} refuses the certificate {keystore.certificate}: it has to be "
-            "of an authority that the server trusts, and not expired"
+            f"ZooKeeper at {server} refuses the certificate {keystore.certificate}: it must be "
+            "issued by an authority that the server trusts, and not expired"
         )
     if isinstance(error, TimeoutError):
         return ""
     if isinstance(error, ssl.SSLError | ConnectionError):
-        return f"ZooKeeper at {server} does not speak TLS there: give its secure port"
+        return f"ZooKeeper at {server} does not speak TLS on this port: use its secure port"
     return f"no TLS with ZooKeeper at {server}: {error}"
 
 
@@ -151,6 +151,6 @@ def _context(keystore: Keystore, refused: Callable[[OSError], None]) -> ssl.SSLC
 def _require_valid(keystore: Keystore, credentials: Credentials) -> None:
     if credentials.expires < datetime.now(UTC):
         raise UserError(
-            f"{keystore.certificate} has expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: put "
-            "a new one there"
+            f"{keystore.certificate} expired on {credentials.expires:%Y-%m-%d %H:%M} UTC: replace "
+            "it"
         )

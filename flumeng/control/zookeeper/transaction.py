@@ -75,16 +75,16 @@ class Scale:
         if size > self.limit_bytes:
             raise TooLargeError(self.why_too_large(_named(writes), size))
 
-    def why_too_large(self, what: str, size_bytes: int) -> str:
+    def why_too_large(self, subject: str, size_bytes: int) -> str:
         return (
-            f"{what} takes {size_bytes} bytes in one transaction, and ZooKeeper takes at most "
+            f"{subject} takes {size_bytes} bytes in one transaction, and ZooKeeper takes at most "
             f"{self.limit_bytes} (jute.maxbuffer): nothing was written; change less at once"
         )
 
     def _list_bytes(self, path: Path) -> int:
         if self.secured is None:
             return _bytes_of(OPEN)
-        return _bytes_of(access_lists.wanted(str(path), self.secured))
+        return _bytes_of(access_lists.expected(str(path), self.secured))
 
 
 def portions(
@@ -110,9 +110,9 @@ def portions(
             yield portion
             portion, size, count = [], empty, 0
         if size + needed > scale.limit_bytes:
-            for one in writes:
-                if isinstance(one, Put):
-                    data_of(one.path, one.value)  # says which value is over its bound
+            for write in writes:
+                if isinstance(write, Put):
+                    data_of(write.path, write.value)  # names the value over its bound
             raise TooLargeError(scale.why_too_large(_named(writes), size + needed))
         portion.append(item)
         size, count = size + needed, count + len(writes)
@@ -124,7 +124,7 @@ def singly(
     scale: Scale, writes: Iterable[Write], *, each: Sequence[Write] = (), room_bytes: int = 0
 ) -> Iterator[list[Write]]:
     """As ``portions``, for independent writes."""
-    return portions(scale, writes, lambda one: [one], each=each, room_bytes=room_bytes)
+    return portions(scale, writes, lambda write: [write], each=each, room_bytes=room_bytes)
 
 
 def first_that_fit(items: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> Sequence[T]:

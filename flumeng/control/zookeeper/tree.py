@@ -33,15 +33,15 @@ def require(store: ReadableStore) -> Schema:
 
 def require_versioned(store: ReadableStore) -> Versioned[Schema]:
     """As ``require``, for a write that depends on the version."""
-    found = store.read(paths.schema())
-    if found is None:
+    schema = store.read(paths.schema())
+    if schema is None:
         raise UserError("this chroot holds no flumeng cluster: run `flumeng schema init`")
-    if not table.OLDEST <= found.value.version <= table.VERSION:
+    if not table.OLDEST <= schema.value.version <= table.VERSION:
         raise UserError(
-            f"the cluster has schema version {found.value.version}, this flumeng knows versions "
-            f"up to {table.VERSION}: use a flumeng that matches"
+            f"the cluster has schema version {schema.value.version}, this flumeng knows versions "
+            f"up to {table.VERSION}: use a flumeng of a matching version"
         )
-    return found
+    return schema
 
 
 class TreeIdentity(NamedTuple):
@@ -72,11 +72,11 @@ class TreeWatch:
         with self._lock:
             looks = self._looks
             if self._looked != looks:
-                found = self._store.read(paths.schema())
+                current = self._store.read(paths.schema())
                 self._known = None
-                if found is not None:
-                    schema = found.value
-                    self._known = TreeIdentity(schema.cluster, schema.generation, found.created)
+                if current is not None:
+                    schema = current.value
+                    self._known = TreeIdentity(schema.cluster, schema.generation, current.created)
                 self._looked = looks
             return self._known
 

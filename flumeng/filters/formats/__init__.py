@@ -13,7 +13,7 @@ from flumeng.filters.options.parse import Parse
 
 
 @dataclass(frozen=True)
-class Found:
+class Parsed:
     """``columns`` in the order of the reader's; ``reasons`` is null where the whole body was read.
     An unreadable body has null columns; a wrong value is null alone. ``ts`` and ``host`` are null
     where the body has none."""
@@ -31,7 +31,7 @@ class Reader(Protocol):
     def columns(self) -> pa.Schema:
         """The columns that it adds."""
 
-    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, received: pa.Array) -> Parsed:
         """``bodies``: binary without nulls; ``received``: their times of receipt."""
 
 
@@ -53,8 +53,8 @@ _READERS: Mapping[str, str] = {
 
 def reader(options: Parse) -> Reader:
     module, _, name = _READERS[options.format].partition(":")
-    found: Any = import_module(f"{__name__}.{module}")
+    factory: Any = import_module(f"{__name__}.{module}")
     for part in name.split("."):
-        found = getattr(found, part)
-    made: Reader = found(options)
+        factory = getattr(factory, part)
+    made: Reader = factory(options)
     return made

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following, text
 from flumeng.events.schema import EVENT_SCHEMA
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.escapes import behind_backslash, unescape
-from flumeng.filters.formats.fields import found_of
+from flumeng.filters.formats.fields import parsed_of
 from flumeng.filters.options.parse import ACCESS_LOG
 from flumeng.filters.timestamps import (
     SECOND,
@@ -38,12 +38,12 @@ class AccessLogReader:
     def columns(self) -> pa.Schema:
         return pa.schema([pa.field(name, _NUMBERS.get(name, pa.string())) for name in ACCESS_LOG])
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         lines = _Lines(bodies)
         lines.read()
         columns = [lines.column(name) for name in ACCESS_LOG]
         ts = pa.array(lines.micros, mask=~lines.timed).cast(EVENT_SCHEMA.field("ts").type)
-        return found_of([*ACCESS_LOG, "ts"], [*columns, ts], lines.unread, lines.misfits)
+        return parsed_of([*ACCESS_LOG, "ts"], [*columns, ts], lines.unread, lines.misfits)
 
 
 class _Lines:
@@ -108,13 +108,13 @@ class _Lines:
         flat, everything = self.flat, np.ones(len(self.flat), np.bool_)
         misfits = pa.nulls(len(flat), pa.string())
         if not self.timed.all():
-            said = text(flat.column(np.minimum(bracket + 1, flat.ends), self.time_ends, everything))
-            misfits = misfit("access_log: bad time", said, ~self.timed)
+            part = text(flat.column(np.minimum(bracket + 1, flat.ends), self.time_ends, everything))
+            misfits = misfit("access_log: bad time", part, ~self.timed)
         if not counted.all():
             first = np.minimum(self.bounds["protocol"][1] + 1, flat.ends)
             last = np.minimum(np.maximum(behind_numbers - 1, first), flat.ends)
-            said = pc.ascii_ltrim_whitespace(text(flat.column(first, last, everything)))
-            why = misfit("access_log: no status and bytes", said, ~counted)
+            part = pc.ascii_ltrim_whitespace(text(flat.column(first, last, everything)))
+            why = misfit("access_log: no status and bytes", part, ~counted)
             misfits = pc.coalesce(misfits, why)
         return misfits
 
@@ -163,10 +163,10 @@ class _Lines:
         starts, ends = self.bounds[name]
         given = ends > starts
         given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
-        found = text(self.flat.column(starts, ends, given))
-        if name in ("path", "referer", "agent") and pc.any(pc.match_substring(found, "\\")).as_py():
-            return unescape(found)
-        return found
+        texts = text(self.flat.column(starts, ends, given))
+        if name in ("path", "referer", "agent") and pc.any(pc.match_substring(texts, "\\")).as_py():
+            return unescape(texts)
+        return texts
 
 
 def request_parts(
@@ -189,8 +189,8 @@ def times(window: Bytes) -> tuple[Positions, Mask]:
     """Parses ``09/Nov/2026:10:00:15 +0100``: microseconds since the epoch in UTC, and validity."""
     digits = (window - np.uint8(ord("0"))).astype(np.int64)
     valid = digits[list(_DIGITS)].max(axis=0) <= 9
-    for place, mark in _MARKS:
-        valid &= window[place] == ord(mark)
+    for index, mark in _MARKS:
+        valid &= window[index] == ord(mark)
     valid &= (window[21] == ord("+")) | (window[21] == ord("-"))
     month, month_valid = month_number(window[3:6].astype(np.int64))
     year = digits[7] * 1000 + digits[8] * 100 + digits[9] * 10 + digits[10]

@@ -22,9 +22,9 @@ def cast(texts: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
         return texts, np.zeros(len(texts), np.bool_)
     if pa.types.is_binary(to):
         return texts.cast(to), np.zeros(len(texts), np.bool_)
-    found = _values(texts, to)
-    failed: Mask = (found.is_null().to_numpy(False)) & texts.is_valid().to_numpy(False)
-    return found, failed
+    values = _values(texts, to)
+    failed: Mask = (values.is_null().to_numpy(False)) & texts.is_valid().to_numpy(False)
+    return values, failed
 
 
 def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
@@ -35,8 +35,8 @@ def _values(texts: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(to):
         return _decimals(texts, to)
     if pa.types.is_boolean(to):
-        place = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(["false", "true"]))
-        return pc.equal(pc.if_else(texts.is_valid(), place, None), 1)
+        word_index = pc.index_in(pc.utf8_lower(texts), value_set=pa.array(["false", "true"]))
+        return pc.equal(pc.if_else(texts.is_valid(), word_index, None), 1)
     read = days if pa.types.is_date(to) else moments
     values, valid = read(pc.fill_null(texts, ""))
     whole = pa.int32() if pa.types.is_date(to) else pa.int64()
@@ -102,8 +102,8 @@ _DAY_WIDTH = 10
 
 def moments(texts: pa.Array) -> tuple[Positions, Mask]:
     """Microseconds since the epoch (UTC without a zone), and whether the text is ISO 8601."""
-    found = iso8601.read_texts(texts)
-    return found.micros, found.valid
+    times = iso8601.read_texts(texts)
+    return times.micros, times.valid
 
 
 def days(texts: pa.Array) -> tuple[Positions, Mask]:
@@ -115,5 +115,5 @@ def days(texts: pa.Array) -> tuple[Positions, Mask]:
     valid &= (window[7] == ord("-")) & (digits[[0, 1, 2, 3, 5, 6, 8, 9]].max(axis=0) <= 9)
     year = digits[0] * 1000 + digits[1] * 100 + digits[2] * 10 + digits[3]
     month, day = digits[5] * 10 + digits[6], digits[8] * 10 + digits[9]
-    found, day_valid = timestamps.days_since_epoch(year, month, day)
-    return found, valid & day_valid
+    day_numbers, day_valid = timestamps.days_since_epoch(year, month, day)
+    return day_numbers, valid & day_valid

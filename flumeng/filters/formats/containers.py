@@ -13,8 +13,8 @@ from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, following, text
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import iso8601
-from flumeng.filters.formats import Found
-from flumeng.filters.formats.fields import Field, found_of
+from flumeng.filters.formats import Parsed
+from flumeng.filters.formats.fields import Field, parsed_of
 from flumeng.filters.formats.json import OTHER, FieldsReader
 from flumeng.filters.options.parse import CONTAINER, Parse
 
@@ -43,7 +43,7 @@ class CriLines:
         self.timed = self._time.valid & (self._time.behind == first)
         self._all = np.ones(len(flat), np.bool_)
         self.stream = text(flat.column(np.minimum(first + 1, flat.ends), second, self._all))
-        known = pc.is_in(self.stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
+        has_stream = pc.is_in(self.stream, value_set=pa.array(["stdout", "stderr"])).to_numpy(False)
         self._tag = np.minimum(second + 1, flat.ends)
         letter, behind = flat.at(self._tag, flat.ends), flat.at(self._tag + 1, flat.ends)
         self.partial = letter == ord("P")
@@ -51,7 +51,7 @@ class CriLines:
             (behind == 0) | (behind == ord(" ")) | (behind == ord(":"))
         )
         self.unread = pc.coalesce(
-            because("cri: no stream", ~known),
+            because("cri: no stream", ~has_stream),
             because("cri: no tag", ~self.tagged),
         )
 
@@ -59,8 +59,8 @@ class CriLines:
     def untimed(self) -> pa.Array:
         if self.timed.all():
             return pa.nulls(len(self.timed), pa.string())
-        said = text(self._flat.column(self._flat.starts, self._first, self._all))
-        return misfit("cri: no time", said, ~self.timed)
+        values = text(self._flat.column(self._flat.starts, self._first, self._all))
+        return misfit("cri: no time", values, ~self.timed)
 
     @property
     def tag(self) -> pa.Array:
@@ -87,10 +87,10 @@ class CriReader:
     def columns(self) -> pa.Schema:
         return _COLUMNS
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         lines = CriLines(bodies)
         columns = [lines.stream, lines.tag, text(lines.message), lines.time]
-        return found_of([*CONTAINER, "ts"], columns, lines.unread, lines.untimed)
+        return parsed_of([*CONTAINER, "ts"], columns, lines.unread, lines.untimed)
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,11 @@ class DockerReader:
     def columns(self) -> pa.Schema:
         return _COLUMNS
 
-    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
-        found = _FIELDS.read(bodies, received)
-        assert found.ts is not None
-        log, stream = found.columns
-        named = pc.replace_substring(found.reasons, OTHER, "docker: not an object")
+    def read(self, bodies: pa.Array, received: pa.Array) -> Parsed:
+        parsed = _FIELDS.read(bodies, received)
+        assert parsed.ts is not None
+        log, stream = parsed.columns
+        named = pc.replace_substring(parsed.reasons, OTHER, "docker: not an object")
         misfits = pc.replace_substring_regex(named, "^json:", "docker:")
         absent = log.is_null()
         no_log = because("docker: no log", absent.to_numpy(False))
@@ -120,6 +120,6 @@ class DockerReader:
             stream,
             pc.if_else(whole, "F", "P"),
             pc.if_else(whole, pc.utf8_rtrim(pc.utf8_slice_codeunits(log, 0, -1), "\r"), log),
-            found.ts,
+            parsed.ts,
         ]
-        return found_of([*CONTAINER, "ts"], columns, unread, misfits)
+        return parsed_of([*CONTAINER, "ts"], columns, unread, misfits)

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, contains, following, text
 from flumeng.filters import ddl
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.escapes import without_line_ends
-from flumeng.filters.formats.fields import found_of, require_own_types
+from flumeng.filters.formats.fields import parsed_of, require_own_types
 from flumeng.filters.formats.key_value import NAMED
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.options.parse import Parse
@@ -43,7 +43,7 @@ class CsvReader:
     def columns(self) -> pa.Schema:
         return pa.schema([field for field in self.schema if field.name not in ("ts", "host")])
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         records = _Records(self, bodies)
         malformed = np.zeros(len(bodies), np.bool_)
         irregular = records.irregular()
@@ -60,14 +60,14 @@ class CsvReader:
         )
         misfits = pa.nulls(len(bodies), pa.string())
         columns = []
-        for place, field in enumerate(self.schema):
-            values = records.column(place, counted)
+        for number, field in enumerate(self.schema):
+            values = records.column(number, counted)
             column, failed = typed(values, field.type)
             columns.append(column)
             if failed.any():
                 why = f"csv: {field.name} is no {ddl.shown(field.type)}"
                 misfits = pc.coalesce(misfits, misfit(why, values, failed))
-        return found_of(self.schema.names, columns, unread, misfits)
+        return parsed_of(self.schema.names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes | None:
         """Returns the record with each field in quotes; None when it is malformed."""
@@ -98,31 +98,31 @@ class _Records:
 
     def irregular(self) -> Mask:
         """Rows with quotes other than around fields and doubled inside."""
-        found = np.zeros(len(self.flat), np.bool_)
+        mask = np.zeros(len(self.flat), np.bool_)
         places = self.quotes.places
         if not len(places):
-            return found
+            return mask
         rows, opening = self.quotes.rows, self.quotes.opening
-        found |= np.bincount(rows, minlength=len(found)) % 2 == 1
+        mask |= np.bincount(rows, minlength=len(mask)) % 2 == 1
         doubled = (np.diff(places) == 1) & (rows[1:] == rows[:-1])
         begins = np.append(False, doubled) | contains(self.starts, places)
         closes = np.append(doubled, False) | contains(self.ends, places + 1)
-        found[rows[~np.where(opening, begins, closes)]] = True
-        return found
+        mask[rows[~np.where(opening, begins, closes)]] = True
+        return mask
 
-    def column(self, place: int, counted: Mask) -> pa.Array:
-        chosen = np.where(counted, self.first + place, 0)
+    def column(self, number: int, counted: Mask) -> pa.Array:
+        chosen = np.where(counted, self.first + number, 0)
         starts, ends = self.starts[chosen], self.ends[chosen]
         quote = ord(self.reader.quote)
         quoted = counted & (ends - starts > 1) & (self.flat.at(starts, ends) == quote)
         starts, ends = starts + quoted, ends - quoted
-        found = text(self.flat.column(starts, ends, counted))
+        texts = text(self.flat.column(starts, ends, counted))
         doubled = quoted & (following(self.quotes.places, starts, ends) < ends)
         if doubled.any():
             mask, once = pa.array(doubled), self.reader.quote
-            halved = pc.replace_substring(found.filter(mask), 2 * once, once)
-            found = pc.replace_with_mask(found, mask, halved)
-        return found
+            halved = pc.replace_substring(texts.filter(mask), 2 * once, once)
+            texts = pc.replace_with_mask(texts, mask, halved)
+        return texts
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class _Quotes:
     @property
     def opening(self) -> Mask:
         within = np.arange(len(self.places)) - self.before_row[self.rows]
-        found: Mask = within % 2 == 0
-        return found
+        opens: Mask = within % 2 == 0
+        return opens
 
     def outside(self, marks: Positions) -> Positions:
         """The sorted ``marks`` outside quotes."""
@@ -155,5 +155,5 @@ class _Quotes:
         before = np.searchsorted(self.places, marks)
         first = np.searchsorted(marks, self.flat.starts)
         counts = np.diff(np.append(first, len(marks)))
-        found: Positions = marks[(before - np.repeat(self.before_row, counts)) % 2 == 0]
-        return found
+        kept: Positions = marks[(before - np.repeat(self.before_row, counts)) % 2 == 0]
+        return kept

@@ -27,7 +27,7 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class DeviceHeaders:
-    """``found``: rows with such a header; other rows are undefined. ``behind``: the beginning of
+    """``matched``: rows with such a header; other rows are undefined. ``behind``: the beginning of
     the message or its name. ``hosted``, ``named``, ``counted``: rows with a host, with a message's
     name at the end, with a counter."""
 
@@ -38,7 +38,7 @@ class DeviceHeaders:
     hosted: Mask
     named: Mask
     counted: Mask
-    found: Mask
+    matched: Mask
 
 
 class Marks:
@@ -68,12 +68,12 @@ def candidates(marks: Marks, starts: Positions, ends: Positions) -> Mask:
     """A cheap filter before ``read``: a header needs a ``%``, or a digit, colon or space at the
     beginning of the first or second word."""
     flat = marks.flat
-    found: Mask = following(marks.percents, starts, ends) < ends
+    matched: Mask = following(marks.percents, starts, ends) < ends
     for places in (starts, following(marks.spaces, starts, ends) + 1):
         byte = flat.at(places, ends)
-        found |= (byte - np.uint8(ord("0"))) <= ord(":") - ord("0")
-        found |= byte == ord(" ")
-    return found
+        matched |= (byte - np.uint8(ord("0"))) <= ord(":") - ord("0")
+        matched |= byte == ord(" ")
+    return matched
 
 
 def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) -> DeviceHeaders:
@@ -98,9 +98,9 @@ def read(marks: Marks, starts: Positions, ends: Positions, received: Positions) 
     _skip_process(cursor, marks, ends, located)
     _skip_context(cursor, marks, ends)
     named = is_name(marks, cursor.places, ends)
-    found = (cursor.places > starts) & (named | (counted & time.shaped & timed_colon))
+    matched = (cursor.places > starts) & (named | (counted & time.shaped & timed_colon))
     return DeviceHeaders(
-        time, cursor.places, host_starts, host_ends, hosted | named_host, named, counted, found
+        time, cursor.places, host_starts, host_ends, hosted | named_host, named, counted, matched
     )
 
 
@@ -108,12 +108,12 @@ def is_name(marks: Marks, places: Positions, ends: Positions) -> Mask:
     """Rows with ``%FACILITY-5-MNEMONIC`` and a colon."""
     flat = marks.flat
     first = flat.at(places + 1, ends)
-    found: Mask = (flat.at(places, ends) == ord("%")) & (first >= ord("A")) & (first <= ord("Z"))
+    matched: Mask = (flat.at(places, ends) == ord("%")) & (first >= ord("A")) & (first <= ord("Z"))
     colon = following(marks.colons, places, ends)
-    found &= (colon < ends) & (colon - places < _LONGEST_NAME)
-    found &= following(marks.dashes, places, ends) < colon
-    found &= following(marks.spaces, places, ends) + 1 >= colon
-    return found
+    matched &= (colon < ends) & (colon - places < _LONGEST_NAME)
+    matched &= following(marks.dashes, places, ends) < colon
+    matched &= following(marks.spaces, places, ends) + 1 >= colon
+    return matched
 
 
 def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, Positions]:
@@ -121,33 +121,33 @@ def _skip_origin(cursor: Cursor, marks: Marks, ends: Positions) -> tuple[Mask, P
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
     first = flat.at(places, ends)
-    found = (space < ends) & (space > places + 1) & (flat.at(space - 1, ends) == ord(":"))
-    found &= _is_word(first)
-    rows = np.flatnonzero(found)
+    matched = (space < ends) & (space > places + 1) & (flat.at(space - 1, ends) == ord(":"))
+    matched &= _is_word(first)
+    rows = np.flatnonzero(matched)
     if len(rows):
-        found[rows] = ~_is_uptime(marks, places[rows], space[rows] - 1)
-    cursor.return_to(space + 1, found)
+        matched[rows] = ~_is_uptime(marks, places[rows], space[rows] - 1)
+    cursor.return_to(space + 1, matched)
     cursor.skip_spaces()
-    cursor.return_to(places, ~found)
-    return found, space - 1
+    cursor.return_to(places, ~matched)
+    return matched, space - 1
 
 
 def _is_word(first: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Mask:
     small = first | np.uint8(0x20)
-    found: Mask = (small >= ord("a")) & (small <= ord("z"))
-    found |= (first >= ord("0")) & (first <= ord("9"))
-    return found
+    matched: Mask = (small >= ord("a")) & (small <= ord("z"))
+    matched |= (first >= ord("0")) & (first <= ord("9"))
+    return matched
 
 
 def _skip_task(cursor: Cursor, marks: Marks, ends: Positions) -> None:
     """Skips ``*spamApTask1: ``."""
     places, flat = cursor.places, marks.flat
     space = following(marks.spaces, places, ends)
-    found = (flat.at(places, ends) == ord("*")) & (space < ends) & (space > places + 2)
-    found &= flat.at(space - 1, ends) == ord(":")
-    cursor.return_to(space, found)
+    matched = (flat.at(places, ends) == ord("*")) & (space < ends) & (space > places + 2)
+    matched &= flat.at(space - 1, ends) == ord(":")
+    cursor.return_to(space, matched)
     cursor.skip_spaces()
-    cursor.return_to(places, ~found)
+    cursor.return_to(places, ~matched)
 
 
 def _skip_location(
@@ -167,8 +167,8 @@ def _skip_location(
 def _location(marks: Marks, places: Positions, ends: Positions) -> tuple[Mask, Positions]:
     colon = following(marks.colons, places, ends)
     slash = following(marks.slashes, places, ends)
-    found = (slash < colon) & (colon < following(marks.spaces, places, ends)) & (colon < ends)
-    return found, np.minimum(colon + 1, ends)
+    matched = (slash < colon) & (colon < following(marks.spaces, places, ends)) & (colon < ends)
+    return matched, np.minimum(colon + 1, ends)
 
 
 def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
@@ -176,42 +176,42 @@ def _skip_uptime(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> 
     places = cursor.places
     space = following(marks.spaces, places, ends)
     colon = np.maximum(space - 1, places)
-    found = where & (marks.flat.at(colon, ends) == ord(":")) & (space < ends)
-    rows = np.flatnonzero(found)
+    matched = where & (marks.flat.at(colon, ends) == ord(":")) & (space < ends)
+    rows = np.flatnonzero(matched)
     if len(rows):
-        found[rows] = _is_uptime(marks, places[rows], colon[rows])
-    cursor.return_to(space, found)
+        matched[rows] = _is_uptime(marks, places[rows], colon[rows])
+    cursor.return_to(space, matched)
 
 
 def _is_uptime(marks: Marks, starts: Positions, ends: Positions) -> Mask:
     window = marks.flat.window(starts, 12, ends)
     digit = (window - np.uint8(ord("0"))) <= 9
     unit = np.isin(window, np.frombuffer(b":ywdhm", np.uint8))
-    found: Mask = digit[0] & (digit | unit | (window == 0)).all(axis=0) & unit.any(axis=0)
-    return found & (ends - starts <= 12)
+    matched: Mask = digit[0] & (digit | unit | (window == 0)).all(axis=0) & unit.any(axis=0)
+    return matched & (ends - starts <= 12)
 
 
 def _skip_process(cursor: Cursor, marks: Marks, ends: Positions, where: Mask) -> None:
     """Skips ``pim[1234]: `` or ``pim[1234] : `` before a message's name, as IOS XR writes it."""
     places, flat = cursor.places, marks.flat
     behind = following(marks.brackets, places, ends) + 1
-    found = where & (behind < ends) & (behind <= following(marks.spaces, places, ends) + 1)
-    cursor.return_to(behind, found)
+    matched = where & (behind < ends) & (behind <= following(marks.spaces, places, ends) + 1)
+    cursor.return_to(behind, matched)
     cursor.skip_spaces()
-    found &= cursor.skip(":")
+    matched &= cursor.skip(":")
     cursor.skip_spaces()
-    found &= flat.at(cursor.places, ends) == ord("%")
-    cursor.return_to(places, ~found)
+    matched &= flat.at(cursor.places, ends) == ord("%")
+    cursor.return_to(places, ~matched)
 
 
 def _skip_context(cursor: Cursor, marks: Marks, ends: Positions) -> None:
     """Skips ``%$ VDC-1 %$ `` of NX-OS."""
     places, flat = cursor.places, marks.flat
-    found = (flat.at(places, ends) == ord("%")) & (flat.at(places + 1, ends) == ord("$"))
-    if not found.any():
+    matched = (flat.at(places, ends) == ord("%")) & (flat.at(places + 1, ends) == ord("$"))
+    if not matched.any():
         return
     second = following(marks.percents, np.minimum(places + 2, ends), ends)
-    found &= flat.at(second + 1, ends) == ord("$")
-    cursor.return_to(np.minimum(second + 2, ends), found)
+    matched &= flat.at(second + 1, ends) == ord("$")
+    cursor.return_to(np.minimum(second + 2, ends), matched)
     cursor.skip_spaces()
-    cursor.return_to(places, ~found)
+    cursor.return_to(places, ~matched)

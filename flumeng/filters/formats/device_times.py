@@ -91,9 +91,9 @@ def skip_counter(cursor: Cursor) -> Mask:
     _, width = cursor.number(10)
     colon = cursor.skip(":")
     spaced = cursor.skip_spaces()
-    found: Mask = colon & (spaced | (width == 0)) & (cursor.byte() != ord(":"))
-    cursor.return_to(origin, ~found)
-    return found
+    matched: Mask = colon & (spaced | (width == 0)) & (cursor.byte() != ord(":"))
+    cursor.return_to(origin, ~matched)
+    return matched
 
 
 def _named_date(cursor: Cursor) -> tuple[Positions, Positions, Positions, Mask]:
@@ -141,17 +141,17 @@ def _half_of_day(cursor: Cursor, where: Mask) -> tuple[Mask, Mask]:
     """Reads `` AM`` or `` PM``: rows with one, and rows with PM."""
     letter = cursor.byte(1)
     late = letter == ord("P")
-    found = where & (late | (letter == ord("A")))
-    if not found.any():
-        return found, found
+    matched = where & (late | (letter == ord("A")))
+    if not matched.any():
+        return matched, matched
     behind = cursor.byte(3)
-    found &= (
+    matched &= (
         (cursor.byte() == ord(" "))
         & (cursor.byte(2) == ord("M"))
         & ((behind == ord(".")) | (behind == ord(" ")))
     )
-    cursor.move(found, 3)
-    return found, found & late
+    cursor.move(matched, 3)
+    return matched, matched & late
 
 
 def _year_behind(cursor: Cursor, where: Mask) -> Positions:
@@ -162,10 +162,10 @@ def _year_behind(cursor: Cursor, where: Mask) -> Positions:
         cursor.places = origin
         return np.full(len(origin), -1)
     year, width = cursor.number(4)
-    found = where & spaced & (width == 4) & (year >= 1970) & (year < 2100)
-    found &= cursor.at_break() | (cursor.byte() == ord(":"))
-    cursor.return_to(origin, ~found)
-    return np.where(found, year, -1)
+    matched = where & spaced & (width == 4) & (year >= 1970) & (year < 2100)
+    matched &= cursor.at_break() | (cursor.byte() == ord(":"))
+    cursor.return_to(origin, ~matched)
+    return np.where(matched, year, -1)
 
 
 def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
@@ -187,24 +187,24 @@ def _zone_name(cursor: Cursor, trusted: Mask) -> Mask:
         cursor.move(going)
     zone_end = cursor.places
     attached = ~cursor.skip(" ")
-    found = spaced & (count >= 3) & (cursor.byte() == ord(":")) & (cursor.byte(1) == ord(" "))
-    found &= trusted | (attached & (cursor.byte(2) == ord("%")))
-    cursor.return_to(zone_end, ~found)
-    named = spaced & (count >= 3) & ~found & cursor.at_break()
+    matched = spaced & (count >= 3) & (cursor.byte() == ord(":")) & (cursor.byte(1) == ord(" "))
+    matched &= trusted | (attached & (cursor.byte(2) == ord("%")))
+    cursor.return_to(zone_end, ~matched)
+    named = spaced & (count >= 3) & ~matched & cursor.at_break()
     named &= _is_one_of(letters, count, _ZONES.split())
-    cursor.return_to(origin, ~(found | named))
-    universal: Mask = (found | named) & _is_one_of(letters, count, [b"UTC", b"GMT"])
+    cursor.return_to(origin, ~(matched | named))
+    universal: Mask = (matched | named) & _is_one_of(letters, count, [b"UTC", b"GMT"])
     return universal
 
 
 def _is_one_of(letters: list[Bytes], count: Positions, names: list[bytes]) -> Mask:
-    found = np.zeros(len(count), np.bool_)
+    matched = np.zeros(len(count), np.bool_)
     for name in names:
         spelled = count == len(name)
         for byte, letter in zip(letters, name, strict=False):
             spelled &= byte == letter
-        found |= spelled
-    return found
+        matched |= spelled
+    return matched
 
 
 def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
@@ -214,13 +214,13 @@ def _offset(cursor: Cursor) -> tuple[Positions, Mask]:
     cursor.return_to(origin, ~zulu)
     cursor.move(~zulu & (cursor.byte() == ord(" ")))
     sign = cursor.byte()
-    found = cursor.skip("+-") & ~zulu
+    matched = cursor.skip("+-") & ~zulu
     hour, width = cursor.number(2)
-    found &= width == 2
+    matched &= width == 2
     cursor.skip(":")
     minute, width = cursor.number(2)
-    found &= (width == 2) & (hour < 24) & (minute < 60) & cursor.at_break()
-    cursor.return_to(origin, ~(zulu | found))
+    matched &= (width == 2) & (hour < 24) & (minute < 60) & cursor.at_break()
+    cursor.return_to(origin, ~(zulu | matched))
     cursor.return_to(origin + 1, zulu)
     east = np.where(sign == ord("-"), -1, 1) * (hour * 3600 + minute * 60)
-    return np.where(found, east, 0), zulu | found
+    return np.where(matched, east, 0), zulu | matched

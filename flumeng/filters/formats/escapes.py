@@ -19,8 +19,8 @@ def behind_backslash(flat: ByteColumn, places: Positions) -> Mask:
     last = np.searchsorted(backslashes, places) - 1
     row_starts = flat.starts[np.searchsorted(flat.ends, places, side="right")]
     begun = np.maximum(run_starts[last], row_starts)
-    found: Mask = (last >= 0) & (backslashes[last] == places - 1) & ((places - begun) % 2 == 1)
-    return found
+    escaped: Mask = (last >= 0) & (backslashes[last] == places - 1) & ((places - begun) % 2 == 1)
+    return escaped
 
 
 def unescape(texts: pa.Array) -> pa.Array:

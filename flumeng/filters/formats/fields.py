@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.events.byte_column import Mask
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.options.fields import named
 from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
@@ -32,24 +32,24 @@ def fields_of(options: Parse) -> tuple[Field, ...]:
     if options.schema is not None:
         ddl.columns_of(options.schema)
     try:
-        wanted = named(options.schema, options.fields)
+        requested = named(options.schema, options.fields)
     except ValueError as error:
         raise UserError(f"parse: {error}") from error
-    found = [(column, field, ddl.type_of(field.type)) for column, field in wanted.items()]
-    require_own_types(pa.schema([pa.field(column, kind) for column, _, kind in found]))
+    typed_fields = [(column, field, ddl.type_of(field.type)) for column, field in requested.items()]
+    require_own_types(pa.schema([pa.field(column, kind) for column, _, kind in typed_fields]))
     return tuple(
         Field(column, field.path, kind, f"{column} is no {field.type}")
-        for column, field, kind in found
+        for column, field, kind in typed_fields
     )
 
 
 def require_own_types(schema: pa.Schema) -> None:
     """Checks ``ts`` and ``host``, which set those of the event. Raises UserError."""
     for name in ("ts", "host"):
-        wanted = EVENT_SCHEMA.field(name).type
-        if name in schema.names and schema.field(name).type != wanted:
+        expected = EVENT_SCHEMA.field(name).type
+        if name in schema.names and schema.field(name).type != expected:
             kind = "timestamp" if name == "ts" else "string"
-            raise UserError(f"parse: {name} sets the event's own: it must be {kind}")
+            raise UserError(f"parse: {name} is an event column: it has to be a {kind}")
 
 
 def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
@@ -58,19 +58,19 @@ def columns_of_fields(fields: Sequence[Field], into: str | None) -> pa.Schema:
     return pa.schema(new if into is None else [*new, pa.field(into, TEXTS)])
 
 
-def found_of(
+def parsed_of(
     names: Sequence[str | None],
     columns: Sequence[pa.Array],
     unread: pa.Array,
     misfits: pa.Array | None = None,
-) -> Found:
+) -> Parsed:
     """Builds the result; ``ts`` and ``host`` are the event's own. ``unread``: the reason for an
     unreadable body, whose columns become null. ``misfits``: the reason for a null value."""
     failed = unread.is_valid().to_numpy(zero_copy_only=False)
     kept = dict(zip(names, (without(column, failed) for column in columns), strict=False))
     ts, host = kept.pop("ts", None), kept.pop("host", None)
     reasons = unread if misfits is None else pc.coalesce(unread, misfits)
-    return Found(list(kept.values()), reasons, ts, host)
+    return Parsed(list(kept.values()), reasons, ts, host)
 
 
 def without(column: pa.Array, failed: Mask) -> pa.Array:
@@ -79,9 +79,9 @@ def without(column: pa.Array, failed: Mask) -> pa.Array:
     return column.take(pa.array(np.arange(len(failed)), mask=failed))
 
 
-def joined(parts: Sequence[Found]) -> Found:
+def joined(parts: Sequence[Parsed]) -> Parsed:
     first = parts[0]
-    return Found(
+    return Parsed(
         [pa.concat_arrays(columns) for columns in zip(*(it.columns for it in parts), strict=True)],
         pa.concat_arrays([it.reasons for it in parts]),
         None if first.ts is None else pa.concat_arrays([it.ts for it in parts]),

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import Mask, text
 from flumeng.filters import ddl
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
-    found_of,
+    parsed_of,
     require_own_types,
 )
 from flumeng.filters.formats.pairs import typed
@@ -54,37 +54,37 @@ class GrokReader:
     def columns(self) -> pa.Schema:
         return columns_of_fields(self.fields, None)
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         texts = text(bodies)
-        said = {field.column: pa.nulls(len(texts), pa.string()) for field in self.fields}
+        captured = {field.column: pa.nulls(len(texts), pa.string()) for field in self.fields}
         waiting = np.ones(len(texts), np.bool_)
         for regex, names in self.patterns:
             if not waiting.any():
                 break
-            found = pc.extract_regex(_chosen(texts, waiting), regex)
-            matched = found.is_valid().to_numpy(zero_copy_only=False)
+            match = pc.extract_regex(_chosen(texts, waiting), regex)
+            matched = match.is_valid().to_numpy(zero_copy_only=False)
             rows = waiting.copy()
             rows[waiting] = matched
             groups = [
-                _chosen(pc.struct_field(found, place), matched) for place in range(len(names))
+                _chosen(pc.struct_field(match, index), matched) for index in range(len(names))
             ]
             for name, values in _by_column(names, groups).items():
-                said[name] = (
+                captured[name] = (
                     values
                     if rows.all()
-                    else pc.replace_with_mask(said[name], pa.array(rows), values)
+                    else pc.replace_with_mask(captured[name], pa.array(rows), values)
                 )
             waiting &= ~rows
         unread = because("grok: no match", waiting)
         misfits = pa.nulls(len(bodies), pa.string())
         columns = []
         for field in self.fields:
-            column, failed = typed(said[field.column], field.type)
+            column, failed = typed(captured[field.column], field.type)
             columns.append(column)
             if failed.any():
-                why = misfit(f"grok: {field.misfit}", said[field.column], failed)
+                why = misfit(f"grok: {field.misfit}", captured[field.column], failed)
                 misfits = pc.coalesce(misfits, why)
-        return found_of(list(said), columns, unread, misfits)
+        return parsed_of(list(captured), columns, unread, misfits)
 
 
 def _from_the_beginning(regex: str) -> tuple[str, ...]:
@@ -98,10 +98,10 @@ def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
 
 def _by_column(names: Sequence[str], groups: Sequence[pa.Array]) -> dict[str, pa.Array]:
     """Empty is null; the first non-null group of a column counts."""
-    found: dict[str, pa.Array] = {}
+    by_column: dict[str, pa.Array] = {}
     for name, values in zip(names, groups, strict=True):
         given = values
         if pc.min(pc.binary_length(values)).as_py() == 0:
             given = pc.if_else(pc.equal(values, ""), _ABSENT, values)
-        found[name] = pc.coalesce(found[name], given) if name in found else given
-    return found
+        by_column[name] = pc.coalesce(by_column[name], given) if name in by_column else given
+    return by_column

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Mask, text
 from flumeng.filters import ddl
-from flumeng.filters.formats import Found, Reader, json_values
+from flumeng.filters.formats import Parsed, Reader, json_values
 from flumeng.filters.formats.fields import (
     Field,
     columns_of_fields,
     fields_of,
-    found_of,
     joined,
+    parsed_of,
     require_own_types,
 )
 from flumeng.filters.json_check import are_json
@@ -66,23 +66,23 @@ class SchemaReader:
     def columns(self) -> pa.Schema:
         return pa.schema([field for field in self.schema if field.name not in ("ts", "host")])
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         return unless_too_deep(self._read, bodies)
 
-    def _read(self, bodies: pa.Array) -> Found:
-        found, unread = each_object(
+    def _read(self, bodies: pa.Array) -> Parsed:
+        decoded, unread = each_object(
             bodies, lambda texts: json_values.objects(texts, self.schema.names)
         )
         columns = []
         misfits = pa.nulls(len(bodies), pa.string())
-        for place, field in enumerate(self.schema):
-            raws = json_values.values(found, place)
+        for index, field in enumerate(self.schema):
+            raws = json_values.values(decoded, index)
             column, failed = json_values.column(raws, field.type)
             columns.append(column)
             if failed.any():
                 why = f"{field.name} is no {ddl.shown(field.type)}"
                 misfits = pc.coalesce(misfits, _misfit(why, field.type, raws, failed))
-        return found_of(self.schema.names, columns, unread, misfits)
+        return parsed_of(self.schema.names, columns, unread, misfits)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class FieldsReader:
     def columns(self) -> pa.Schema:
         return columns_of_fields(self.fields, self.into)
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         return unless_too_deep(self._read, bodies)
 
-    def _read(self, bodies: pa.Array) -> Found:
+    def _read(self, bodies: pa.Array) -> Parsed:
         outer = list(dict.fromkeys(field.path[0] for field in self.fields))
-        found, unread = each_object(bodies, lambda texts: json_values.objects(texts, outer))
-        raws = {name: json_values.values(found, place) for place, name in enumerate(outer)}
+        decoded, unread = each_object(bodies, lambda texts: json_values.objects(texts, outer))
+        raws = {name: json_values.values(decoded, index) for index, name in enumerate(outer)}
         columns = []
         misfits = pa.nulls(len(bodies), pa.string())
         for field in self.fields:
@@ -115,11 +115,11 @@ class FieldsReader:
         if self.into is not None:
             columns.append(self._everything(bodies))
         names: list[str | None] = [field.column for field in self.fields]
-        return found_of([*names, self.into], columns, unread, misfits)
+        return parsed_of([*names, self.into], columns, unread, misfits)
 
     def _everything(self, bodies: pa.Array) -> pa.Array:
-        found, _ = each_object(bodies, json_values.maps)
-        return json_values.as_map(found)
+        decoded, _ = each_object(bodies, json_values.maps)
+        return json_values.as_map(decoded)
 
 
 def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Array:
@@ -136,7 +136,7 @@ def _misfit(why: str, kind: pa.DataType, raws: pa.Array, failed: Mask) -> pa.Arr
     return reasons
 
 
-def unless_too_deep(read: Callable[[pa.Array], Found], bodies: pa.Array) -> Found:
+def unless_too_deep(read: Callable[[pa.Array], Parsed], bodies: pa.Array) -> Parsed:
     """Treats JSON bodies nested too deeply for the rest of the stack as malformed."""
     try:
         return read(bodies)
@@ -176,8 +176,8 @@ def each_object(
 def _braced(texts: pa.Array) -> Mask:
     flat = ByteColumn(texts.cast(pa.binary()))
     last = flat.at(flat.ends - 1, flat.ends)
-    found: Mask = (flat.at(flat.starts, flat.ends) == ord("{")) & (last == ord("}"))
-    return found
+    braced: Mask = (flat.at(flat.starts, flat.ends) == ord("{")) & (last == ord("}"))
+    return braced
 
 
 def _without_halves(texts: pa.Array) -> pa.Array:
@@ -195,7 +195,7 @@ def _mended(escape: re.Match[bytes]) -> bytes:
 
 def _require_text_keys(kind: Any) -> None:
     if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
-        raise UserError("parse: the keys of a MAP in JSON are STRING")
-    for place in range(kind.num_fields if pa.types.is_nested(kind) else 0):
-        inner = kind.field(place).type
+        raise UserError("parse: a MAP in JSON needs keys of the type STRING")
+    for index in range(kind.num_fields if pa.types.is_nested(kind) else 0):
+        inner = kind.field(index).type
         _require_text_keys(inner)

@@ -46,15 +46,15 @@ def maps(texts: pa.Array) -> list[dict[str, msgspec.Raw]]:
     return _decoded(_decode_maps, texts)
 
 
-def values(found: list[Any], place: int) -> pa.Array:
-    return raw_column(list(map(attrgetter(f"_{place}"), found)))
+def values(decoded: list[Any], index: int) -> pa.Array:
+    return raw_column(list(map(attrgetter(f"_{index}"), decoded)))
 
 
-def raw_column(found: list[msgspec.Raw]) -> pa.Array:
-    ends = np.cumsum(np.fromiter(map(len, found), np.int32, len(found)), dtype=np.int32)
+def raw_column(raws: list[msgspec.Raw]) -> pa.Array:
+    ends = np.cumsum(np.fromiter(map(len, raws), np.int32, len(raws)), dtype=np.int32)
     offsets = pa.py_buffer(np.concatenate([np.zeros(1, np.int32), ends]))
     return pa.Array.from_buffers(
-        pa.binary(), len(found), [None, offsets, pa.py_buffer(b"".join(found))]
+        pa.binary(), len(raws), [None, offsets, pa.py_buffer(b"".join(raws))]
     )
 
 
@@ -63,15 +63,15 @@ def inside(raws: pa.Array, path: Sequence[str]) -> pa.Array:
     for name in path:
         flat = ByteColumn(raws)
         braced = flat.at(flat.starts, flat.ends) == ord("{")
-        found = values(objects(raws.filter(pa.array(braced)), [name]), 0)
+        inner = values(objects(raws.filter(pa.array(braced)), [name]), 0)
         places = pa.array(np.cumsum(braced) - 1, pa.int64(), mask=~braced)
-        raws = pc.fill_null(found.take(places), b"null")
+        raws = pc.fill_null(inner.take(places), b"null")
     return raws
 
 
-def as_map(found: list[dict[str, msgspec.Raw]]) -> pa.Array:
-    offsets, _ = _offsets(found)
-    keys, raws = flattened(found)
+def as_map(decoded: list[dict[str, msgspec.Raw]]) -> pa.Array:
+    offsets, _ = _offsets(decoded)
+    keys, raws = flattened(decoded)
     flat = ByteColumn(raws)
     return pa.MapArray.from_arrays(offsets, keys, texts_of(flat, flat.at(flat.starts, flat.ends)))
 
@@ -103,11 +103,11 @@ def column(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
         return _from_base64(texts_of(flat, first), quoted, given)
     else:
         taken = quoted
-    found, failed = cast(_within_quotes(flat, quoted, taken), to)
+    casted, failed = cast(_within_quotes(flat, quoted, taken), to)
     failed |= given & ~taken
     if pa.types.is_timestamp(to) and number.any():
-        found, failed = _with_seconds(flat, number, found, failed)
-    return found, failed
+        casted, failed = _with_seconds(flat, number, casted, failed)
+    return casted, failed
 
 
 def texts_of(flat: ByteColumn, first: Any) -> pa.Array:
@@ -126,23 +126,23 @@ def _within_quotes(flat: ByteColumn, quoted: Mask, taken: Mask) -> pa.Array:
         return plain
     mask = pa.array(escaped)
     written = flat.column(flat.starts, flat.ends, np.ones(len(flat), np.bool_)).filter(mask)
-    said = pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
-    return pc.replace_with_mask(plain, mask, said)
+    unescaped = pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
+    return pc.replace_with_mask(plain, mask, unescaped)
 
 
 @lru_cache(64)
 def _decoder(names: tuple[str, ...]) -> Callable[[bytes], list[Any]]:
-    fields = [(f"_{place}", msgspec.Raw, _ABSENT) for place in range(len(names))]
-    rename = {f"_{place}": name for place, name in enumerate(names)}
+    fields = [(f"_{index}", msgspec.Raw, _ABSENT) for index in range(len(names))]
+    rename = {f"_{index}": name for index, name in enumerate(names)}
     made = msgspec.defstruct("Object", fields, rename=rename, gc=False)
     return msgspec.json.Decoder(made).decode_lines
 
 
 def _decoded(decode: Callable[[bytes], list[Any]], texts: pa.Array) -> list[Any]:
-    found = decode(in_one(texts, b"\n"))
-    if len(found) != len(texts):
+    decoded = decode(in_one(texts, b"\n"))
+    if len(decoded) != len(texts):
         raise msgspec.DecodeError("not one value in each line")
-    return found
+    return decoded
 
 
 def in_one(texts: pa.Array, separator: bytes) -> bytes:
@@ -160,17 +160,17 @@ def _nested(
     read: Callable[[pa.Array, pa.DataType], tuple[pa.Array, Mask]],
 ) -> tuple[pa.Array, Mask]:
     """Calls ``read`` for values of the right shape; the others do not fit, or are null."""
-    found, inner_failed = read(raws.filter(pa.array(shaped)), to)
+    inner, inner_failed = read(raws.filter(pa.array(shaped)), to)
     failed = given & ~shaped
     failed[shaped] = inner_failed
     places = pa.array(np.cumsum(shaped) - 1, pa.int64(), mask=~shaped)
-    return found.take(places), failed
+    return inner.take(places), failed
 
 
 def _structs(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    fields = [to.field(place) for place in range(to.num_fields)]
-    found = objects(raws, [field.name for field in fields])
-    parts = [column(values(found, place), field.type) for place, field in enumerate(fields)]
+    fields = [to.field(index) for index in range(to.num_fields)]
+    decoded = objects(raws, [field.name for field in fields])
+    parts = [column(values(decoded, index), field.type) for index, field in enumerate(fields)]
     failed = np.zeros(len(raws), np.bool_)
     for _, part_failed in parts:
         failed |= part_failed
@@ -178,65 +178,65 @@ def _structs(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def _lists(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    found = _decoded(_decode_arrays, raws)
-    offsets, rows = _offsets(found)
-    items, item_failed = column(raw_column(list(chain.from_iterable(found))), to.value_type)
+    decoded = _decoded(_decode_arrays, raws)
+    offsets, rows = _offsets(decoded)
+    items, item_failed = column(raw_column(list(chain.from_iterable(decoded))), to.value_type)
     return pa.ListArray.from_arrays(offsets, items, type=to), _any(item_failed, rows, len(raws))
 
 
 def _maps(raws: pa.Array, to: pa.DataType) -> tuple[pa.Array, Mask]:
-    found = maps(raws)
-    offsets, rows = _offsets(found)
-    keys, raw_items = flattened(found)
+    decoded = maps(raws)
+    offsets, rows = _offsets(decoded)
+    keys, raw_items = flattened(decoded)
     items, item_failed = column(raw_items, to.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=to), _any(
         item_failed, rows, len(raws)
     )
 
 
-def flattened(found: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
-    keys = pa.array(list(chain.from_iterable(found)), pa.string())
-    return keys, raw_column(list(chain.from_iterable(map(dict.values, found))))
+def flattened(decoded: list[dict[str, msgspec.Raw]]) -> tuple[pa.Array, pa.Array]:
+    keys = pa.array(list(chain.from_iterable(decoded)), pa.string())
+    return keys, raw_column(list(chain.from_iterable(map(dict.values, decoded))))
 
 
-def _offsets(found: list[Any]) -> tuple[pa.Array, Positions]:
-    counts = np.fromiter(map(len, found), np.int64, len(found))
+def _offsets(decoded: list[Any]) -> tuple[pa.Array, Positions]:
+    counts = np.fromiter(map(len, decoded), np.int64, len(decoded))
     ends = np.cumsum(counts)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    return offsets, np.repeat(np.arange(len(found)), counts)
+    return offsets, np.repeat(np.arange(len(decoded)), counts)
 
 
 def _any(failed: Mask, rows: Positions, count: int) -> Mask:
-    found = np.zeros(count, np.bool_)
-    found[rows[failed]] = True
-    return found
+    any_failed = np.zeros(count, np.bool_)
+    any_failed[rows[failed]] = True
+    return any_failed
 
 
 def _is_one_of(texts: pa.Array, words: Sequence[str]) -> Mask:
-    found: Mask = pc.is_in(texts, value_set=pa.array(words)).to_numpy(zero_copy_only=False)
-    return found
+    is_word: Mask = pc.is_in(texts, value_set=pa.array(words)).to_numpy(zero_copy_only=False)
+    return is_word
 
 
 def _from_base64(texts: pa.Array, quoted: Mask, given: Mask) -> tuple[pa.Array, Mask]:
     decoded = [
-        _base64(said) if wanted else None
-        for said, wanted in zip(texts.to_pylist(), quoted, strict=True)
+        _base64(text) if is_text else None
+        for text, is_text in zip(texts.to_pylist(), quoted, strict=True)
     ]
-    found = pa.array(decoded, pa.binary())
-    return found, given & found.is_null().to_numpy(zero_copy_only=False)
+    values = pa.array(decoded, pa.binary())
+    return values, given & values.is_null().to_numpy(zero_copy_only=False)
 
 
-def _base64(said: str) -> bytes | None:
+def _base64(text: str) -> bytes | None:
     try:
-        return base64.b64decode(said, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
 
 
 def _with_seconds(
-    flat: ByteColumn, number: Mask, found: pa.Array, failed: Mask
+    flat: ByteColumn, number: Mask, casted: pa.Array, failed: Mask
 ) -> tuple[pa.Array, Mask]:
     """A number is seconds since the epoch, perhaps with a fraction."""
     micros, fits = of_seconds(text(flat.column(flat.starts, flat.ends, number)))
-    moments = pa.array(micros, mask=~fits).cast(found.type)
-    return pc.if_else(pa.array(fits), moments, found), failed & ~fits
+    moments = pa.array(micros, mask=~fits).cast(casted.type)
+    return pc.if_else(pa.array(fits), moments, casted), failed & ~fits

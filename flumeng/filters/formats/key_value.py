@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Bytes, Mask, Positions, following
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.escapes import behind_backslash, unescape
-from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
+from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, parsed_of
 from flumeng.filters.formats.json_values import in_one
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.options.parse import Parse
@@ -52,13 +52,13 @@ def unescape_as_json(texts: pa.Array) -> pa.Array:
     try:
         return pa.array(_decode_texts(b"[" + in_one(written, b",") + b"]"), pa.string())
     except msgspec.DecodeError:
-        said = [_decoded(text) for text in written.to_pylist()]
-        others = [number for number, text in enumerate(said) if text is None]
+        decoded = [_decoded(text) for text in written.to_pylist()]
+        others = [number for number, text in enumerate(decoded) if text is None]
         rare = texts.take(pa.array(others, pa.int64()))
         pairs = zip(others, rare.to_pylist(), unescape(rare).to_pylist(), strict=True)
         for number, text, other in pairs:
-            said[number] = _unescaped_as_go(text) or other
-        return pa.array(said, pa.string())
+            decoded[number] = _unescaped_as_go(text) or other
+        return pa.array(decoded, pa.string())
 
 
 def _decoded(written: str) -> str | None:
@@ -122,7 +122,7 @@ class PairsReader:
     def columns(self) -> pa.Schema:
         return columns_of_fields(self.fields, self.into)
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         lines = _Lines(self, ByteColumn(bodies))
         irregular = lines.irregular()
         if irregular.any():
@@ -134,7 +134,7 @@ class PairsReader:
         columns, misfits = pairs.columns(self.form, self.fields, self.into)
         unread = because(f"{self.form}: no pair", ~lines.paired)
         names = [*(field.column for field in self.fields), self.into]
-        return found_of(names, columns, unread, misfits)
+        return parsed_of(names, columns, unread, misfits)
 
     def _regular(self, body: bytes) -> bytes:
         between, equals = self.separators[0].encode(), self.equals.encode()
@@ -144,18 +144,18 @@ class PairsReader:
         return between.join(parts)
 
     def scanned(self, body: bytes) -> list[tuple[bytes, bytes | None]]:
-        found: list[tuple[bytes, bytes | None]] = []
+        pairs: list[tuple[bytes, bytes | None]] = []
         for match in self._scanner.finditer(body):
             name, word = match["name"], match["quoted"] or match["word"]
             if name is not None:
                 value = match["value"].rstrip(SPACES)
                 single = not self.bare and _IN_SINGLE_QUOTES.fullmatch(value) is not None
-                found.append((_bare(name.rstrip(SPACES)), _bare(value[1:-1] if single else value)))
+                pairs.append((_bare(name.rstrip(SPACES)), _bare(value[1:-1] if single else value)))
                 if single and self._begins_with_pair(value[1:-1]):
-                    found += self.scanned(value[1:-1])
+                    pairs += self.scanned(value[1:-1])
             elif self.bare and word and not word.startswith(self.equals.encode()):
-                found.append((_bare(word), None))
-        return found
+                pairs.append((_bare(word), None))
+        return pairs
 
     def _begins_with_pair(self, text: bytes) -> bool:
         first = self._scanner.match(text)
@@ -229,8 +229,8 @@ class _Lines:
         inside = odd[:-1]
         if odd_of_row.any():
             inside = inside ^ odd_of_row[rows]
-        found: Mask = inside == 0
-        return found
+        outside: Mask = inside == 0
+        return outside
 
     def _set_bounds(self, breaks: Positions, before_row: npt.NDArray[np.int32]) -> None:
         flat = self.flat
@@ -256,12 +256,12 @@ class _Lines:
 
     def irregular(self) -> Mask:
         """Rows of auditd, and rows with a lone quote or one inside a token."""
-        found = np.zeros(len(self.flat), np.bool_)
+        mask = np.zeros(len(self.flat), np.bool_)
         if not self.reader.bare:
-            found[self._rows_of_auditd()] = True
+            mask[self._rows_of_auditd()] = True
         if not len(self.quotes):
-            return found
-        odd = np.bincount(self.quote_rows, minlength=len(found)) % 2 == 1
+            return mask
+        odd = np.bincount(self.quote_rows, minlength=len(mask)) % 2 == 1
         paired = ~odd[self.quote_rows]
         chosen = self.opening & paired
         opens, closes = self.quotes[chosen], self.quotes[~self.opening & paired]
@@ -272,9 +272,9 @@ class _Lines:
         ended = ends == closes + 1
         named = self._name_ends(self.starts[tokens], marks) == closes + 1
         regular = ((self.starts[tokens] == opens) & (ended | named)) | (valued & ended)
-        found[self.quote_rows[chosen][~regular]] = True
-        found |= odd
-        return found
+        mask[self.quote_rows[chosen][~regular]] = True
+        mask |= odd
+        return mask
 
     def _rows_of_auditd(self) -> Positions:
         flat = self.flat
@@ -284,8 +284,8 @@ class _Lines:
         if self.reader.separators != WHITE_SPACE:
             opens |= _is_space(before)
         chosen = places[opens | (flat.data[places] != ord("'"))]
-        found: Positions = np.searchsorted(flat.ends, chosen, side="right")
-        return found
+        rows: Positions = np.searchsorted(flat.ends, chosen, side="right")
+        return rows
 
     def pairs(self) -> Pairs:
         taken = (self.marks < self.ends) & (self.marks > self.starts)
@@ -294,7 +294,7 @@ class _Lines:
         if self.reader.bare:
             taken |= (self.marks == self.ends) & (self.ends > self.starts)
         if self.reader.into is None:
-            taken &= self._may_be_wanted()
+            taken &= self._may_be_requested()
         tokens = np.flatnonzero(taken)
         starts, marks, ends = self.starts[tokens], self.marks[tokens], self.ends[tokens]
         bare = marks == ends
@@ -307,12 +307,12 @@ class _Lines:
             escaped & ~bare, escaped_keys, convert,
         )  # fmt: skip
 
-    def _may_be_wanted(self) -> Mask:
+    def _may_be_requested(self) -> Mask:
         lengths = self._name_ends(self.starts, self.marks) - self.starts
-        found: Mask = self.flat.at(self.starts, self.ends) == ord('"')
+        requested: Mask = self.flat.at(self.starts, self.ends) == ord('"')
         for length in {len(field.path[0].encode()) for field in self.reader.fields}:
-            found |= lengths == length
-        return found
+            requested |= lengths == length
+        return requested
 
     def _name_ends(self, starts: Positions, marks: Positions) -> Positions:
         return marks if self.reader.separators == WHITE_SPACE else self._trimmed(starts, marks)[1]
@@ -339,5 +339,5 @@ class _Lines:
 
 
 def _is_space(characters: Bytes) -> Mask:
-    found: Mask = (characters == ord(" ")) | (characters == ord("\t"))
-    return found
+    spaces: Mask = (characters == ord(" ")) | (characters == ord("\t"))
+    return spaces

@@ -13,7 +13,7 @@ from flumeng.events.attributes import because, misfit
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
 from flumeng.events.schema import EVENT_SCHEMA
 from flumeng.filters import ddl
-from flumeng.filters.formats import Found, Reader
+from flumeng.filters.formats import Parsed, Reader
 from flumeng.filters.formats.access_log import (
     TIME_WIDTH,
     AccessLogReader,
@@ -21,7 +21,7 @@ from flumeng.filters.formats.access_log import (
     times,
 )
 from flumeng.filters.formats.escapes import behind_backslash, unescape
-from flumeng.filters.formats.fields import found_of
+from flumeng.filters.formats.fields import parsed_of
 from flumeng.filters.formats.pairs import typed
 from flumeng.filters.options import log_formats
 from flumeng.filters.options.log_formats import Part, Variable
@@ -57,7 +57,7 @@ class LogFormatReader:
             ]
         )
 
-    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, received: pa.Array) -> Parsed:
         line = _Lines(ByteColumn(bodies), received)
         if isinstance(first := self.parts[0], str):
             line.fail(f"access_log: no {first!r}", ~line.is_at(first.encode(), line.places))
@@ -68,7 +68,7 @@ class LogFormatReader:
                 line.places = np.minimum(line.places + len(part.encode()), line.flat.ends)
         line.fail("access_log: more than the format has", line.places < line.flat.ends)
         columns = [*line.columns.values(), line.ts]
-        return found_of([*line.columns, "ts"], columns, line.unread, line.misfits)
+        return parsed_of([*line.columns, "ts"], columns, line.unread, line.misfits)
 
 
 class _Lines:
@@ -78,7 +78,7 @@ class _Lines:
         self.flat = flat
         self.received = received.cast(pa.int64()).fill_null(0).to_numpy(False)
         self.places = flat.starts
-        self._found: dict[bytes, Positions] = {}
+        self._found_at: dict[bytes, Positions] = {}
         self.columns: dict[str, pa.Array] = {}
         self.ts = pa.nulls(len(flat), EVENT_SCHEMA.field("ts").type)
         self.unread = self.misfits = pa.nulls(len(flat), pa.string())
@@ -101,35 +101,35 @@ class _Lines:
         self.places = ends
         if behind:
             missing = ends == self.flat.ends
-            self.fail(f"access_log: no {behind!r} behind {of.said}", missing)
+            self.fail(f"access_log: no {behind!r} behind {of.text}", missing)
         escaped = behind.startswith('"')
         if of.time == "common_log":
             micros, valid = times(self.flat.window(starts, TIME_WIDTH, ends))
-            said = self._texts(starts, ends, escaped=False)
-            self._set_ts(of, said, micros, valid & (ends - starts == TIME_WIDTH))
+            texts = self._texts(starts, ends, escaped=False)
+            self._set_ts(of, texts, micros, valid & (ends - starts == TIME_WIDTH))
         elif of.time is not None:
-            said = self._texts(starts, ends, escaped=False)
-            self._set_ts(of, said, *TextFormat.named(of.time, "UTC").read(said, self.received))
+            texts = self._texts(starts, ends, escaped=False)
+            self._set_ts(of, texts, *TextFormat.named(of.time, "UTC").read(texts, self.received))
         elif of.column == "":
             bounds = request_parts(self.flat, self._finds(b" "), starts, ends)
             for name, (first, last) in bounds.items():
                 self.columns[name] = self._texts(first, last, escaped=name == "path")
         else:
-            said = self._texts(starts, ends, escaped=escaped)
-            column, failed = typed(said, ddl.type_of(of.type))
+            texts = self._texts(starts, ends, escaped=escaped)
+            column, failed = typed(texts, ddl.type_of(of.type))
             self.columns[of.column] = column
-            self.misfit(f"{of.said} is no {of.type}", said, failed)
+            self.misfit(f"{of.text} is no {of.type}", texts, failed)
 
-    def _set_ts(self, of: Variable, said: pa.Array, micros: Positions, valid: Mask) -> None:
-        self.misfit(f"{of.said} is no time", pc.fill_null(said, "-"), ~valid)
+    def _set_ts(self, of: Variable, texts: pa.Array, micros: Positions, valid: Mask) -> None:
+        self.misfit(f"{of.text} is no time", pc.fill_null(texts, "-"), ~valid)
         self.ts = pa.array(micros, pa.int64(), mask=~valid).cast(self.ts.type)
 
-    def _next(self, wanted: bytes) -> Positions:
-        if not wanted:
+    def _next(self, separator: bytes) -> Positions:
+        if not separator:
             return self.flat.ends
-        return following(self._finds(wanted), self.places, self.flat.ends)
+        return following(self._finds(separator), self.places, self.flat.ends)
 
-    def _list_end(self, starts: Positions, ends: Positions, wanted: bytes) -> Positions:
+    def _list_end(self, starts: Positions, ends: Positions, separator: bytes) -> Positions:
         """The end of a list of nginx, with ``, `` between servers and `` : `` between groups."""
         for _ in range(_MOST_LISTED):
             group = self.is_at(b" : ", ends)
@@ -138,41 +138,41 @@ class _Lines:
             if not more.any():
                 return ends
             behind = np.minimum(np.where(group, ends + 3, ends + 1), self.flat.ends)
-            further = following(self._finds(wanted), behind, self.flat.ends)
+            further = following(self._finds(separator), behind, self.flat.ends)
             ends = np.where(more, further, ends)
         self.fail(f"access_log: a list of over {_MOST_LISTED} values", more)
         return ends
 
-    def _finds(self, wanted: bytes) -> Positions:
-        if wanted not in self._found:
-            places = self._begins(wanted[:1])
-            for ahead, byte in enumerate(wanted[1:], 1):
+    def _finds(self, separator: bytes) -> Positions:
+        if separator not in self._found_at:
+            places = self._begins(separator[:1])
+            for ahead, byte in enumerate(separator[1:], 1):
                 within = places[places + ahead < len(self.flat.data)]
                 places = within[self.flat.data[within + ahead] == byte]
-            if len(wanted) > 1:
+            if len(separator) > 1:
                 line = np.searchsorted(self.flat.ends, places, side="right")
-                places = places[places + len(wanted) <= self.flat.ends[line]]
-            self._found[wanted] = places
-        return self._found[wanted]
+                places = places[places + len(separator) <= self.flat.ends[line]]
+            self._found_at[separator] = places
+        return self._found_at[separator]
 
     def _begins(self, first: bytes) -> Positions:
-        if first not in self._found:
+        if first not in self._found_at:
             places = self.flat.find(first.decode("latin-1"))
             if first == b'"':
                 places = places[~behind_backslash(self.flat, places)]
-            self._found[first] = places
-        return self._found[first]
+            self._found_at[first] = places
+        return self._found_at[first]
 
-    def is_at(self, wanted: bytes, places: Positions) -> Mask:
-        window = self.flat.window(places, len(wanted), self.flat.ends)
-        found: Mask = (window == np.frombuffer(wanted, np.uint8)[:, None]).all(axis=0)
-        return found
+    def is_at(self, expected: bytes, places: Positions) -> Mask:
+        window = self.flat.window(places, len(expected), self.flat.ends)
+        matched: Mask = (window == np.frombuffer(expected, np.uint8)[:, None]).all(axis=0)
+        return matched
 
     def _texts(self, starts: Positions, ends: Positions, *, escaped: bool) -> pa.Array:
         """Empty or ``-`` is null."""
         given = ends > starts
         given &= (ends - starts != 1) | (self.flat.at(starts, ends) != ord("-"))
-        found = text(self.flat.column(starts, ends, given))
-        if escaped and pc.any(pc.match_substring(found, "\\")).as_py():
-            return unescape(found)
-        return found
+        texts = text(self.flat.column(starts, ends, given))
+        if escaped and pc.any(pc.match_substring(texts, "\\")).as_py():
+            return unescape(texts)
+        return texts

@@ -41,8 +41,8 @@ class Pairs:
         columns = []
         reasons = pa.nulls(len(self.flat), pa.string())
         for field in fields:
-            wanted = keys.dictionary.index(field.path[0]).as_py()
-            values = self._values_of(np.flatnonzero(codes == wanted))
+            code = keys.dictionary.index(field.path[0]).as_py()
+            values = self._values_of(np.flatnonzero(codes == code))
             column, failed = typed(values, field.type)
             columns.append(column)
             if failed.any():
@@ -67,10 +67,10 @@ class Pairs:
         if not len(self.rows):
             return pa.nulls(len(pairs), pa.string())
         bare = self.bare[pairs] & present
-        found = text(self.flat.column(self.starts[pairs], self.ends[pairs], present & ~bare))
+        values = text(self.flat.column(self.starts[pairs], self.ends[pairs], present & ~bare))
         if bare.any():
-            found = pc.if_else(pa.array(bare), "true", found)
-        return _unescaped(found, self.escaped[pairs] & present, self.unescape)
+            values = pc.if_else(pa.array(bare), "true", values)
+        return _unescaped(values, self.escaped[pairs] & present, self.unescape)
 
     def _map(self, keys: pa.DictionaryArray, codes: Positions) -> pa.Array:
         kept = np.arange(len(self.rows))

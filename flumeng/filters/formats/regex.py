@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from flumeng.events.attributes import because
 from flumeng.events.byte_column import text
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.options.parse import Parse
 from flumeng.platform.errors import UserError
 
@@ -32,11 +32,11 @@ class RegexReader:
     def columns(self) -> pa.Schema:
         return pa.schema(list(pc.extract_regex(pa.array([""]), self.pattern).type))
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
-        found = pc.extract_regex(text(bodies), self.pattern)
-        matched = found.is_valid()
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
+        match = pc.extract_regex(text(bodies), self.pattern)
+        matched = match.is_valid()
         columns = [
-            pc.if_else(matched, pc.struct_field(found, field.name), None) for field in found.type
+            pc.if_else(matched, pc.struct_field(match, field.name), None) for field in match.type
         ]
         failed = ~matched.to_numpy(zero_copy_only=False)
-        return Found(columns, because("regex: no match", failed))
+        return Parsed(columns, because("regex: no match", failed))

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flumeng.config.kinds import Columns
+from flumeng.config.column_kinds import Columns
 from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, following, text
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.escapes import behind_backslash, unescape, without_line_ends
-from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, found_of
+from flumeng.filters.formats.fields import Field, columns_of_fields, fields_of, parsed_of
 from flumeng.filters.formats.pairs import Pairs
 from flumeng.filters.options.parse import CEF, LEEF, Parse
 
@@ -54,7 +54,7 @@ class _Reader(ABC):
         header = [pa.field(name, pa.string()) for name in self.header]
         return pa.schema([*header, *columns_of_fields(self.fields, self.into)])
 
-    def read(self, bodies: pa.Array, _received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, _received: pa.Array) -> Parsed:
         flat = without_line_ends(bodies)
         pipes = flat.find("|")
         if self.escaped:
@@ -68,7 +68,7 @@ class _Reader(ABC):
         )
         names = [*self.header, *(field.column for field in self.fields), self.into]
         columns = [*header.columns(escaped=self.escaped), *columns]
-        return found_of(names, columns, unread, misfits)
+        return parsed_of(names, columns, unread, misfits)
 
     @abstractmethod
     def pairs(self, header: _Header, pipes: Positions) -> Pairs:
@@ -106,9 +106,9 @@ class _Header:
         cls, bodies: pa.Array, flat: ByteColumn, name: bytes, count: int, pipes: Positions
     ) -> _Header:
         """Finds ``count`` fields, of which the last may go to the end of the row."""
-        place = pc.find_substring(bodies, name).to_numpy(zero_copy_only=False)
-        named = place >= 0
-        begin = np.where(named, flat.starts + place + len(name), flat.ends)
+        offset = pc.find_substring(bodies, name).to_numpy(zero_copy_only=False)
+        named = offset >= 0
+        begin = np.where(named, flat.starts + offset + len(name), flat.ends)
         begin = np.minimum(begin, flat.ends)
         first = np.searchsorted(pipes, begin)
         padded = np.append(pipes, np.full(count, np.iinfo(np.int64).max))
@@ -123,10 +123,10 @@ class _Header:
         ]
 
     def _column(self, starts: Positions, ends: Positions, escaped: bool) -> pa.Array:
-        found = text(self.flat.column(starts, ends, self.whole))
-        if escaped and pc.any(pc.match_substring(found, "\\")).as_py():
-            return pc.replace_substring_regex(found, r"\\([\\|])", r"\1")
-        return found
+        texts = text(self.flat.column(starts, ends, self.whole))
+        if escaped and pc.any(pc.match_substring(texts, "\\")).as_py():
+            return pc.replace_substring_regex(texts, r"\\([\\|])", r"\1")
+        return texts
 
 
 def _unescape_cef(texts: pa.Array) -> pa.Array:

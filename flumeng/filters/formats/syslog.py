@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from flumeng.config.functions import INTEGER
 from flumeng.events.attributes import because
 from flumeng.events.byte_column import ByteColumn, Mask, Positions, text
-from flumeng.filters.formats import Found
+from flumeng.filters.formats import Parsed
 from flumeng.filters.formats.syslog_3164 import Rfc3164
 from flumeng.filters.formats.syslog_5424 import Rfc5424
 from flumeng.filters.formats.syslog_fields import FIELDS
@@ -44,7 +44,7 @@ class SyslogReader:
                 to_utc(np.zeros(1, np.int64), options.timezone, np.zeros(1, np.int64))
             except pa.ArrowInvalid as error:
                 raise UserError(
-                    f"parse: this host has no rules of the time zone {options.timezone}"
+                    f"parse: this host has no data of the time zone {options.timezone}"
                 ) from error
         return cls(options.timezone)
 
@@ -52,15 +52,15 @@ class SyslogReader:
     def columns(self) -> pa.Schema:
         return COLUMNS
 
-    def read(self, bodies: pa.Array, received: pa.Array) -> Found:
+    def read(self, bodies: pa.Array, received: pa.Array) -> Parsed:
         return parse(bodies, received, self.timezone)
 
 
-def parse(body: pa.Array, received: pa.Array, timezone: str | None = None) -> Found:
+def parse(body: pa.Array, received: pa.Array, timezone: str | None = None) -> Parsed:
     """``received``: the times of lines without one, as timestamp[us]. ``timezone``: the IANA name
     of the zone of times without one, else UTC."""
-    known = received.cast(pa.int64()).fill_null(0).to_numpy().copy()
-    lines = _Lines(ByteColumn(body), known, timezone)
+    received_us = received.cast(pa.int64()).fill_null(0).to_numpy().copy()
+    lines = _Lines(ByteColumn(body), received_us, timezone)
     lines.read()
     unknown = ~lines.prioritised
     pri = lines.priority
@@ -70,7 +70,7 @@ def parse(body: pa.Array, received: pa.Array, timezone: str | None = None) -> Fo
         *(lines.field(name) for name in COLUMNS.names[2:]),
     ]
     ts = pa.array(lines.ts, pa.int64(), mask=received.is_null().to_numpy(False) & ~lines.timed)
-    return Found(columns, lines.reasons, ts.cast(received.type), lines.field("host"))
+    return Parsed(columns, lines.reasons, ts.cast(received.type), lines.field("host"))
 
 
 class _Lines(Rfc5424, Rfc3164):

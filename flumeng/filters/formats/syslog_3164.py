@@ -34,11 +34,11 @@ class _Header:
 class Rfc3164(SyslogFields):
     def read_3164(self, rows: Positions, header: Positions, ends: Positions) -> None:
         """Reads ``TIME HOST TAG[PID]: MESSAGE``; only the message is required."""
-        found = self._read_time(rows, header, ends)
-        cursor = Cursor(self.flat, found.behind, ends)
+        timing = self._read_time(rows, header, ends)
+        cursor = Cursor(self.flat, timing.behind, ends)
         cursor.skip_spaces()
-        nameless = self._skip_lone_colon(cursor) | found.nameless
-        after_time = np.where(found.timed, cursor.places, found.behind)
+        nameless = self._skip_lone_colon(cursor) | timing.nameless
+        after_time = np.where(timing.timed, cursor.places, timing.behind)
         after_time, forwarded = skip_forwarded(self.flat, after_time, ends)
         marks = self.flat.find(" ", ":", "[")
         spaces = marks[self.flat.data[marks] == ord(" ")]
@@ -52,61 +52,61 @@ class Rfc3164(SyslogFields):
         if named.any():
             is_tag &= ~named
             word_end = np.where(named, mark, host_end)
-        hosted = found.timed & ~is_tag & ~nameless & (host_end > after_time)
+        hosted = timing.timed & ~is_tag & ~nameless & (host_end > after_time)
         if hosted.any():
-            hosted &= are_hosts(self.flat, after_time, word_end, ends, found.plain)
-        after_time = np.where(forwarded & ~hosted, found.behind, after_time)
+            hosted &= are_hosts(self.flat, after_time, word_end, ends, timing.plain)
+        after_time = np.where(forwarded & ~hosted, timing.behind, after_time)
         chosen = np.flatnonzero(hosted)
         self.set("host", rows[chosen], after_time[chosen], word_end[chosen], hosted[chosen])
-        nil = found.timed & ~nameless & (host_end == after_time + 1)
+        nil = timing.timed & ~nameless & (host_end == after_time + 1)
         nil &= self.flat.at(after_time, ends) == ord("-")
         cursor.places = np.where(hosted | nil, np.minimum(host_end + 1, ends), after_time)
         self._skip_lone_colon(cursor)
         content = self._skip_inner_header(rows, cursor.places, ends)
-        self._read_tag(rows, content, ends, found.timed, marks)
+        self._read_tag(rows, content, ends, timing.timed, marks)
 
     def _read_time(self, rows: Positions, header: Positions, ends: Positions) -> _Header:
         received = self.ts[rows]
         window = self.flat.window(header, timestamps.ISO_WIDTH, ends)
         micros, timed = timestamps.read_bsd(window, received)
-        found = _Header(len(rows), micros, header + timestamps.BSD_WIDTH, timed)
-        found.plain = np.where(timed & ~_has_pairs(window), header + len(window), header)
+        timing = _Header(len(rows), micros, header + timestamps.BSD_WIDTH, timed)
+        timing.plain = np.where(timed & ~_has_pairs(window), header + len(window), header)
         others = np.flatnonzero(~timed)
         if len(others):
             near = window if len(others) == len(rows) else window[:, others]
             iso = iso8601.read(self.flat, header[others], ends[others], near)
             fits = iso.valid & self.is_break(iso.behind, ends[others])
-            found.set_time(others[fits], iso.micros[fits], iso.behind[fits], iso.local[fits])
+            timing.set_time(others[fits], iso.micros[fits], iso.behind[fits], iso.local[fits])
             others = others[~fits]
         if len(others):
             times = device_times.read(self.flat, header[others], ends[others], received[others])
-            self._take_device_time(others, times, times.shaped, found)
-            found.behind[others] = np.where(times.shaped, times.behind, header[others])
+            self._take_device_time(others, times, times.shaped, timing)
+            timing.behind[others] = np.where(times.shaped, times.behind, header[others])
             others = others[~times.shaped]
         if len(others):
             others = others[
                 device_headers.candidates(self.device_marks, header[others], ends[others])
             ]
         if len(others):
-            it = device_headers.read(
+            device = device_headers.read(
                 self.device_marks, header[others], ends[others], received[others]
             )
-            self._take_device_time(others, it.time, it.found & it.time.shaped, found)
-            chosen = others[it.found]
-            found.behind[chosen] = it.behind[it.found]
-            found.nameless[chosen] = True
-            self._set_host(rows[others], it, it.found & it.hosted)
-        self.fail("bad timestamp", rows, found.timed & ~found.valid, header, found.behind)
-        self.set_local(rows, found.micros, found.local & found.valid)
-        self.set_time(rows, found.micros, found.valid)
-        return found
+            self._take_device_time(others, device.time, device.matched & device.time.shaped, timing)
+            chosen = others[device.matched]
+            timing.behind[chosen] = device.behind[device.matched]
+            timing.nameless[chosen] = True
+            self._set_host(rows[others], device, device.matched & device.hosted)
+        self.fail("bad timestamp", rows, timing.timed & ~timing.valid, header, timing.behind)
+        self.set_local(rows, timing.micros, timing.local & timing.valid)
+        self.set_time(rows, timing.micros, timing.valid)
+        return timing
 
     def _take_device_time(
-        self, rows: Positions, times: device_times.DeviceTimes, where: Mask, found: _Header
+        self, rows: Positions, times: device_times.DeviceTimes, where: Mask, timing: _Header
     ) -> None:
         chosen = rows[where]
-        found.set_time(chosen, times.micros[where], times.behind[where], times.local[where])
-        found.valid[chosen] = times.valid[where]
+        timing.set_time(chosen, times.micros[where], times.behind[where], times.local[where])
+        timing.valid[chosen] = times.valid[where]
 
     def _skip_inner_header(self, rows: Positions, places: Positions, ends: Positions) -> Positions:
         """Behind a relay's header, skips the device's own, and takes its host."""
@@ -121,21 +121,21 @@ class Rfc3164(SyslogFields):
         if not len(chosen):
             return places
         starts, last = places[chosen], ends[chosen]
-        found = device_headers.read(self.device_marks, starts, last, self.ts[rows[chosen]])
-        known = found.found & found.named & (found.time.shaped | found.counted | context[chosen])
+        inner = device_headers.read(self.device_marks, starts, last, self.ts[rows[chosen]])
+        taken = inner.matched & inner.named & (inner.time.shaped | inner.counted | context[chosen])
         places = places.copy()
-        places[chosen[known]] = found.behind[known]
-        self._set_host(rows[chosen], found, known & found.hosted)
+        places[chosen[taken]] = inner.behind[taken]
+        self._set_host(rows[chosen], inner, taken & inner.hosted)
         return places
 
     @cached_property
     def device_marks(self) -> device_headers.Marks:
         return device_headers.Marks(self.flat)
 
-    def _set_host(self, rows: Positions, found: DeviceHeaders, where: Mask) -> None:
+    def _set_host(self, rows: Positions, device: DeviceHeaders, where: Mask) -> None:
         chosen = rows[where]
         everything = np.ones(len(chosen), np.bool_)
-        self.set("host", chosen, found.host_starts[where], found.host_ends[where], everything)
+        self.set("host", chosen, device.host_starts[where], device.host_ends[where], everything)
 
     def _skip_lone_colon(self, cursor: Cursor) -> Mask:
         """Skips a colon as a word, as Cisco ASA writes it behind a host or for none."""
@@ -150,8 +150,8 @@ class Rfc3164(SyslogFields):
         """Whether `` %ASA`` or the like follows, so that the word before is a host."""
         window = self.flat.window(places, 3, ends)
         capital = (window[2] >= ord("A")) & (window[2] <= ord("Z"))
-        found: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
-        return found
+        matched: Mask = capital & (window[0] == ord(" ")) & (window[1] == ord("%"))
+        return matched
 
     def _read_tag(
         self, rows: Positions, content: Positions, ends: Positions, timed: Mask, marks: Positions
@@ -183,11 +183,11 @@ class Rfc3164(SyslogFields):
 
     def _is_spaced_colon(self, content: Positions, mark: Positions, ends: Positions) -> Mask:
         """``%A-5-B : `` of IOS XR."""
-        found: Mask = self.flat.at(content, ends) == ord("%")
-        if found.any():
-            found &= (self.flat.at(mark, ends) == ord(" ")) & (mark > content + 2)
-            found &= self.flat.at(mark + 1, ends) == ord(":")
-        return found
+        matched: Mask = self.flat.at(content, ends) == ord("%")
+        if matched.any():
+            matched &= (self.flat.at(mark, ends) == ord(" ")) & (mark > content + 2)
+            matched &= self.flat.at(mark + 1, ends) == ord(":")
+        return matched
 
     def _is_lone_tag(self, content: Positions, colon: Positions, ends: Positions) -> Mask:
         """A tag without a time: a letter, ``%``, ``/`` or ``_`` first, and a closing colon."""
@@ -196,14 +196,14 @@ class Rfc3164(SyslogFields):
         letter |= np.isin(first, np.frombuffer(b"%/_", np.uint8))
         behind = self.flat.at(colon + 1, ends)
         closed = (self.flat.at(colon, ends) == ord(":")) & ((behind == ord(" ")) | (behind == 0))
-        found: Mask = letter & closed
-        return found
+        tagged: Mask = letter & closed
+        return tagged
 
 
 def _has_pairs(window: Bytes) -> Mask:
     behind = window[timestamps.BSD_WIDTH :]
-    found: Mask = ((behind == ord("=")) | (behind == ord(","))).any(axis=0)
-    return found
+    paired: Mask = ((behind == ord("=")) | (behind == ord(","))).any(axis=0)
+    return paired
 
 
 FORWARDED = (b"Message forwarded from ", b"Forwarded from ", b"From ")
@@ -222,12 +222,12 @@ def skip_forwarded(flat: ByteColumn, places: Positions, ends: Positions) -> tupl
     """The beginning of the host behind ``Message forwarded from ``, and the rows that have it."""
     rows = np.flatnonzero(_SENTENCE[flat.at(places, ends)])
     behind = places.copy()
-    found = np.zeros(len(places), np.bool_)
+    forwarded = np.zeros(len(places), np.bool_)
     for text in FORWARDED if len(rows) else ():
-        said = _stands(flat, text, places[rows], ends[rows])
-        behind[rows[said]] += len(text)
-        found[rows[said]] = True
-    return behind, found
+        matched = _stands(flat, text, places[rows], ends[rows])
+        behind[rows[matched]] += len(text)
+        forwarded[rows[matched]] = True
+    return behind, forwarded
 
 
 def are_hosts(
@@ -237,18 +237,18 @@ def are_hosts(
     ``---`` or pairs. A host has ``=`` or ``,`` only in parentheses (UniFi); neither occurs before
     ``plain``."""
     first = flat.at(starts, ends)
-    found: Mask = _FIRST[first]
+    hosts: Mask = _FIRST[first]
     rows = np.flatnonzero((word_ends > plain) & (first != ord("(")))
     if len(rows):
         pairs = flat.find("=", ",")
-        found[rows] &= following(pairs, starts[rows], ends[rows]) >= word_ends[rows]
+        hosts[rows] &= following(pairs, starts[rows], ends[rows]) >= word_ends[rows]
     rows = np.flatnonzero(_SENTENCE[first])
     for text in _REPEATED if len(rows) else ():
-        found[rows] &= ~_stands(flat, text, starts[rows], ends[rows])
-    return found
+        hosts[rows] &= ~_stands(flat, text, starts[rows], ends[rows])
+    return hosts
 
 
 def _stands(flat: ByteColumn, text: bytes, places: Positions, ends: Positions) -> Mask:
     window = flat.window(places, len(text), ends)
-    found: Mask = (window == np.frombuffer(text, np.uint8)[:, None]).all(axis=0)
-    return found
+    matched: Mask = (window == np.frombuffer(text, np.uint8)[:, None]).all(axis=0)
+    return matched

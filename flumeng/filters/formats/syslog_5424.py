@@ -20,7 +20,7 @@ class Rfc5424(SyslogFields):
         padded = np.append(spaces, np.full(6, np.iinfo(np.int64).max))
         time = iso8601.read(self.flat, header + 2, ends)
         first = np.searchsorted(spaces, np.where(time.shaped, time.behind, header + 2))
-        breaks = [np.minimum(padded[first + place], ends) for place in range(5)]
+        breaks = [np.minimum(padded[first + number], ends) for number in range(5)]
         breaks = [np.minimum(header + 1, ends), *breaks]
         present, short = [], np.zeros(len(rows), np.bool_)
         for before, behind in itertools.pairwise(breaks):
@@ -34,8 +34,8 @@ class Rfc5424(SyslogFields):
         micros = time.micros
         self.set_local(rows, micros, timed & time.local)
         wrong = present[0] & ~timed
-        for place, name in enumerate(("host", "app", "procid", "msgid"), start=1):
-            self.set(name, rows, breaks[place] + 1, breaks[place + 1], present[place])
+        for number, name in enumerate(("host", "app", "procid", "msgid"), start=1):
+            self.set(name, rows, breaks[number] + 1, breaks[number + 1], present[number])
         structured_end, bracketed, valid = self._structured(structured, ends)
         valid |= short
         self.set("structured", rows, structured, structured_end, bracketed & valid & ~short)
@@ -57,13 +57,13 @@ class Rfc5424(SyslogFields):
         chosen = np.flatnonzero(where)
         cursor = Cursor(self.flat, breaks[0][chosen] + 1, ends[chosen])
         seconds, width = cursor.number(10)
-        found = (width == 10) & cursor.skip(".")
+        matched = (width == 10) & cursor.skip(".")
         fraction, width = cursor.number(timestamps.FRACTION_DIGITS)
-        found &= (width > 0) & (cursor.byte() == ord(" ")) & (breaks[2] < ends)[chosen]
+        matched &= (width > 0) & (cursor.byte() == ord(" ")) & (breaks[2] < ends)[chosen]
         nanos = fraction * 10 ** (timestamps.FRACTION_DIGITS - width)
-        chosen = chosen[found]
+        chosen = chosen[matched]
         meant = rows[chosen]
-        self.ts[meant] = (seconds * timestamps.SECOND + nanos // 1000)[found]
+        self.ts[meant] = (seconds * timestamps.SECOND + nanos // 1000)[matched]
         self.timed[meant] = True
         for name in ("procid", "msgid", "structured"):
             self.present[name][meant] = False

@@ -64,12 +64,12 @@ class SyslogFields:
         marked = self.flat.at(starts, ends) == _BYTE_ORDER_MARK[0]
         if not marked.any():
             return starts
-        for place, byte in enumerate(_BYTE_ORDER_MARK):
-            marked &= self.flat.at(starts + place, ends) == byte
+        for ahead, byte in enumerate(_BYTE_ORDER_MARK):
+            marked &= self.flat.at(starts + ahead, ends) == byte
         message: Positions = starts + 3 * marked
         return message
 
     def is_break(self, places: Positions, ends: Positions) -> Mask:
         byte = self.flat.at(places, ends)
-        found: Mask = (byte == ord(" ")) | (byte == 0)
-        return found
+        ended: Mask = (byte == ord(" ")) | (byte == 0)
+        return ended

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions, problem_of
-from flumeng.config.functions import DATE, FRACTION, INTEGER, TIMESTAMP
-from flumeng.config.kinds import (
+from flumeng.config.column_kinds import (
     EVENT,
     Columns,
     Kind,
@@ -18,6 +16,8 @@ from flumeng.config.kinds import (
     require_keys,
     require_new,
 )
+from flumeng.config.component import FilterOptions, problem_of
+from flumeng.config.functions import DATE, FRACTION, INTEGER, TIMESTAMP
 from flumeng.platform.options.option import option
 
 _CALL = re.compile(r"(?P<function>[a-z_]+)\s*(?:\((?P<argument>.*)\))?", re.ASCII | re.DOTALL)
@@ -30,10 +30,10 @@ _OF: Mapping[str, frozenset[str]] = {
 }
 FUNCTIONS = (*_OF, "count", "count_if")
 INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("mean", "avg"), "make sum(x) and count(x), and divide their sums"),
+    **dict.fromkeys(("mean", "avg"), "use sum(x) and count(x), and divide their sums"),
     **dict.fromkeys(
         ("quantile", "percentile", "median", "percentile_approx"),
-        "make histogram(x), and take quantiles of all rows of a window together",
+        "use histogram(x), and take quantiles of all rows of a window together",
     ),
 }
 """Functions that need all events of a window at once."""
@@ -58,10 +58,7 @@ def value(text: str) -> Value:
     function = match["function"] if match else ""
     argument = (match["argument"] or "").strip() if match else ""
     if function in INSTEAD:
-        raise ValueError(
-            f"{function} of a part of the events cannot be put together with that of others: "
-            f"{INSTEAD[function]}"
-        )
+        raise ValueError(f"{function} values of parts cannot be merged: {INSTEAD[function]}")
     if function == "count" and argument in ("", "*"):
         return Value("count", None)
     if function not in FUNCTIONS or not argument:
@@ -74,57 +71,57 @@ def value(text: str) -> Value:
 
 @dataclass(frozen=True)
 class Aggregate(FilterOptions):
-    """Makes counts, sums, extremes and histograms of each key and window of event time, as far as
-    one split of a batch has its events.
+    """Computes counts, sums, extremes and histograms for each key and window of event time, in
+    each split of a batch.
 
-    A key and window has several rows, which the reader puts together: a late event is in one
-    more row of its window. A row is of the first of its events.
+    A key and window has several rows, which the reader has to merge: a late event adds a row to
+    its window. A row has the identity of its first event.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.aggregate:AggregateFilter"
 
-    unconditional: ClassVar[str] = "put a where before it, or a branch around it"
+    unconditional: ClassVar[str] = "put a where before it, or use a branch"
     regroups: ClassVar[bool] = True
 
     values: Mapping[str, str] = option(
-        doc="The columns to make: `count`, `count(x)` of those that are not null, "
+        doc="The columns to compute: `count`, `count(x)` of non-null values, "
         "`count_if(condition)`, `sum(x)`, `min(x)`, `max(x)`, and `histogram(x)` for quantiles.",
         check=check_column,
         example='{n: count, errors: "count_if(status >= 500)", took: "histogram(took_ms)"}',
     )
     by: tuple[str, ...] = option(
-        doc="The columns of the key; without any there is one key.",
+        doc="The key columns; by default all events have one key.",
         example="[host, app]",
         default=(),
     )
     window_seconds: float = option(
-        doc="The length of a window of `ts`, which is its beginning behind the filter; windows "
-        "begin at 1970.",
+        doc="The length of a window of `ts`; `ts` becomes the start of the window. Windows are "
+        "aligned to 1970.",
         between=(0.001, 366 * 86_400),
         default=60.0,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.values:
-            yield "values", "expected a column at least"
+            yield "values", "expected at least one column"
         for name, text in self.values.items():
             yield from problem_of(f"values.{name}", value, text)
 
     def behind(self, columns: Columns) -> Columns:
         if columns.get("ts") != Kind(TIMESTAMP):
-            raise ValueError("needs the column ts: put select behind it, or keep ts")
+            raise ValueError("needs the column ts: put select after it, or keep ts")
         if "ts" in self.by:
-            raise ValueError("ts is in the key already, by its window")
+            raise ValueError("ts is already part of the key, as the window")
         require_keys(columns, self.by)
-        found = {"ts": columns["ts"], **{name: columns[name] for name in self.by}}
+        result = {"ts": columns["ts"], **{name: columns[name] for name in self.by}}
         for name in IDENTITY:
             if name in self.by or columns.get(name) != EVENT[name]:
                 continue
-            found[name] = columns[name]
+            result[name] = columns[name]
         for name, text in self.values.items():
-            require_new(found, [name])
-            found[name] = _kind(value(text), columns)
-        return found
+            require_new(result, [name])
+            result[name] = _kind(value(text), columns)
+        return result
 
 
 def _kind(of: Value, columns: Columns) -> Kind:

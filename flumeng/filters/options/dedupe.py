@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import Columns, Kind, require_keys
 from flumeng.config.component import FilterOptions
 from flumeng.config.functions import TIMESTAMP
-from flumeng.config.kinds import Columns, Kind, require_keys
 from flumeng.platform.options.option import option
 
 
@@ -15,7 +15,7 @@ from flumeng.platform.options.option import option
 class Dedupe(FilterOptions):
     """Keeps the first of events that have the same values in some columns.
 
-    It sees one split of a batch: a repetition in another one stays.
+    It sees one split of a batch: duplicates in other splits stay.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.key_counts:FirstOfKeyFilter"
@@ -23,16 +23,16 @@ class Dedupe(FilterOptions):
     bare: ClassVar[str] = "by"
     keeps_columns: ClassVar[bool] = True
     unconditional: ClassVar[str] = (
-        "put a set before it that makes a column for the events it is for: where a column of by "
-        "is null, nothing is dropped"
+        "put a set before it that makes a column of by only for the events concerned: events "
+        "with a null there are kept"
     )
 
     by: tuple[str, ...] = option(
-        doc="The columns in which the events are alike.", minimum=1, example="[host, request_id]"
+        doc="The columns that are equal in duplicates.", minimum=1, example="[host, request_id]"
     )
     within_seconds: float | None = option(
-        doc="Only events in the same window of `ts` of this length are alike; windows begin at "
-        "1970.",
+        doc="Only events in the same window of `ts` of this length are duplicates; windows are "
+        "aligned to 1970.",
         between=(0.001, 366 * 86_400),
         example="10 min",
         default=None,

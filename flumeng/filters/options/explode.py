@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions
-from flumeng.config.functions import BINARY, TEXT
-from flumeng.config.kinds import (
+from flumeng.config.column_kinds import (
     EVENT,
     RECEIVED,
     Columns,
@@ -16,29 +14,31 @@ from flumeng.config.kinds import (
     require_column,
     require_new,
 )
+from flumeng.config.component import FilterOptions
+from flumeng.config.functions import BINARY, TEXT
 from flumeng.platform.options.option import option
 
 
 @dataclass(frozen=True)
 class Explode(FilterOptions):
-    """Makes a row of each entry of an array, with all other columns as they are.
+    """Makes a row of each entry of an array, with all other columns unchanged.
 
     The array is a column of that type, or a text or `body` that is a JSON array. All rows are of
-    the same event. One without an entry stays, with null.
+    the same event. An event without entries stays, with null.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.explode:ExplodeFilter"
 
     bare: ClassVar[str] = "column"
     unconditional: ClassVar[str] = (
-        "events whose array is null stay as they are: select one that is null for the others"
+        "events with a null array stay as they are: use select to make it null for the others"
     )
     multiplies: ClassVar[bool] = True
     notes_errors: ClassVar[bool] = True
 
-    column: str = option(doc="The column with the array, which ends here.", example="items")
+    column: str = option(doc="The column with the array; it is removed.", example="items")
     to: str | None = option(
-        doc="The column for the entries; without it the array's own name.",
+        doc="The column for the entries; by default the array's own name.",
         check=check_column,
         example="item",
         default=None,
@@ -52,10 +52,10 @@ class Explode(FilterOptions):
         kind = require_column(columns, self.column)
         entry = self._entry(kind, columns)
         if self.column in EVENT and self.column not in RECEIVED:
-            raise ValueError(f"{self.column} is part of what an event is")
-        found = {name: kind for name, kind in columns.items() if name != self.column}
-        require_new(found, [self.target])
-        return {**found, self.target: entry}
+            raise ValueError(f"{self.column} identifies the event and cannot be exploded")
+        others = {name: kind for name, kind in columns.items() if name != self.column}
+        require_new(others, [self.target])
+        return {**others, self.target: entry}
 
     def _entry(self, kind: Kind, columns: Columns) -> Kind:
         if kind.name == "array" and kind.inner:
@@ -63,5 +63,5 @@ class Explode(FilterOptions):
         if kind.name not in (TEXT, BINARY):
             raise ValueError(f"{self.column} is a {kind.name}: expected an array, or JSON")
         if columns.get("attrs") != RECEIVED["attrs"]:
-            raise ValueError("JSON needs the column attrs: put select behind explode, or keep it")
+            raise ValueError("JSON needs the column attrs: put select after explode, or keep it")
         return Kind(kind.name if self.target == self.column else TEXT, growth=kind.growth)

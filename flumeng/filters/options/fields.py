@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flumeng.config.kinds import Columns, Kind
+from flumeng.config.column_kinds import Columns, Kind
 
 _NAME = r"(?:[^\s.`]+|`[^`]+`)"
 _FIELD = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?:\s+(\S.*))?")
@@ -38,7 +38,7 @@ def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Nam
     """Path and type by column. Raises ValueError."""
     from flumeng.config import sql_text  # noqa: PLC0415  # loads sqlglot
 
-    found = {
+    by_column = {
         field.name: Named((field.name,), field.kind.sql("spark"))
         for field in (sql_text.parse_columns(schema).expressions if schema else ())
     }
@@ -46,27 +46,27 @@ def named(schema: str | None, fields: Mapping[str, str] | None) -> dict[str, Nam
         match = _FIELD.fullmatch(text.strip())
         if match is None:
             raise ValueError(
-                f'expected a path and perhaps a type, like "took.ms BIGINT", not {text}'
+                f'expected a path and optionally a type, like "took.ms BIGINT", not {text}'
             )
         path = tuple(name.strip("`") for name in _NAMES.findall(match[1]))
-        found[column] = Named(path, (match[2] or "STRING").upper())
-    return found
+        by_column[column] = Named(path, (match[2] or "STRING").upper())
+    return by_column
 
 
 def kinds(schema: str | None, fields: Mapping[str, str] | None, *, nested: bool) -> Columns:
     from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
-    found: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}
+    columns: dict[str, Kind] = dict(expressions.columns_of_ddl(schema)) if schema else {}
     for column, field in named(None, fields).items():
-        if column in found:
-            raise ValueError(f"{column} is in schema and in fields")
+        if column in columns:
+            raise ValueError(f"{column} is both in schema and in fields")
         if not _TYPE.match(field.type):
             raise ValueError(
                 f"{column}: expected a type such as STRING, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP "
-                f'behind the path, not "{field.type}"'
+                f'after the path, not "{field.type}"'
             )
-        found.update(expressions.columns_of_ddl(f"`{column}` {field.type}"))
-    for column, kind in found.items():
+        columns.update(expressions.columns_of_ddl(f"`{column}` {field.type}"))
+    for column, kind in columns.items():
         if kind.inner and not nested:
             raise ValueError(f"{column}: only JSON has values of the type {kind.name}")
-    return found
+    return columns

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from flumeng.config.column_kinds import RECEIVED, Columns, check_column, require_column, require_new
 from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import TEXT
-from flumeng.config.kinds import RECEIVED, Columns, check_column, require_column, require_new
 from flumeng.filters.options import fields
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.quantities import check_absolute
@@ -17,22 +17,22 @@ from flumeng.platform.options.quantities import check_absolute
 
 @dataclass(frozen=True)
 class Geoip(FilterOptions):
-    """Adds columns from the record that a MaxMind database has of an IP address.
+    """Adds columns from a MaxMind database's record of an IP address.
 
-    A text that is no address has the reason in the attribute `parse_error`; an address that is not
-    in the database has nulls.
+    For a text that is not an address, the attribute `parse_error` has the reason; an address that
+    is not in the database gets nulls.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.geoip:GeoipFilter"
 
     column: str = option(doc="The column with the addresses, IPv4 or IPv6.", example="client")
     database: str = option(
-        doc="A file `.mmdb` on each host where events are filtered; needs `flumeng[geoip]`.",
+        doc="A file `.mmdb` on each host that filters events; needs `flumeng[geoip]`.",
         check=check_absolute,
         example="/var/lib/GeoIP/GeoLite2-City.mmdb",
     )
     fields: Mapping[str, str] = option(
-        doc="The columns to add, each with the path of its value in a record and perhaps a type.",
+        doc="The columns to add, each with the path of its value in a record, and a type.",
         check=check_column,
         example='{country: country.iso_code, latitude: "location.latitude DOUBLE"}',
     )
@@ -45,14 +45,14 @@ class Geoip(FilterOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.fields:
-            yield "fields", "expected a column at least"
+            yield "fields", "expected at least one column"
         yield from problem_of("fields", partial(fields.kinds, nested=True), None, self.fields)
 
     def behind(self, columns: Columns) -> Columns:
         if (kind := require_column(columns, self.column).name) != TEXT:
-            raise ValueError(f"{self.column} is a {kind}, and no text")
+            raise ValueError(f"{self.column} is a {kind}: expected a text")
         if columns.get("attrs") != RECEIVED["attrs"]:
-            raise ValueError("needs the column attrs: put select behind geoip, or keep it")
+            raise ValueError("needs the column attrs: put select after geoip, or keep it")
         more = fields.kinds(None, self.fields, nested=True)
         require_new(columns, more)
         return {**columns, **more}

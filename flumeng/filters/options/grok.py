@@ -104,7 +104,7 @@ class _Writer:
         if name not in self._patterns:
             raise ValueError(f"unknown pattern {name}; {nearest(name, self._patterns)}")
         if name in within or len(within) > _MOST_LEVELS:
-            raise ValueError(f"the pattern {name} stands within itself")
+            raise ValueError(f"the pattern {name} contains itself")
         yield self._group(field, kind) if field else self._counted("(?:")
         yield from self.parts(self._patterns[name], (*within, name))
         yield ")"
@@ -114,8 +114,8 @@ class _Writer:
             raise ValueError(f"expected a field of letters, digits and _, not {field}")
         if kind is not None and kind not in TYPES:
             raise ValueError(f"unknown type {kind}; {nearest(kind, TYPES)}")
-        found = TYPES[kind or "string"]
-        if self.types.setdefault(field, found) != found:
+        ddl_type = TYPES[kind or "string"]
+        if self.types.setdefault(field, ddl_type) != ddl_type:
             raise ValueError(f"the field {field} has two types")
         self.fields.append(field)
         return f"(?P<f{len(self.fields) - 1}>"
@@ -123,15 +123,15 @@ class _Writer:
     def _counted(self, text: str) -> str:
         self._characters += len(text)
         if self._characters > _MOST_CHARACTERS:
-            raise ValueError(f"written out it has over {_MOST_CHARACTERS} characters")
+            raise ValueError(f"expanded, it has more than {_MOST_CHARACTERS} characters")
         return text
 
 
 def all_types(patterns: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
     """The columns of several patterns, with types. Raises ValueError."""
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for pattern in patterns:
         for field, kind in written_out(pattern, more).types.items():
-            if found.setdefault(field, kind) != kind:
+            if types.setdefault(field, kind) != kind:
                 raise ValueError(f"the field {field} has two types")
-    return found
+    return types

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flumeng.config.kinds import EVENT, check_column
+from flumeng.config.column_kinds import EVENT, check_column
 
 REQUEST = ("method", "path", "protocol")
 TIMES: Mapping[str, str] = {"time_local": "common_log", "time_iso8601": "iso8601", "msec": "unix"}
@@ -74,10 +74,10 @@ _DIRECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Variable:
-    """``said`` in the format, into ``column`` with a ``type`` in Spark DDL. A request is three
+    """``text`` in the format, into ``column`` with a ``type`` in Spark DDL. A request is three
     columns; a time that sets ``ts`` has a ``time`` format."""
 
-    said: str
+    text: str
     column: str
     type: str = _STRING
     time: str | None = None
@@ -85,7 +85,7 @@ class Variable:
     @property
     def listed(self) -> bool:
         """Whether nginx writes a list, of upstream servers or proxies."""
-        name = self.said.strip("${}")
+        name = self.text.strip("${}")
         return name.startswith("upstream_") or name.endswith("_x_forwarded_for")
 
     @property
@@ -102,24 +102,24 @@ Part = str | Variable
 def read(log_format: str) -> tuple[Part, ...]:
     """Texts and variables in turn. Raises ValueError."""
     nginx = _VARIABLE.search(log_format) is not None
-    found: list[Part] = []
+    parts: list[Part] = []
     taken: set[str] = set()
     for part in _of_nginx(log_format) if nginx else _of_apache(log_format):
-        before = found[-1] if found else ""
+        before = parts[-1] if parts else ""
         if isinstance(part, Variable):
             if isinstance(before, Variable):
                 raise ValueError(
-                    f"nothing stands between {before.said} and {part.said}, so nobody can tell "
-                    "where the one ends"
+                    f"no text separates {before.text} from {part.text}: the end of {before.text} "
+                    "is unclear"
                 )
-            found.append(_distinct(part, taken))
-        elif isinstance(before, str) and found:
-            found[-1] = before + part
+            parts.append(_distinct(part, taken))
+        elif isinstance(before, str) and parts:
+            parts[-1] = before + part
         elif part:
-            found.append(part)
+            parts.append(part)
     if not taken:
         raise ValueError("expected variables, like $remote_addr of nginx or %h of Apache")
-    return tuple(found)
+    return tuple(parts)
 
 
 def columns(log_format: str) -> dict[str, str]:
@@ -130,18 +130,18 @@ def columns(log_format: str) -> dict[str, str]:
 
 def _distinct(part: Variable, taken: set[str]) -> Variable:
     """Ensures that columns have different names, and one time sets ``ts``."""
-    own = re.sub(r"\W", "", part.said.lstrip("$%"), flags=re.ASCII).lower()
+    own = re.sub(r"\W", "", part.text.lstrip("$%"), flags=re.ASCII).lower()
     if part.time is not None:
         if "ts" not in taken:
             taken.add("ts")
             return part
-        part = Variable(part.said, own)
+        part = Variable(part.text, own)
     elif taken.intersection(part.columns):
-        part = Variable(part.said, own, part.type)
+        part = Variable(part.text, own, part.type)
     for name in part.columns:
         check_column(name)
         if name in taken or name in EVENT:
-            raise ValueError(f"{part.said} would be a second column {name}")
+            raise ValueError(f"{part.text} would make a second column {name}")
     taken.update(part.columns)
     return part
 
@@ -178,15 +178,15 @@ def _of_apache(log_format: str) -> Iterator[Part]:
     yield text[at:]
 
 
-def _directive(said: str, letter: str, argument: str | None) -> Variable:
+def _directive(text: str, letter: str, argument: str | None) -> Variable:
     if letter == "r":
-        return Variable(said, "")
+        return Variable(text, "")
     if letter in _NAMED and argument:
         name = _NAMED[letter] + re.sub(r"\W", "_", argument, flags=re.ASCII).lower()
-        return Variable(said, _HEADERS.get(name, name))
+        return Variable(text, _HEADERS.get(name, name))
     if letter == "T" and argument in _UNITS:
-        return Variable(said, _UNITS[argument], _BIGINT)
+        return Variable(text, _UNITS[argument], _BIGINT)
     if letter not in _APACHE:
         more = ": write the time as %t" if letter == "t" else ""
-        raise ValueError(f"{said} is not read here{more}")
-    return Variable(said, *_APACHE[letter])
+        raise ValueError(f"{text} is not supported{more}")
+    return Variable(text, *_APACHE[letter])

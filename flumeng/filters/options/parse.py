@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
+from flumeng.config.column_kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
 from flumeng.config.component import FilterOptions, problem_of
 from flumeng.config.functions import INTEGER, TEXT
-from flumeng.config.kinds import EVENT, RECEIVED, Columns, Kind, check_column, require_new
 from flumeng.filters.options import grok, log_formats
 from flumeng.filters.options.fields import check_quote, check_separator, kinds
 from flumeng.platform.options.option import option
@@ -92,7 +92,7 @@ _FORMATS: Mapping[str, _Format] = {
 
 @dataclass(frozen=True)
 class Parse(FilterOptions):
-    """Reads the body of each event and adds a column for each thing found in it.
+    """Parses the body of each event, and adds a column for each value.
 
     An event that cannot be parsed is kept, with the reason in the attribute `parse_error`.
     [Parsing](../parsing.md) describes each format.
@@ -115,7 +115,7 @@ class Parse(FilterOptions):
         "leef",
         "grok",
         "regex",
-    ] = option(doc="What the bodies are.")
+    ] = option(doc="The format of the bodies.")
     pattern: str | tuple[str, ...] | None = option(
         doc="For `regex`: the pattern (RE2). Each named group becomes a text column. For `grok`: a "
         "pattern, or several that are tried in their order.",
@@ -123,68 +123,68 @@ class Parse(FilterOptions):
         default=None,
     )
     patterns: Mapping[str, str] | None = option(
-        doc="For `grok`: patterns of your own, by their names.",
+        doc="For `grok`: your own patterns, by name.",
         check=grok.check_name,
         example="{ORDER: '[A-Z]{2}[0-9]+'}",
         default=None,
     )
     log_format: str | None = option(
-        doc="For `access_log`: what nginx has in `log_format`, or Apache in `LogFormat`.",
+        doc="For `access_log`: the `log_format` of nginx, or the `LogFormat` of Apache.",
         example="'$remote_addr [$time_local] \"$request\" $status $request_time'",
         default=None,
     )
     schema: str | None = option(
-        doc="The columns to take, named as the values are, as Spark DDL.",
+        doc="The columns to take, named like their values, as Spark DDL.",
         example='"user STRING, took_ms DOUBLE"',
         default=None,
     )
     fields: Mapping[str, str] | None = option(
-        doc="The columns to take, each with the path of its value and perhaps a type (`STRING` "
-        "when there is none; `INT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP`, ...).",
+        doc="The columns to take, each with the path of its value and optionally a type "
+        "(`STRING` by default; `INT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP`, ...).",
         check=check_column,
         example='{user: user.name, took_ms: "took.ms BIGINT"}',
         default=None,
     )
     into: str | None = option(
-        doc="A column for everything that was found, as a map of texts.",
+        doc="A column for all values, as a map of texts.",
         check=check_column,
         example="fields",
         default=None,
     )
     pair_separator: str | None = option(
-        doc="For `key_value`: what stands between pairs, any of these characters, or `tab` or "
-        "`space`; white space when it is not given.",
+        doc="For `key_value`: the characters that separate pairs, or `tab` or `space`; by "
+        "default white space.",
         check=check_separator,
         example='","',
         default=None,
     )
     value_separator: str | None = option(
-        doc="For `key_value`: the character between a name and its value; `=` when not given.",
+        doc="For `key_value`: the character between a name and its value; by default `=`.",
         check=check_separator,
         example='":"',
         default=None,
     )
     delimiter: str | None = option(
-        doc="For `csv`: the character between fields, or `tab` or `space`; `,` when not given.",
+        doc="For `csv`: the character between fields, or `tab` or `space`; by default `,`.",
         check=check_separator,
         example='";"',
         default=None,
     )
     quote: str | None = option(
-        doc='For `csv`: the character around fields; `"` when not given.',
+        doc='For `csv`: the character around fields; by default `"`.',
         check=check_quote,
         example='"\'"',
         default=None,
     )
     timezone: str | None = option(
-        doc="The time zone, by its IANA name, of times that name none (else UTC).",
+        doc="The time zone, an IANA name, of times without one; by default UTC.",
         check=check_timezone,
         example="Europe/Berlin",
         default=None,
     )
     ts_within_seconds: float = option(
-        doc="A time that lies farther from the event's receipt is not believed: `ts` stays that of "
-        "the receipt, and the attribute `ts_refused` has what was said.",
+        doc="A time farther than this from the event's receipt is rejected: `ts` stays the time "
+        "of receipt, and the attribute `ts_refused` has the rejected time.",
         between=(0, 1000 * 366 * 86_400),
         default=7 * 86_400.0,
     )
@@ -201,17 +201,17 @@ class Parse(FilterOptions):
             yield name, f"only {_one_of(takers)} takes it, and the format is {self.format}"
         for group in form.needs:
             if not given.intersection(group):
-                wanted = " or ".join(f'"{name}"' for name in group)
+                options = " or ".join(f'"{name}"' for name in group)
                 it = "it" if len(group) == 1 else "one"
-                yield "", f"missing {wanted}: format {self.format} needs {it}"
+                yield "", f"missing {options}: format {self.format} needs {it}"
         if self.format == "json" and self.schema is not None and (self.fields or self.into):
             yield "schema", "format json takes either a schema, or fields and into"
         for name in ("value_separator", "delimiter"):
-            said = getattr(self, name) or ""
-            if len(said) > 1 and said not in ("tab", "space"):
-                yield name, f"expected one character, not {said}"
+            text = getattr(self, name) or ""
+            if len(text) > 1 and text not in ("tab", "space"):
+                yield name, f"expected one character, not {text}"
         if self.format == "csv" and (self.delimiter or ",") == (self.quote or '"'):
-            yield "quote", "it is the delimiter too"
+            yield "quote", "expected another character than the delimiter"
         if given <= form.options:
             yield from self._problems_of_format()
 
@@ -236,7 +236,7 @@ class Parse(FilterOptions):
         for name, kind in RECEIVED.items():
             if columns.get(name) != kind:
                 raise ValueError(
-                    f"needs the column {name} as it was received: put select behind parse"
+                    f"needs the column {name} as it was received: put select after parse"
                 )
         more = self.makes()
         require_new(columns, more)
@@ -260,11 +260,11 @@ class Parse(FilterOptions):
 
     def _columns_of_grok(self) -> Columns:
         types = grok.all_types(self.pattern_list, self.patterns or {})
-        found = _without_own(columns_of(types))
-        for name in found:
+        columns = _without_own(columns_of(types))
+        for name in columns:
             if name in EVENT:
                 raise ValueError(f"every event has a column {name} already: rename the field")
-        return found
+        return columns
 
 
 def columns_of(types: Mapping[str, str]) -> Columns:
@@ -277,7 +277,7 @@ def _without_own(columns: Columns) -> dict[str, Kind]:
     """Removes ``ts`` and ``host``, which set the event's own. Raises ValueError."""
     for name in columns.keys() & {"ts", "host"}:
         if columns[name] != RECEIVED[name]:
-            raise ValueError(f"{name} sets the event's own: it has to be a {RECEIVED[name].name}")
+            raise ValueError(f"{name} is an event column: it has to be a {RECEIVED[name].name}")
     return {name: kind for name, kind in columns.items() if name not in ("ts", "host")}
 
 

@@ -6,34 +6,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import Columns, check_column, require_new
 from flumeng.config.component import FilterOptions
-from flumeng.config.kinds import Columns, check_column, require_new
 from flumeng.platform.options.option import Need, option
 from flumeng.platform.options.texts import check_argument, check_function
 
 
 @dataclass(frozen=True)
 class Python(FilterOptions):
-    """Calls a function with each Arrow batch of events; the batch that it returns goes on.
+    """Replaces each Arrow batch of events by the result of a function.
 
-    The module is one that is installed where the node collects, and that the node's policy names.
+    The module has to be installed on the collecting host, and allowed by the node's policy.
     """
 
     implementation: ClassVar[str] = "flumeng.filters.python:PythonFilter"
 
     function: str = option(
-        doc="The module and the function in it: a `pyarrow.RecordBatch` to another one.",
+        doc="The module and its function, from a `pyarrow.RecordBatch` to another one.",
         check=check_function,
         example='"company.filters:score"',
     )
     adds: str | None = option(
-        doc="The columns that it adds, as Spark DDL. It hands on all columns that it is given.",
+        doc="The columns that it adds, as Spark DDL. It has to return its input columns too.",
         example='"score DOUBLE"',
         default=None,
     )
     options: Mapping[str, str] = option(
-        doc="Further arguments by name, which are texts; a value may have references to secrets "
-        "in it.",
+        doc="Further arguments, texts by name; a value may contain references to secrets.",
         check=check_argument,
         example='{model: small, token: "${secret:scores}"}',
         factory=dict,

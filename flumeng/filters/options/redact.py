@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flumeng.config.column_kinds import Columns, Kind, require_column
 from flumeng.config.component import FilterOptions, for_entries
 from flumeng.config.functions import BINARY, TEXT
-from flumeng.config.kinds import Columns, Kind, require_column
 from flumeng.filters.options.templates import is_attribute
 from flumeng.filters.personal_data import FINDERS
 from flumeng.platform.options.option import option
@@ -26,8 +26,7 @@ def check_kind(text: str) -> None:
 
 @dataclass(frozen=True)
 class Redact(FilterOptions):
-    """Masks, hashes or removes private texts in columns: the parts that it finds there, or whole
-    values."""
+    """Masks, hashes or removes personal data in columns: matching parts, or whole values."""
 
     implementation: ClassVar[str] = "flumeng.filters.redact:RedactFilter"
 
@@ -35,25 +34,25 @@ class Redact(FilterOptions):
         doc="The columns, each a text or `body`, or `attrs.KEY`.", minimum=1, example="[body]"
     )
     kinds: tuple[str, ...] = option(
-        doc="What to look for: `email`, `ipv4`, `ipv6`, `card` (numbers of credit cards with a "
-        "right check digit). Without kinds and patterns the whole value is meant.",
+        doc="The kinds of data to find: `email`, `ipv4`, `ipv6`, `card` (credit card numbers "
+        "with a valid check digit). Without kinds and patterns, whole values are replaced.",
         check=check_kind,
         example="[email, card]",
         default=(),
     )
     patterns: tuple[str, ...] = option(
-        doc="Further things to look for, as regular expressions (RE2).",
+        doc="Further patterns to find, as regular expressions (RE2).",
         check=check_search,
         example="['session=[0-9a-f]+']",
         default=(),
     )
     mode: Literal["mask", "hash", "remove"] = option(
-        doc="`mask` writes `***` instead, `hash` the same 32 hexadecimal digits for the same text, "
-        "`remove` nothing.",
+        doc="`mask` replaces by `***`, `hash` by 32 hexadecimal digits, the same for the same "
+        "text, and `remove` by nothing.",
         default="mask",
     )
     secret: str | None = option(
-        doc="For `hash`: the key of HMAC-SHA-256, 16 characters at least.",
+        doc="For `hash`: the key of HMAC-SHA-256, at least 16 characters.",
         secret=True,
         example="${secret:pseudonyms}",
         default=None,
@@ -61,23 +60,23 @@ class Redact(FilterOptions):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.mode == "hash" and self.secret is None:
-            yield "", 'missing "secret": without a key anybody could try out what a hash is of'
+            yield "", 'missing "secret": without a key, hashes can be reversed by guessing'
         if self.mode != "hash" and self.secret is not None:
             yield "secret", f"only mode hash takes it, and the mode is {self.mode}"
 
     def behind(self, columns: Columns) -> Columns:
-        found = dict(columns)
+        result = dict(columns)
 
         def take(name: str) -> None:
             if not is_attribute(name, columns):
-                found[name] = self._redacted(name, require_column(columns, name))
+                result[name] = self._redacted(name, require_column(columns, name))
 
         for_entries(self.columns, take)
-        return found
+        return result
 
     def _redacted(self, name: str, kind: Kind) -> Kind:
         if kind.name not in (TEXT, BINARY):
-            raise ValueError(f"{name} is a {kind.name}, and no text")
+            raise ValueError(f"{name} is a {kind.name}: expected a text")
         each = {"mask": len(MASK), "hash": HASH_CHARACTERS, "remove": 1}[self.mode]
         if kind.growth * each > MAX_GROWTH:
             raise ValueError(f"{name} may become {kind.growth * each} times as large as the event")

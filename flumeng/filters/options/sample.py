@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import EVENT, Columns, require_keys
 from flumeng.config.component import FilterOptions
-from flumeng.config.kinds import EVENT, Columns, require_keys
 from flumeng.platform.options.option import option
 
 
@@ -22,11 +22,11 @@ class Sample(FilterOptions):
     keeps_columns: ClassVar[bool] = True
 
     rate: float = option(
-        doc="How much is kept, from 0 to 1.", unit="ratio", between=(0, 1), example="0.1"
+        doc="The share that is kept, from 0 to 1.", unit="ratio", between=(0, 1), example="0.1"
     )
     by: tuple[str, ...] = option(
-        doc="The columns of a key: all of its events are kept or dropped together. Without it each "
-        "event counts for itself.",
+        doc="The key columns: all events of a key are kept or dropped together. By default each "
+        "event is sampled on its own.",
         example="[trace_id]",
         default=(),
     )
@@ -35,5 +35,5 @@ class Sample(FilterOptions):
         require_keys(columns, self.by)
         for name in () if self.by else ("journal", "seq"):
             if columns.get(name) != EVENT[name]:
-                raise ValueError(f"needs the column {name} or by: put select behind sample")
+                raise ValueError(f"needs the column {name} or by: put select after sample")
         return columns

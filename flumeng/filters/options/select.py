@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import Columns, Kind, require_new
 from flumeng.config.component import FilterOptions, for_entries, mentions
-from flumeng.config.kinds import Columns, Kind, require_new
 from flumeng.platform.options.option import option
 
 
@@ -24,25 +24,25 @@ class Select(FilterOptions):
         example='["ts", "host", "upper(app) AS app"]',
     )
 
-    def looked_up(self, before: Columns, _after: Columns, known: frozenset[str], /) -> set[str]:
+    def looked_up(self, before: Columns, _after: Columns, earlier: frozenset[str], /) -> set[str]:
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
         return {
             name
             for text in self.expressions
-            if text.strip() != "*" and mentions(text, known)
+            if text.strip() != "*" and mentions(text, earlier)
             for name in expressions.chosen(text, before)
         }
 
     def behind(self, columns: Columns) -> Columns:
         from flumeng.config import expressions  # noqa: PLC0415  # loads sqlglot
 
-        found: dict[str, Kind] = {}
+        result: dict[str, Kind] = {}
 
         def take(text: str) -> None:
             more = expressions.chosen(text, columns)
-            require_new(found, more)
-            found.update(more)
+            require_new(result, more)
+            result.update(more)
 
         for_entries(self.expressions, take)
-        return found
+        return result

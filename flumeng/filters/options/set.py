@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flumeng.config.component import FilterOptions, problem_of
-from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
-from flumeng.config.kinds import (
+from flumeng.config.column_kinds import (
     EVENT,
     RECEIVED,
     Columns,
@@ -17,6 +15,8 @@ from flumeng.config.kinds import (
     require_column,
     require_new,
 )
+from flumeng.config.component import FilterOptions, problem_of
+from flumeng.config.functions import ATOMIC, BINARY, TEXT, VOID
 from flumeng.filters.options import templates
 from flumeng.platform.options.option import option
 
@@ -30,7 +30,7 @@ def check_target(text: str) -> None:
     if text == _ATTRS:
         raise ValueError("expected an entry of attrs, like attrs.environment")
     if text in EVENT and text not in RECEIVED:
-        raise ValueError(f"{text} is part of what an event is, and stays")
+        raise ValueError(f"{text} identifies the event and cannot be changed")
     check_column(text)
 
 
@@ -43,8 +43,8 @@ class Set(FilterOptions):
     bare: ClassVar[str] = "columns"
 
     columns: Mapping[str, str] = option(
-        doc='Each column, or `attrs.KEY`, with its text: `"{host}-{app}"` has columns in it, and '
-        '`"{app}"` alone is the column as it is.',
+        doc='Each column, or `attrs.KEY`, with its template: `"{host}-{app}"` inserts columns, '
+        'and `"{app}"` alone copies the column with its type.',
         check=check_target,
         example='{environment: production, place: "{host}/{attrs.path}"}',
     )
@@ -53,12 +53,12 @@ class Set(FilterOptions):
         for name, text in self.columns.items():
             yield from problem_of(name, templates.parse, text)
 
-    def looked_up(self, before: Columns, after: Columns, known: frozenset[str], /) -> set[str]:
-        made = super().looked_up(before, after, known)
+    def looked_up(self, before: Columns, after: Columns, earlier: frozenset[str], /) -> set[str]:
+        made = super().looked_up(before, after, earlier)
         return made | {name.partition(".")[0] for name in self.columns}
 
     def behind(self, columns: Columns) -> Columns:
-        found = dict(columns)
+        result = dict(columns)
         for name, text in self.columns.items():
             kind = _kind(templates.parse(text), columns)
             if templates.ATTRIBUTE.fullmatch(name):
@@ -66,11 +66,11 @@ class Set(FilterOptions):
                 _require_text(name, kind)
             elif name in columns:
                 _require_alike(name, columns[name], kind)
-                found[name] = Kind(columns[name].name, growth=kind.growth)
+                result[name] = Kind(columns[name].name, growth=kind.growth)
             else:
-                require_new(found, [name])
-                found[name] = kind
-        return found
+                require_new(result, [name])
+                result[name] = kind
+        return result
 
 
 def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
@@ -79,7 +79,7 @@ def _kind(parts: tuple[templates.Part, ...], columns: Columns) -> Kind:
         return kinds[0]
     for part, kind in zip((p for p in parts if isinstance(p, templates.Field)), kinds, strict=True):
         if kind.name not in ATOMIC - {VOID}:
-            raise ValueError(f"{part.name} is a {kind.name}, which no text can hold")
+            raise ValueError(f"{part.name} is a {kind.name}, which cannot be part of a text")
     growth = sum(kind.growth for kind in kinds)
     if growth > MAX_GROWTH:
         raise ValueError(f"the text may become {growth} times as large as the event")
@@ -95,7 +95,7 @@ def _kind_of(field: templates.Field, columns: Columns) -> Kind:
 
 def _require_attrs(columns: Columns) -> None:
     if columns.get(_ATTRS) != RECEIVED[_ATTRS]:
-        raise ValueError("needs the column attrs as it was received: put select behind set")
+        raise ValueError("needs the column attrs as it was received: put select after set")
 
 
 def _require_text(name: str, kind: Kind) -> None:
@@ -109,7 +109,7 @@ def _require_alike(name: str, before: Kind, kind: Kind) -> None:
         return
     if kind.name != before.name or kind.name not in _SAME_WIDTH:
         raise ValueError(
-            f"{name} is a {before.name} and would be a {kind.name}: set another column, or select"
+            f"{name} is a {before.name} and would be a {kind.name}: set or select another column"
         )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import FilterOptions
-from flumeng.config.kinds import Columns
 from flumeng.config.tables import LookupTable
 from flumeng.platform.options.option import Need, option
 
@@ -36,7 +36,7 @@ class Sql(FilterOptions):
         example='"SELECT e.*, a.team FROM events e LEFT JOIN apps a ON e.app = a.app"',
     )
     tables: Mapping[str, LookupTable] = option(
-        doc="Further tables by the names that they have in the statement.",
+        doc="Further tables, by their names in the statement.",
         check=check_table_name,
         example='{apps: {csv: /etc/flumeng/apps.csv, schema: "app STRING, team STRING"}}',
         factory=dict,
@@ -54,7 +54,7 @@ class Sql(FilterOptions):
         if len({name.lower() for name in self.tables}) < len(self.tables):
             yield (
                 "tables",
-                "two names differ by their case alone, which Spark does not tell",
+                "two names differ only in case, which Spark ignores",
             )
 
     @property
@@ -69,7 +69,7 @@ class Sql(FilterOptions):
 
         return statements.leaves_unread(self.query)
 
-    def looked_up(self, before: Columns, after: Columns, _known: frozenset[str], /) -> set[str]:
+    def looked_up(self, before: Columns, after: Columns, _earlier: frozenset[str], /) -> set[str]:
         from flumeng.config import statements  # noqa: PLC0415  # loads sqlglot
 
         return after.keys() - statements.taken_over(self.query, before)

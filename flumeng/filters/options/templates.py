@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from flumeng.config.kinds import RECEIVED, Columns
+from flumeng.config.column_kinds import RECEIVED, Columns
 
 ATTRIBUTE = re.compile(r"attrs\.(?P<key>[A-Za-z0-9_.-]{1,200})", re.ASCII)
 _TOKENS = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|(?P<brace>[{}])|[^{}]+")
@@ -17,7 +17,7 @@ def is_attribute(name: str, columns: Columns) -> bool:
     if ATTRIBUTE.fullmatch(name) is None or name in columns:
         return False
     if columns.get("attrs") != RECEIVED["attrs"]:
-        raise ValueError("there are no attrs as they were received")
+        raise ValueError("needs the column attrs as it was received")
     return True
 
 

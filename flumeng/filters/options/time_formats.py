@@ -96,22 +96,22 @@ def pattern(text: str) -> str:
 def _of_directives(text: str) -> str:
     """The pattern of each directive; white space matches any."""
     text = re.sub("%(.)", lambda token: _SHORT.get(token[1], token[0]), text)
-    found = ""
+    expression = ""
     used: set[str] = set()
     for token in re.finditer(r"%(.?)|(\s+)|(.)", text, re.DOTALL):
         directive, space, character = token.groups()
         if directive is None:
-            found += r"\s+" if space else re.escape(character)
+            expression += r"\s+" if space else re.escape(character)
             continue
         if directive == "%":
-            found += "%"
+            expression += "%"
             continue
         name = _SAME.get(directive, directive)
         if name not in _DIRECTIVES:
-            known = " ".join(f"%{known}" for known in (*_DIRECTIVES, *_SAME, *_SHORT))
-            raise ValueError(f"unknown directive %{directive}; known are {known}")
+            supported = " ".join(f"%{key}" for key in (*_DIRECTIVES, *_SAME, *_SHORT))
+            raise ValueError(f"unknown directive %{directive}; supported: {supported}")
         if name in used:
-            raise ValueError(f"%{directive} is there twice")
+            raise ValueError(f"%{directive} occurs twice")
         used.add(name)
-        found += _DIRECTIVES[name]
-    return found
+        expression += _DIRECTIVES[name]
+    return expression

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flumeng.config.column_kinds import Columns
 from flumeng.config.component import FilterOptions
-from flumeng.config.kinds import Columns
 from flumeng.platform.options.option import option
 
 

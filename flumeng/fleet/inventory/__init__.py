@@ -66,9 +66,9 @@ class InventoryError(UserError):
 def sentence(problem: InventoryProblem) -> str:
     """For example ``base/flows/web.yaml:3: sinks[0].files.path: ... (sites fra, lon)``."""
     where = f"{problem.file}:{problem.line}" if problem.line else problem.file
-    said = ": ".join(part for part in (where, problem.path, problem.message) if part)
+    text = ": ".join(part for part in (where, problem.path, problem.message) if part)
     if not problem.sites:
-        return said
+        return text
     first, more = problem.sites[:5], len(problem.sites) - 5
     names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
-    return f"{said} (site{'' if len(problem.sites) == 1 else 's'} {names})"
+    return f"{text} (site{'' if len(problem.sites) == 1 else 's'} {names})"

@@ -47,7 +47,7 @@ class NodeOptions:
         doc="The node's labels.", factory=dict, example="{role: web}"
     )
     capacity: Mapping[str, float] = option(
-        doc="How much fits on the node in each dimension.", factory=dict, example="{slots: 4}"
+        doc="The node's capacity in each dimension.", factory=dict, example="{slots: 4}"
     )
 
 
@@ -62,8 +62,8 @@ class ClusterFile:
         example="{grace_seconds: 60}",
     )
     chokes: Mapping[str, str] = option(
-        doc="How many bytes per second each node may take in of a flow, by the flow's name, or one "
-        "node, by FLOW@NODE.",
+        doc="The most bytes per second that each node takes in of a flow, by the flow's name, or "
+        "that one node takes in, by FLOW@NODE.",
         factory=dict,
         check=check_choke,
         example="{web: 10 MB, web@n1: 1 MB}",
@@ -95,14 +95,14 @@ def read(text: str) -> ClusterResources:
     def parsed(
         part: str, values: Mapping[str, str], parse: Callable[[str, str], T]
     ) -> dict[str, T]:
-        found = {}
+        parsed_values = {}
         for name, value in values.items():
             try:
-                found[name] = parse(name, value)
+                parsed_values[name] = parse(name, value)
             except (UserError, ValueError) as error:
                 path = f"{part}.{name}"
                 decoder.problems.append(Problem(decoder.lines[path], path, str(error)))
-        return found
+        return parsed_values
 
     settings = parsed("settings", file.settings, lambda key, value: SETTINGS[key].parse(value))
     chokes = parsed("chokes", file.chokes, lambda _, value: _rate(value))
@@ -110,15 +110,15 @@ def read(text: str) -> ClusterResources:
         _check_maintenance(settings, decoder)
     if decoder.problems:
         raise SpecError(decoder.problems)
-    found = {f"{SETTING}/{key}": resources.setting_text(value) for key, value in settings.items()}
-    found |= {f"{CHOKE}/{key}": resources.number_text(number) for key, number in chokes.items()}
+    content = {f"{SETTING}/{key}": resources.setting_text(value) for key, value in settings.items()}
+    content |= {f"{CHOKE}/{key}": resources.number_text(number) for key, number in chokes.items()}
     for node, options in file.nodes.items():
-        found |= {f"{LABEL}/{node}/{name}": value for name, value in options.labels.items()}
-        found |= {
+        content |= {f"{LABEL}/{node}/{name}": value for name, value in options.labels.items()}
+        content |= {
             f"{CAPACITY}/{node}/{name}": resources.number_text(number)
             for name, number in options.capacity.items()
         }
-    return ClusterResources(found, {name: decoder.lines[f"chokes.{name}"] for name in chokes})
+    return ClusterResources(content, {name: decoder.lines[f"chokes.{name}"] for name in chokes})
 
 
 def _rate(text: str) -> int:
@@ -136,5 +136,5 @@ def _check_maintenance(settings: Mapping[str, Any], decoder: Decoder) -> None:
     if leave > enter:
         given = "leave" if "maintenance_leave" in settings else "enter"
         path = f"settings.maintenance_{given}"
-        told = f"maintenance_leave ({leave:g}) may not be above maintenance_enter ({enter:g})"
-        decoder.problems.append(Problem(decoder.lines[path], path, told))
+        message = f"maintenance_leave ({leave:g}) may not be above maintenance_enter ({enter:g})"
+        decoder.problems.append(Problem(decoder.lines[path], path, message))

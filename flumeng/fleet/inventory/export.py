@@ -30,8 +30,8 @@ from flumeng.platform.options.problems import SpecError
 SHARE = Fraction(2, 3)
 _UNFOLDED = 2**20
 _ABOUT = """\
-# What these sites held when `flumeng push export` looked: base/ has what they have alike, sites/
-# what is of one site only. They are pushed one after the other, in one wave: put those that may
+# The content of these sites at the time of `flumeng push export`: base/ has their common part,
+# sites/ the rest of each. They are pushed one after the other, in one wave: put those that may
 # be the first into a wave before it, and sites that have something in common into groups.
 """
 _KEEP_LINE_ENDS = "*.yaml -text\n"
@@ -118,8 +118,8 @@ def _cluster(held: Resources) -> str:
             continue
         node, name = of_node(key)
         part = {LABEL: "labels", CAPACITY: "capacity"}[kind]
-        told = value.replace("${", "$${") if kind == LABEL else _number(value)
-        nodes.setdefault(node, {}).setdefault(part, {})[name] = told
+        exported = value.replace("${", "$${") if kind == LABEL else _number(value)
+        nodes.setdefault(node, {}).setdefault(part, {})[name] = exported
     parts = {"settings": numbers[SETTING], "chokes": numbers[CHOKE], "nodes": nodes}
     return _yaml({name: part for name, part in parts.items() if part})
 

@@ -49,16 +49,16 @@ def read_inventory(directory: Path) -> Inventory:
     tree = _Tree(directory)
     if not directory.is_dir():
         raise InventoryError([InventoryProblem(str(directory), 0, "", "is no directory")])
-    top = tree.look("", {SITES, layers.BASE, "groups", "sites"})
+    top = tree.list_names("", {SITES, layers.BASE, "groups", "sites"})
     sites = _sites(tree) if SITES in top else None
     if sites is None and not tree.problems:
         tree.report(SITES, 0, "is missing: it names the inventory and its sites")
-    known: dict[str, Layer] = {}
+    layers_by_name: dict[str, Layer] = {}
     if layers.BASE in top:
-        known[layers.BASE] = _layer(tree, layers.BASE)
+        layers_by_name[layers.BASE] = _layer(tree, layers.BASE)
     for folder in ("groups", "sites"):
-        for name in tree.look(folder) if folder in top else ():
-            known[f"{folder}/{name}"] = _layer(tree, f"{folder}/{name}")
+        for name in tree.list_names(folder) if folder in top else ():
+            layers_by_name[f"{folder}/{name}"] = _layer(tree, f"{folder}/{name}")
             declared = sites.declared[folder] if sites else [name]
             if name not in declared:
                 hint = nearest(name, declared) if declared else "there are none"
@@ -72,7 +72,7 @@ def read_inventory(directory: Path) -> Inventory:
         waves=sites.waves,
         digest=_digest(tree.files),
         revision=revision(directory),
-        layers=known,
+        layers=layers_by_name,
     )
 
 
@@ -97,26 +97,26 @@ class _Tree:
     def report(self, name: str, line: int, message: str, path: str = "") -> None:
         self.problems.append(InventoryProblem(name, line, path, message))
 
-    def look(self, name: str, known: set[str] | None = None) -> list[str]:
-        """The sorted names in a directory; one that is not ``known`` is a problem."""
+    def list_names(self, name: str, allowed: set[str] | None = None) -> list[str]:
+        """The sorted names in a directory; one that is not ``allowed`` is a problem."""
         try:
             with os.scandir(self.directory / name) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                listed = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             self.report(name, 0, f"cannot be read: {error.strerror}")
             return []
         kept = []
-        for entry in found:
+        for entry in listed:
             if entry.name.startswith(".") or entry.name.endswith(".md"):
                 continue
-            place = f"{name}/{entry.name}" if name else entry.name
+            path = f"{name}/{entry.name}" if name else entry.name
             if not entry.name.isprintable():
-                self.report(repr(place), 0, "has a name that cannot be printed")
-            elif known is not None and entry.name not in known:
-                hint = nearest(entry.name, sorted(known))
-                self.report(place, 0, f"is no part of an inventory; {hint}")
-            elif entry.is_symlink() and not self._is_within(place):
-                self.report(place, 0, "leads out of the directory, or to nothing")
+                self.report(repr(path), 0, "has a name that cannot be printed")
+            elif allowed is not None and entry.name not in allowed:
+                hint = nearest(entry.name, sorted(allowed))
+                self.report(path, 0, f"is no part of an inventory; {hint}")
+            elif entry.is_symlink() and not self._is_within(path):
+                self.report(path, 0, "links out of the directory, or to a missing file")
             else:
                 kept.append(entry.name)
         return kept
@@ -144,8 +144,8 @@ class _Tree:
             self.report(name, error.object.count(b"\n", 0, error.start) + 1, "is not UTF-8")
         except SpecError as error:
             for problem in error.problems:
-                said = problem.message + _quoting(text, problem.line)
-                self.report(name, problem.line, said, problem.path)
+                message = problem.message + _quoting(text, problem.line)
+                self.report(name, problem.line, message, problem.path)
         else:
             self.problems += overlays.check(root)
             return (text, root) if len(self.problems) == before else None
@@ -159,40 +159,40 @@ def _quoting(text: str, line: int) -> str:
 
 
 def _sites(tree: _Tree) -> Sites | None:
-    found = tree.compose(SITES, sites_file.MAX_BYTES, sites_file.MAX_NODES)
-    if found is None:
+    composed = tree.compose(SITES, sites_file.MAX_BYTES, sites_file.MAX_NODES)
+    if composed is None:
         return None
-    sites = sites_file.read(found[1])
+    sites = sites_file.read(composed[1])
     for problem in sites.problems:
         tree.report(SITES, problem.line, problem.message, problem.path)
     return sites
 
 
 def _layer(tree: _Tree, name: str) -> Layer:
-    there = tree.look(name, {"flows", CLUSTER})
+    there = tree.list_names(name, {"flows", CLUSTER})
     cluster = _file(tree, f"{name}/{CLUSTER}") if CLUSTER in there else None
     flows: dict[str, LayerFile] = {}
-    for entry in tree.look(f"{name}/flows") if "flows" in there else ():
-        place = f"{name}/flows/{entry}"
+    for entry in tree.list_names(f"{name}/flows") if "flows" in there else ():
+        path = f"{name}/flows/{entry}"
         if not entry.endswith(".yaml"):
-            tree.report(place, 0, "is no part of an inventory: a flow's file ends in .yaml")
+            tree.report(path, 0, "is no part of an inventory: a flow's file ends in .yaml")
             continue
-        file = _flow_file(tree, place)
+        file = _flow_file(tree, path)
         flow = file and _flow_name(tree, file)
         if not file or not flow:
             continue
         if flow in flows:
             line = document.line(document.items(file.root)["flow"])
-            tree.report(place, line, f"flow {flow} is also in {flows[flow].name}", "flow")
+            tree.report(path, line, f"flow {flow} is also in {flows[flow].name}", "flow")
         flows.setdefault(flow, file)
     return Layer(flows, cluster)
 
 
 def _file(tree: _Tree, name: str) -> LayerFile | None:
-    found = tree.compose(name, document.MAX_BYTES, document.MAX_NODES)
-    if found is None:
+    composed = tree.compose(name, document.MAX_BYTES, document.MAX_NODES)
+    if composed is None:
         return None
-    text, root = found
+    text, root = composed
     if not isinstance(root, yaml.MappingNode):
         tree.report(name, document.line(root), "expected a mapping of options")
         return None
@@ -209,24 +209,24 @@ def _flow_name(tree: _Tree, file: LayerFile) -> str | None:
     """The name of the flow that the file defines or patches; it has no variables."""
     node = document.items(file.root).get("flow")
     if node is None:
-        tree.report(file.name, 1, 'missing "flow": the name of the flow that it is, or patches')
+        tree.report(file.name, 1, 'missing "flow": the name of the flow that it has, or patches')
         return None
     name = node.value if isinstance(node, yaml.ScalarNode) else ""
     try:
         check_name(name)
     except ValueError as error:
-        told = f"{error}; found {document.describe(node)}"
-        tree.report(file.name, document.line(node), told, "flow")
+        message = f"{error}; found {document.describe(node)}"
+        tree.report(file.name, document.line(node), message, "flow")
         return None
     return str(name)
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, content in sorted(files.items()):
-        found.update(f"{name}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()[:32]
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
 
 
 def _git(directory: Path, *words: str) -> str | None:

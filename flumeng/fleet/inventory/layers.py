@@ -47,5 +47,5 @@ def marked_verbatim(text: str) -> str:
 
 def verbatim(content: str) -> str | None:
     """The flow of a verbatim file; None for any other file."""
-    found = _VERBATIM.match(content)
-    return None if found is None else found[1] + content[found.end() :]
+    match = _VERBATIM.match(content)
+    return None if match is None else match[1] + content[match.end() :]

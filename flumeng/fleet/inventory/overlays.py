@@ -44,8 +44,8 @@ def origin(node: yaml.Node) -> Origin:
 
 
 def directive(node: yaml.Node) -> str | None:
-    found = document.items(node).get(DIRECTIVE)
-    return None if found is None else str(found.value)
+    patch = document.items(node).get(DIRECTIVE)
+    return None if patch is None else str(patch.value)
 
 
 def check(root: yaml.Node) -> Iterator[InventoryProblem]:
@@ -56,17 +56,17 @@ def check(root: yaml.Node) -> Iterator[InventoryProblem]:
         if isinstance(node, yaml.MappingNode):
             yield from _check_keys(node, path)
             if directive(node) not in (None, REPLACE, DELETE):
-                told = f'expected "{DIRECTIVE}: {REPLACE}" or "{DIRECTIVE}: {DELETE}"'
-                yield problem(node, path, told)
+                message = f'expected "{DIRECTIVE}: {REPLACE}" or "{DIRECTIVE}: {DELETE}"'
+                yield problem(node, path, message)
             pending += [(value, _below(path, str(key.value))) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             for index, entry in enumerate(node.value):
-                place = f"{path}[{index}]"
+                entry_path = f"{path}[{index}]"
                 if directive(entry) is None:
-                    pending.append((entry, place))
+                    pending.append((entry, entry_path))
                 elif index or directive(entry) != REPLACE or len(entry.value) > 1:
-                    told = f'a list takes "- {DIRECTIVE}: {REPLACE}", as its first entry, only'
-                    yield problem(entry, place, told)
+                    message = f'a list takes only "- {DIRECTIVE}: {REPLACE}", as its first entry'
+                    yield problem(entry, entry_path, message)
 
 
 def lay(trees: Iterable[yaml.Node], problems: Problems) -> yaml.Node | None:
@@ -108,8 +108,8 @@ def _check_keys(node: yaml.MappingNode, path: str) -> Iterator[InventoryProblem]
         if not isinstance(key, yaml.ScalarNode):
             yield problem(key, path, f"expected a name, found {document.describe(key)}")
         elif name in first:
-            told = f"given twice; the first is in line {first[name]}"
-            yield problem(key, _below(path, name), told)
+            message = f"given twice; the first is in line {first[name]}"
+            yield problem(key, _below(path, name), message)
         else:
             first[name] = document.line(key)
 
@@ -176,23 +176,23 @@ def _components(
     own = Counter(map(_name, entries))
     for index, entry in enumerate(entries):
         name = _name(entry)
-        place = f"{path}[{index}]"
-        known = names.count(name)
-        if known and (known > 1 or own[name] > 1):
-            told = (
-                f'there are several "{name}", and which is meant cannot be told: '
-                f'say "- {DIRECTIVE}: {REPLACE}" and give the whole list'
+        entry_path = f"{path}[{index}]"
+        count = names.count(name)
+        if count and (count > 1 or own[name] > 1):
+            message = (
+                f'there are several "{name}" and the patch fits each of them: '
+                f'give the whole list after "- {DIRECTIVE}: {REPLACE}"'
             )
-            problems.append(problem(entry, place, told))
-        elif known:
+            problems.append(problem(entry, entry_path, message))
+        elif count:
             at = names.index(name)
-            laid = _component(there[at], entry, place, problems)
+            laid = _component(there[at], entry, entry_path, problems)
             if laid is None:
                 del there[at], names[at]
                 result.start_mark = entry.start_mark
             else:
                 there[at] = laid
-        elif (laid := _component(None, entry, place, problems)) is not None:
+        elif (laid := _component(None, entry, entry_path, problems)) is not None:
             there.append(laid)
     result.value = there
     return result
@@ -217,9 +217,9 @@ def _component(
         return below or _copy(entry)
     if not isinstance(below, yaml.MappingNode):
         below = _with(entry, [(_scalar(name), None)])
-    ((known, before),) = below.value
+    ((key, before),) = below.value
     laid = _laid(before, options, _below(path, name.value), problems)
-    return None if laid is None else _with(below, [(known, laid)])
+    return None if laid is None else _with(below, [(key, laid)])
 
 
 def _entry(node: yaml.Node, path: str, problems: Problems) -> yaml.Node:
@@ -241,10 +241,10 @@ def _scalar(node: yaml.Node) -> yaml.ScalarNode:
 
 def _spread(node: yaml.Node) -> Origin | None:
     """Put a collection of several origins on several lines; return the origin of others."""
-    one: Origin | None = origin(node)
+    common: Origin | None = origin(node)
     for part in parts(node):
         if _spread(part) != origin(node):
-            one = None
-    if one is None and isinstance(node, yaml.CollectionNode):
+            common = None
+    if common is None and isinstance(node, yaml.CollectionNode):
         node.flow_style = False
-    return one
+    return common

@@ -139,9 +139,9 @@ def _stacked(own: Sequence[Layer]) -> Stack:
     for layer in own:
         for flow, file in layer.flows.items():
             if overlays.directive(file.root) == overlays.DELETE and flow not in seen:
-                hint = nearest(flow, sorted(seen)) if seen else "there is none at all"
-                told = f"removes flow {flow}, which is not below; {hint}"
-                problems.append(overlays.problem(file.root, "flow", told))
+                hint = nearest(flow, sorted(seen)) if seen else "they have no flows"
+                message = f"removes flow {flow}, which no lower layer has; {hint}"
+                problems.append(overlays.problem(file.root, "flow", message))
             flows[flow] = _over(flows.get(flow, ()), file)
         seen |= set(layer.flows)
         if layer.cluster is not None:
@@ -151,20 +151,20 @@ def _stacked(own: Sequence[Layer]) -> Stack:
 
 
 def _over(below: Files, file: LayerFile) -> Files:
-    said = overlays.directive(file.root)
-    if said == overlays.DELETE:
+    patch = overlays.directive(file.root)
+    if patch == overlays.DELETE:
         return ()
-    return (file,) if said == overlays.REPLACE or file.is_verbatim else (*below, file)
+    return (file,) if patch == overlays.REPLACE or file.is_verbatim else (*below, file)
 
 
 def _lay(files: Files) -> Laid:
     problems: Problems = []
     tree = overlays.lay([file.root for file in files], problems)
-    assert tree is not None, "what removes all is no file of a stack"
-    found = variables.usage(tree)
-    changes = found.changes or overlays.has_directives(files[0].root)
+    assert tree is not None, "a stack has no file that removes the flow"
+    usage = variables.usage(tree)
+    changes = usage.changes or overlays.has_directives(files[0].root)
     is_touched = len(files) > 1 or (changes and not files[0].is_verbatim)
-    return Laid(tree, found.names, None if is_touched else files[0], tuple(problems))
+    return Laid(tree, usage.names, None if is_touched else files[0], tuple(problems))
 
 
 def _render(laid: Laid, values: Mapping[str, str], check: Check) -> Rendered:
@@ -180,9 +180,9 @@ def _render(laid: Laid, values: Mapping[str, str], check: Check) -> Rendered:
     try:
         cluster = check(text)
     except SpecError as error:
-        told = {(problem.file, problem.line) for problem in problems}
+        reported = {(problem.file, problem.line) for problem in problems}
         more = _placed(error.problems, text, source)
-        problems += [problem for problem in more if (problem.file, problem.line) not in told]
+        problems += [problem for problem in more if (problem.file, problem.line) not in reported]
     return Rendered(text, source, tuple(problems), cluster)
 
 
@@ -205,8 +205,8 @@ def _wrong_chokes(
         flow = name.partition("@")[0]
         if flow not in flows:
             hint = nearest(flow, flows) if flows else "it has none"
-            told = f'the site has no flow "{flow}"; {hint}'
-            problems.append(Problem(line, f"chokes.{name}", told))
+            message = f'the site has no flow "{flow}"; {hint}'
+            problems.append(Problem(line, f"chokes.{name}", message))
     return _placed(problems, rendered.text, rendered.source)
 
 
@@ -217,15 +217,15 @@ def _placed(
         above = int(source.is_verbatim)
         return [InventoryProblem(source.name, p.line + above, p.path, p.message) for p in problems]
     places = _places(source, text) if problems else {}
-    found = []
+    located = []
     for problem in problems:
         file, line = (
             places.get((problem.line, problem.path))
             or places.get((problem.line, None))
             or overlays.origin(source)
         )
-        found.append(InventoryProblem(file, line, problem.path, problem.message))
-    return found
+        located.append(InventoryProblem(file, line, problem.path, problem.message))
+    return located
 
 
 def _places(tree: yaml.Node, text: str) -> Mapping[tuple[int, str | None], Origin]:
@@ -241,8 +241,8 @@ def _places(tree: yaml.Node, text: str) -> Mapping[tuple[int, str | None], Origi
         places[document.line(node), None] = overlays.origin(source)
         if isinstance(node, yaml.MappingNode):
             for before, (key, value) in zip(source.value, node.value, strict=True):
-                place = f"{path}.{key.value}" if path else key.value
-                pending += [(before[0], key, place), (before[1], value, place)]
+                key_path = f"{path}.{key.value}" if path else key.value
+                pending += [(before[0], key, key_path), (before[1], value, key_path)]
         elif isinstance(node, yaml.SequenceNode):
             pending += [
                 (before, entry, f"{path}[{index}]")

@@ -94,7 +94,7 @@ class GroupOptions:
     """Sites that have something in common."""
 
     variables: Mapping[str, str] = option(
-        doc="Variables of the group's sites. A later group of a site stands before an earlier one.",
+        doc="Variables of the group's sites. A later group of a site overrides an earlier one.",
         factory=dict,
         check=check_variable,
         example="{region: eu}",
@@ -125,13 +125,13 @@ class SiteOptions:
         doc="Labels of the site, to select sites by.", factory=dict, example="{tier: one}"
     )
     time_zone: str = option(
-        doc="The time zone in which the windows of its wave hold.",
+        doc="The time zone of the windows of its wave.",
         default="UTC",
         check=check_time_zone,
         example="Europe/Berlin",
     )
     variables: Mapping[str, str] = option(
-        doc="Variables of the site; they stand before those of its groups.",
+        doc="Variables of the site; they override those of its groups.",
         factory=dict,
         check=check_variable,
         example="{lake: /lake}",
@@ -145,7 +145,7 @@ class SiteOptions:
         doc="How long to wait for a connection.", unit="seconds", between=(0.1, 600), default=10.0
     )
     turn: float = option(
-        doc="How long a look at the site, or a change of it, may take.",
+        doc="The time limit of each read or change of the site.",
         unit="seconds",
         between=(1, 3600),
         default=60.0,
@@ -154,8 +154,7 @@ class SiteOptions:
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from _wrong_variables(self.variables)
         if self.credential and not SECRET.fullmatch(self.credential):
-            told = "expected a reference to a secret, like ${secret:fra-zookeeper}, never itself"
-            yield "credential", told
+            yield "credential", "expected a reference to a secret, like ${secret:fra-zookeeper}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,30 +166,30 @@ class WaveOptions:
         doc="The groups whose sites are in it.", default=(), example="[canary]"
     )
     sites: tuple[str, ...] = option(doc="Sites that are in it.", default=(), example="[fra]")
-    rest: bool = option(doc="All sites are in it that are in no wave before.", default=False)
+    rest: bool = option(doc="Takes all sites that are in no wave before.", default=False)
     parallel: str = option(
-        doc="So many sites are changed at once, or `all`.", default="1", check=check_parallel
+        doc="The number of sites changed at once, or `all`.", default="1", check=check_parallel
     )
     max_failures: str = option(
-        doc="The push goes on to the next wave when no more sites than these failed: a number, or "
-        "a share of the wave like `10%`, rounded down.",
+        doc="The most sites that may fail before the push stops after the wave: a number, or a "
+        "share of the wave like `10%`, rounded down.",
         default="0",
         check=check_failures,
     )
     settle: float = option(
-        doc="A site must run what it got within this time.",
+        doc="The time limit for a site to run its changes.",
         unit="seconds",
         between=(0, 86_400),
         default=300.0,
     )
     soak: float = option(
-        doc="And must then be no worse than before for so long.",
+        doc="How long a site must then be no worse than before.",
         unit="seconds",
         between=(0, 86_400),
         default=0.0,
     )
     windows: tuple[str, ...] = option(
-        doc="A site is only begun within one of these, in its own time zone.",
+        doc="A site is begun only within one of these, in its own time zone.",
         default=(),
         check=check_window,
         example='["mon-fri 09:00-16:00"]',
@@ -199,7 +198,7 @@ class WaveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SitesFile:
-    """The sites of an inventory, and in which order they are changed."""
+    """The sites of an inventory, and the order in which they are changed."""
 
     inventory: str = option(doc="The inventory's name.", check=check_name, example="production")
     variables: Mapping[str, str] = option(
@@ -282,17 +281,17 @@ def _check_sites(sites: Mapping[str, SiteOptions], groups: Sequence[str], decode
         servers = clusters(site.zookeeper)
         others = sorted({first[server] for server in servers if server in first})
         if others:
-            told = f"this is the cluster of site {others[0]}"
-            _report(decoder, f"sites.{name}.zookeeper", told)
+            message = f"this cluster already belongs to site {others[0]}"
+            _report(decoder, f"sites.{name}.zookeeper", message)
         first.update({server: name for server in servers if server not in first})
 
 
 def _check_names(
-    names: Sequence[str], known: Sequence[str], what: str, path: str, decoder: Decoder
+    names: Sequence[str], declared: Sequence[str], what: str, path: str, decoder: Decoder
 ) -> None:
     for index, name in enumerate(names):
-        if name not in known:
-            hint = nearest(name, known) if known else f"there is no {what}"
+        if name not in declared:
+            hint = nearest(name, declared) if declared else f"there is no {what}"
             _report(decoder, f"{path}[{index}]", f'unknown {what} "{name}"; {hint}')
         elif name in names[:index]:
             _report(decoder, f"{path}[{index}]", f"{what} {name} is given twice")
@@ -313,25 +312,25 @@ def _waves(
         _check_names(options.groups, declared["groups"], "group", f"{path}.groups", decoder)
         _check_names(options.sites, declared["sites"], "site", f"{path}.sites", decoder)
         if any(wave.name == options.wave for wave in waves):
-            _report(decoder, f"{path}.wave", f"there is a wave {options.wave} before")
+            _report(decoder, f"{path}.wave", f"there is a wave {options.wave} already")
         named = {
             name
             for name, site in sites.items()
             if name in options.sites or set(site.groups) & set(options.groups)
         }
         for name in sorted(named & set(taken)):
-            told = f"site {name} is in wave {taken[name]} already: take it out of one of them"
-            _report(decoder, path, told)
+            message = f"site {name} is in wave {taken[name]} already: remove it from one of them"
+            _report(decoder, path, message)
         rest = set(sites) - set(taken) if options.rest else set()
         members = tuple(name for name in sites if name in named | rest)
         if not (options.groups or options.sites or options.rest):
-            _report(decoder, path, 'says no sites: give "groups", "sites" or "rest: true"')
+            _report(decoder, path, 'has no sites: give "groups", "sites" or "rest: true"')
         taken.update({name: options.wave for name in members if name not in taken})
         waves.append(_wave(options, members))
     for name in sites:
         if name not in taken:
-            told = 'is in no wave: add it to one, or add a last wave with "rest: true"'
-            _report(decoder, f"sites.{name}", told)
+            message = 'is in no wave: add it to one, or add a last wave with "rest: true"'
+            _report(decoder, f"sites.{name}", message)
     return tuple(waves)
 
 

@@ -26,7 +26,7 @@ def check_name(text: str) -> None:
             "expected a variable's name: small letters, digits and underscores, a letter first"
         )
     if text in BUILT_IN:
-        raise ValueError(f"the variable {text} is every site's own: take another name")
+        raise ValueError(f"the variable {text} is built in: use another name")
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def usage(root: yaml.Node) -> Usage:
     names: set[str] = set()
     changes = False
     for node in _values(root):
-        for found in _REFERENCE.finditer(node.value):
+        for match in _REFERENCE.finditer(node.value):
             changes = True
-            if found[1] is not None:
-                names.add(found[1])
+            if match[1] is not None:
+                names.add(match[1])
     return Usage(tuple(sorted(names)), changes)
 
 
@@ -83,8 +83,8 @@ def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
     """The filled text, and the errors of unfilled variables."""
     wrong = []
 
-    def value(found: re.Match[str]) -> str:
-        name, closed = found[1], found[2]
+    def value(match: re.Match[str]) -> str:
+        name, closed = match[1], match[2]
         if name is None:
             return "${"
         if not closed or not _NAME.fullmatch(name):
@@ -95,7 +95,7 @@ def fill(text: str, values: Mapping[str, str]) -> tuple[str, list[str]]:
             wrong.append("the site has no zone: give it one in sites.yaml")
         else:
             wrong.append(f'unknown variable "{name}"; {nearest(name, values)}')
-        return found[0]
+        return match[0]
 
     return _REFERENCE.sub(value, text), wrong
 

@@ -29,10 +29,10 @@ _SPARE = "spare"
 _SPARE_BYTES = 64 << 10
 
 
-def place(parent: Path, journal: str) -> Path:
+def path_of(parent: Path, journal: str) -> Path:
     """Raises UserError for an invalid id."""
     if not is_id(journal):
-        raise UserError(f"{journal!r} cannot be a journal's id: it names a directory")
+        raise UserError(f"invalid journal id {journal!r}: it must be the name of a directory")
     return parent / journal
 
 

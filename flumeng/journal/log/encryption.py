@@ -67,7 +67,7 @@ class Key:
             material = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else _from_base64(text)
         if len(material) != KEY_BYTES:
             raise UserError(
-                f"{reference} is no key for a journal: expected {KEY_BYTES} random bytes as "
+                f"{reference} is not a key for a journal: use {KEY_BYTES} random bytes as "
                 "hexadecimal digits or base64, as `openssl rand -hex 32` prints them"
             )
         named = hmac.digest(material, _PURPOSE + b"key id", hashlib.sha256)
@@ -120,8 +120,7 @@ class Keyring:
         if message is None:
             verify(frame, header.journal)
             raise BadFrameError(
-                "its checksum is right, but not what it was encrypted with: somebody made or moved "
-                "it"
+                "its checksum is right, but its authentication tag is not: it was forged or moved"
             )
         parts, crc = payload_of(state, [message])
         plain = replace(header, encrypted=False, message_bytes=len(message), payload_crc=crc)

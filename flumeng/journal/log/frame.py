@@ -54,10 +54,10 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the ye
 _NAMESPACE = uuid.UUID("5c0f4f0e-6a0b-5d0e-9d3c-0f1a6c2be7a1")
 _ZEROS = bytes(ALIGNMENT)
 
-# LZ4 pays for text: it halves the bytes to sync, send and keep for about 1.2 ms per MB, and what is
-# repeated for each row (host, attributes) nearly vanishes. It does not for a handful of rows (25 us
-# to unpack, a few hundred bytes saved) nor for bodies that are compressed or encrypted already,
-# which a small sample shows, unless what is repeated is a good part of the whole.
+# LZ4 pays for text: it halves the bytes to sync, send and keep for about 1.2 ms per MB, and columns
+# that repeat in each row (host, attributes) nearly vanish. It does not pay for a few rows (25 us to
+# unpack, a few hundred bytes saved), nor for bodies that are already compressed or encrypted, as a
+# small sample shows, unless the repeated columns are a good part of the whole.
 _LZ4_FROM_BYTES = 4096
 _SAMPLE_BYTES = 8192
 _LEAST_SAVED = 0.1

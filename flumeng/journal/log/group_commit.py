@@ -202,11 +202,11 @@ class GroupCommit(Generic[Item]):
         UnavailableError after the timeout."""
         settled = threading.Event()
         with self._lock:
-            wanted = self._submitted
+            submitted = self._submitted
             self.when_settled(settled.set)
         settled.wait(timeout_seconds)
         self.require_sound()
-        if self._settled < wanted:
+        if self._settled < submitted:
             raise self.not_settled()
 
     def not_settled(self) -> UnavailableError:
@@ -233,7 +233,7 @@ class GroupCommit(Generic[Item]):
     def require_sound(self) -> None:
         if self._failure is not None:
             raise JournalFailedError(
-                f"journal {self._journal.id} takes nothing more: {self._failure}"
+                f"journal {self._journal.id} takes no more events: {self._failure}"
             ) from self._failure
 
     def _run(self) -> Steps:
@@ -241,7 +241,7 @@ class GroupCommit(Generic[Item]):
             yield from self._work()
         except Exception as error:
             log.error(
-                "journal %s takes nothing more: %s",
+                "journal %s takes no more events: %s",
                 self._journal.id,
                 error,
                 exc_info=not isinstance(error, FlumengError),
@@ -390,7 +390,7 @@ class GroupCommit(Generic[Item]):
                 self._untrimmed = False
             if due:
                 self._tend_at = time.monotonic() + TEND_SECONDS
-                self._journal.tend()
+                self._journal.maintain()
         except HeldError as error:
             if not again:
                 log.warning("%s; trimmed later", error)

@@ -41,8 +41,8 @@ class Finding:
     damage: bool = True
 
     def __str__(self) -> str:
-        place = self.file if self.offset is None else f"{self.file} at byte {self.offset}"
-        return f"{place}: {self.what}"
+        where = self.file if self.offset is None else f"{self.file} at byte {self.offset}"
+        return f"{where}: {self.what}"
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS
     except CorruptError as error:
         what = str(error).removeprefix(f"{directory / checkpoints.NAME}").lstrip(": ")
         findings.append(Finding(checkpoints.NAME, None, what))
-    found = Inspection(directory, journal, in_use, checkpoint, [], findings)
+    inspection = Inspection(directory, journal, in_use, checkpoint, [], findings)
     if checkpoint is not None and checkpoint.durability == "memory":
         findings.append(Finding(checkpoints.NAME, None, "its events are held in memory", False))
-        return found
+        return inspection
     findings += _left_overs(directory)
     floor = checkpoint.floor if checkpoint else 0
     newest = checkpoint.segment if checkpoint and in_use else None
@@ -139,11 +139,11 @@ def inspect(directory: Path, *, locked: bool = False, keyring: Keyring = NO_KEYS
             findings.append(Finding(path.name, None, "left over from a trim", False))
         elif newest is None or part.base <= newest:
             _look_at(part, journal, checkpoint if part.base == newest else None, keyring)
-            found.parts.append(part)
-    findings += _of_parts(found)
-    findings += _of_chain(found)
-    findings += _of_end(found)
-    return found
+            inspection.parts.append(part)
+    findings += _of_parts(inspection)
+    findings += _of_chain(inspection)
+    findings += _of_end(inspection)
+    return inspection
 
 
 def state_after(part: Part, journal: bytes) -> dict[str, object]:
@@ -156,9 +156,9 @@ def state_after(part: Part, journal: bytes) -> dict[str, object]:
 
 def frames(part: Part, journal: bytes) -> Iterator[Good]:
     with part.path.open("rb") as file:
-        for found in scan(file.fileno(), part.first, part.size, journal):
-            if isinstance(found, Good):
-                yield found
+        for frame in scan(file.fileno(), part.first, part.size, journal):
+            if isinstance(frame, Good):
+                yield frame
 
 
 def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyring) -> None:
@@ -172,12 +172,12 @@ def _look_at(part: Part, journal: bytes, until: Checkpoint | None, keyring: Keyr
         with part.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             part.size = min(size, until.offset) if until else size
-            for found in scan(file.fileno(), part.first, part.size, journal, keyring):
-                if isinstance(found, Bad):
-                    part.bad.append(found)
+            for frame in scan(file.fileno(), part.first, part.size, journal, keyring):
+                if isinstance(frame, Bad):
+                    part.bad.append(frame)
                 else:
-                    _add(part, found)
-                    part.locked |= {found.locked} - {""}
+                    _add(part, frame)
+                    part.locked |= {frame.locked} - {""}
     except FileNotFoundError:
         part.problem = "it was trimmed meanwhile"
 
@@ -220,18 +220,18 @@ def _left_overs(directory: Path) -> Iterator[Finding]:
         elif path.name.endswith(BROKEN):
             yield Finding(path.name, None, "a torn tail that was cut off", False)
         elif path.name == QUARANTINE:
-            yield Finding(path.name, None, "what a repair took out", False)
+            yield Finding(path.name, None, "put into quarantine by a repair", False)
 
 
-def _of_parts(found: Inspection) -> Iterator[Finding]:
+def _of_parts(inspection: Inspection) -> Iterator[Finding]:
     """Checks headers, frames, and seqs within each file."""
-    for part in found.parts:
+    for part in inspection.parts:
         if part.problem:
             yield Finding(part.path.name, 0, part.problem)
         for key in sorted(part.locked):
             what = f"encrypted with key {key}, which was not given: only its checksums are known"
             yield Finding(part.path.name, None, what, False)
-        torn = _torn_from(part, found)
+        torn = _torn_from(part, inspection)
         for bad in part.bad:
             kind = "a torn tail, never acknowledged: " if bad.offset >= torn else ""
             yield Finding(part.path.name, bad.offset, f"{kind}{bad.why}", not kind)
@@ -244,22 +244,21 @@ def _of_parts(found: Inspection) -> Iterator[Finding]:
             if before.stop != after.first and after.offset < torn:
                 what = f"seq {before.stop} is followed by seq {after.first}"
                 yield Finding(part.path.name, after.offset, what)
-        newer = [run for run in part.runs if found.checkpoint and run.term > found.checkpoint.term]
-        if newer:
-            yield Finding(
-                checkpoints.NAME, None, f"it is older than the events in {part.path.name}"
-            )
+        checkpoint = inspection.checkpoint
+        if checkpoint and any(run.term > checkpoint.term for run in part.runs):
+            what = f"it is older than the events in {part.path.name}"
+            yield Finding(checkpoints.NAME, None, what)
 
 
-def _of_chain(found: Inspection) -> Iterator[Finding]:
+def _of_chain(inspection: Inspection) -> Iterator[Finding]:
     """Checks each header against the segment before it."""
-    checkpoint = found.checkpoint
-    bases = [part.base for part in found.parts]
+    checkpoint = inspection.checkpoint
+    bases = [part.base for part in inspection.parts]
     for name in ("floor", "segment") if checkpoint else ():
         base = getattr(checkpoint, name)
         if base not in bases:
             yield Finding(f"{base:020d}{SUFFIX}", None, "the file is missing")
-    for part, successor in itertools.pairwise(found.parts):
+    for part, successor in itertools.pairwise(inspection.parts):
         if part.header is None or successor.header is None:
             continue
         previous = successor.header.previous
@@ -271,31 +270,33 @@ def _of_chain(found: Inspection) -> Iterator[Finding]:
             yield Finding(part.path.name, part.link.length, what)
 
 
-def _of_end(found: Inspection) -> Iterator[Finding]:
-    checkpoint = found.checkpoint
+def _of_end(inspection: Inspection) -> Iterator[Finding]:
+    checkpoint = inspection.checkpoint
     if checkpoint is None:
         return
-    end = max((run.stop for part in found.parts for run in part.runs), default=checkpoint.floor)
+    stops = (run.stop for part in inspection.parts for run in part.runs)
+    end = max(stops, default=checkpoint.floor)
     if end < checkpoint.safe:
-        yield Finding(checkpoints.NAME, None, f"it knows of seqs {end} to {checkpoint.safe}")
-    last = found.parts[-1] if found.parts else None
+        what = f"it ends at seq {checkpoint.safe}, the segments end at {end}"
+        yield Finding(checkpoints.NAME, None, what)
+    last = inspection.parts[-1] if inspection.parts else None
     whole = last.whole if last and last.base == checkpoint.segment else None
     unbroken = last and not last.bad and len(last.runs) <= 1
     if last and whole and unbroken and whole.end < checkpoint.offset:
-        what = f"it knows of {checkpoint.offset} bytes of {last.path.name}, not {whole.end}"
+        what = f"it has {checkpoint.offset} bytes for {last.path.name}, not {whole.end}"
         yield Finding(checkpoints.NAME, None, what)
     if checkpoint.barrier != NO_BARRIER:
-        what = f"events from seq {checkpoint.barrier} on are lost, which nobody has accepted"
+        what = f"events from seq {checkpoint.barrier} on are lost; the loss is not accepted"
         yield Finding(checkpoints.NAME, None, what)
     elif checkpoint.lost:
-        what = f"events that are lost, which was accepted: {checkpoint.lost}"
+        what = f"lost events, of an accepted loss: {checkpoint.lost}"
         yield Finding(checkpoints.NAME, None, what, False)
 
 
-def _torn_from(part: Part, found: Inspection) -> int:
+def _torn_from(part: Part, inspection: Inspection) -> int:
     """The offset from which a bad frame is a torn tail."""
-    checkpoint = found.checkpoint
-    if checkpoint is None or part is not found.parts[-1] or part.header is None:
+    checkpoint = inspection.checkpoint
+    if checkpoint is None or part is not inspection.parts[-1] or part.header is None:
         return part.size + 1
     return checkpoint.offset if checkpoint.segment == part.base else part.first
 
@@ -314,9 +315,9 @@ def dump(
     journal = identity(directory.name)
     newest = synced = None
     if directories.in_use(directory):
-        known = checkpoints.read(directory / checkpoints.NAME, journal)
-        newest, synced = known.segment, known.offset
-        end = known.safe if end is None else min(end, known.safe)
+        checkpoint = checkpoints.read(directory / checkpoints.NAME, journal)
+        newest, synced = checkpoint.segment, checkpoint.offset
+        end = checkpoint.safe if end is None else min(end, checkpoint.safe)
     bases = [int(path.name.removesuffix(SUFFIX)) for path in paths]
     for number, path in enumerate(paths):
         follows = bases[number + 1] if number + 1 < len(bases) else None
@@ -336,17 +337,17 @@ def _of_segment(
         yield Finding(path.name, 0, str(error).removeprefix(str(path)).lstrip(": "))
     with path.open("rb") as file:
         size = size or os.fstat(file.fileno()).st_size
-        for found in scan(file.fileno(), first, size, journal, keyring):
-            if isinstance(found, Bad):
-                yield Finding(path.name, found.offset, found.why)
+        for frame in scan(file.fileno(), first, size, journal, keyring):
+            if isinstance(frame, Bad):
+                yield Finding(path.name, frame.offset, frame.why)
                 continue
-            header = found.header
+            header = frame.header
             begin, stop = max(start, header.first_seq), header.end
             if end is not None and header.first_seq >= end:
                 return
             stop = stop if end is None else min(stop, end)
-            if found.batch is None and begin < stop:
-                gone = f"encrypted with key {found.locked}" if found.locked else "lost"
-                yield Finding(path.name, found.offset, f"events {begin} to {stop} are {gone}")
-            elif found.batch is not None and begin < stop:
-                yield begin, found.batch.slice(begin - header.first_seq, stop - begin)
+            if frame.batch is None and begin < stop:
+                gone = f"encrypted with key {frame.locked}" if frame.locked else "lost"
+                yield Finding(path.name, frame.offset, f"events {begin} to {stop} are {gone}")
+            elif frame.batch is not None and begin < stop:
+                yield begin, frame.batch.slice(begin - header.first_seq, stop - begin)

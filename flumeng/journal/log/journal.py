@@ -8,7 +8,7 @@ second. After a reboot, a journal that may have lost some accepts no more events
 seen their seqs.
 
 A directory holds one journal: segment files, the checkpoint and the lock. One thread writes
-(append, sync, trim, tend, close); any thread may read.
+(append, sync, trim, maintain, close); any thread may read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Journal:
     acked: int
     """The last ack passed to ``trim`` since the journal was opened."""
     listeners: Listeners
-    """Notified by sync, trim, tend, close_for_appends, and an append without room."""
+    """Notified by sync, trim, maintain, close_for_appends, and an append without room."""
 
     full: bool
     """Whether the last append found no room."""
@@ -80,7 +80,7 @@ class Journal:
     ) -> Journal:
         """Creates and opens ``directory/<journal>``, encrypted with the first key of a ``keyring``.
         Raises UserError for an invalid or used id and for an unwritable directory."""
-        path = directories.place(directory, journal)
+        path = directories.path_of(directory, journal)
         with directories.plain_errors(path):
             key = KeyReference.of(keyring)
             directories.create(path, disk or Disk(), durability, state, key=key)
@@ -151,7 +151,7 @@ class Journal:
             self._writer = SegmentWriter(directory, recovered.segments, recovered.checkpoint, disk)
             undo.callback(self._writer.close)
             self.acked = self.floor
-            self._writer.say(
+            self._writer.write_checkpoint(
                 term=self._opening_term(),
                 segment=self._chain.active.base,
                 offset=self._chain.active.length,
@@ -164,7 +164,7 @@ class Journal:
         if self.readable < self.safe:
             log.error(
                 "journal %s: readers stop at seq %d of %d, where events are lost; "
-                "`flumeng journal repair --accept-loss` lets them go on",
+                "`flumeng journal repair --accept-loss` lets them continue",
                 self.id,
                 self.readable,
                 self.safe,
@@ -173,21 +173,21 @@ class Journal:
     @property
     def term(self) -> int:
         """Grows with each opening; on disk before the first append."""
-        return self._said.term
+        return self._checkpoint.term
 
     @property
     def durability(self) -> Durability:
-        return self._said.durability
+        return self._checkpoint.durability
 
     @property
     def floor(self) -> int:
         """The lowest kept seq: the base of the first segment."""
-        return self._said.floor
+        return self._checkpoint.floor
 
     @property
     def synced(self) -> int:
         """Every event below is on disk here, or with ``spill`` in the kernel."""
-        return max(self._said.safe, self._written)
+        return max(self._checkpoint.safe, self._written)
 
     @property
     def safe(self) -> int:
@@ -197,11 +197,11 @@ class Journal:
     @property
     def readable(self) -> int:
         """``safe``, or the beginning of an unaccepted loss."""
-        return min(self.safe, self._said.barrier)
+        return min(self.safe, self._checkpoint.barrier)
 
     @property
     def lost(self) -> int:
-        return self._said.lost
+        return self._checkpoint.lost
 
     @property
     def bytes(self) -> int:
@@ -210,7 +210,7 @@ class Journal:
     @property
     def closed(self) -> bool:
         """Whether the journal permanently rejects appends."""
-        return self._said.closed
+        return self._checkpoint.closed
 
     @property
     def state(self) -> Mapping[str, object]:
@@ -224,15 +224,15 @@ class Journal:
 
     @property
     def restless(self) -> bool:
-        """Whether ``tend`` has periodic work."""
+        """Whether ``maintain`` has periodic work."""
         if self.durability == "spill" and self._writer.is_behind:
             return True
         retained = self.limits.retain and self.bytes >= ROLL_WORTH_BYTES
         return retained or self._chain.acked(self.acked) > 0
 
     @property
-    def _said(self) -> Checkpoint:
-        return self._writer.said
+    def _checkpoint(self) -> Checkpoint:
+        return self._writer.checkpoint
 
     @property
     def _chain(self) -> Chain:
@@ -282,7 +282,7 @@ class Journal:
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Ignored: acks wait for no replica."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Periodic work: syncs of ``spill``, the end of retention."""
         self._writer.require_sound()
         if self.durability == "spill":
@@ -299,7 +299,7 @@ class Journal:
         if ack > self.safe:
             raise CorruptError(
                 f"journal {self.id}: ack {ack} lies above its end {self.safe}; events that a "
-                "reader has seen are gone from it"
+                "reader has seen are missing"
             )
         self.acked = max(self.floor, ack)
         if not self.limits.retain:
@@ -348,7 +348,7 @@ class Journal:
         if end > self.readable:
             raise DataLossError(
                 f"journal {self.id}: events from seq {self.readable} on are lost; "
-                "`flumeng journal repair --accept-loss` lets readers go on behind them"
+                "`flumeng journal repair --accept-loss` lets readers continue behind them"
             )
         yield from self.cipher.opened(self._windows(start, end))
 
@@ -363,9 +363,9 @@ class Journal:
 
     def check(self) -> None:
         assert self.floor == self._chain.floor <= self.acked <= self.safe <= self.next_seq
-        assert self._said.safe <= self.synced
+        assert self._checkpoint.safe <= self.synced
         active = self._chain.active
-        assert self._said.segment < active.base or self._said.offset <= active.length
+        assert self._checkpoint.segment < active.base or self._checkpoint.offset <= active.length
         self._chain.check(sound=self._writer.sound)
 
     def _opening_term(self) -> int:
@@ -386,12 +386,12 @@ class Journal:
 
     def _lost_its_kernel(self) -> bool:
         """Whether a reboot before the last sync may have lost acknowledged events."""
-        boot = self._said.boot
+        boot = self._checkpoint.boot
         lost = boot not in (NO_BOOT, self._disk.boot())
         if lost and not self.closed:
             log.error(
-                "journal %s: the machine went down before all was on disk: what was accepted in "
-                "the last second or so may be lost; it ends at seq %d and takes no more events",
+                "journal %s: the machine went down before all events were on disk: those of about "
+                "the last second may be lost; it ends at seq %d and takes no more events",
                 self.id,
                 self.next_seq,
             )
@@ -437,19 +437,19 @@ class Journal:
             kept = self._keep_free_bytes >> 20
             why = (
                 f"{free >> 20} MiB are free on the disk of {self._directory}, "
-                f"{kept} MiB are kept free"
+                f"{kept} MiB must stay free"
             )
             return why, f"disk full: {free >> 20} MiB free, {kept} MiB are kept free"
         room = self.room()
         if room.left < length:
-            why = "all journals here together have the size that is allowed"
-            return why, "journals full: those of this node have the size that its policy allows"
+            why = "all journals here together have reached their limit"
+            return why, "journals full: those of this node have reached the limit of its policy"
         waits = self.acked < self.next_seq or self._chain.acked(self.acked)
         left = min(free - self._keep_free_bytes, room.left) - length
         if waits and not room._replace(left=left).allows(self.bytes + length):
             why = (
-                f"it holds {self.bytes >> 20} MiB, and the {left >> 20} MiB that are left are kept "
-                f"for other journals; events from seq {self.acked} on are not acked"
+                f"it holds {self.bytes >> 20} MiB, and the remaining {left >> 20} MiB are kept for "
+                f"other journals; events from seq {self.acked} on are not acked"
             )
             held, kept_text = size_text(self.bytes), size_text(left)
             return why, f"disk share full: {held} held, {kept_text} kept for other flows"

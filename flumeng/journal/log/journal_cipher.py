@@ -24,9 +24,9 @@ from flumeng.journal.log.errors import KeyMissingError
 from flumeng.journal.log.frame import BadFrameError, FrameHeader, identity
 from flumeng.journal.log.segment import UNFINISHED, Window
 from flumeng.platform import secrets
+from flumeng.platform.durable_files import read_object
 from flumeng.platform.errors import CorruptError, FlumengError, UserError
 from flumeng.platform.options.patterns import SECRET
-from flumeng.platform.whole_files import read_object
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class KeyReference:
             raise ValueError("it names no key")
         if not isinstance(names, list):
             raise ValueError("it names no secrets")
-        known = tuple(name for name in map(str, names) if SECRET.fullmatch(name))
-        return cls(key_id, known[:MOST_SECRETS])
+        secret_names = tuple(name for name in map(str, names) if SECRET.fullmatch(name))
+        return cls(key_id, secret_names[:MOST_SECRETS])
 
     @property
     def document(self) -> dict[str, object]:
@@ -61,7 +61,7 @@ class KeyReference:
 
 class JournalCipher:
     """``reference`` names the key of new frames; None in plain text. ``problem`` says why readers
-    wait for the key. ``opened`` and ``look`` are thread-safe; the rest is for the writer."""
+    wait for the key. ``opened`` and ``search`` are thread-safe; the rest is for the writer."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -84,19 +84,19 @@ class JournalCipher:
         """Takes over the primary's reference. Raises CorruptError for another key, OSError."""
         if self.key_id not in (None, reference.key_id):
             raise CorruptError(
-                f"journal {self._directory.name} is encrypted with key {self.key_id}, and is said "
-                f"to be with {reference.key_id}"
+                f"journal {self._directory.name} is encrypted with key {self.key_id}, but its "
+                f"reference names key {reference.key_id}"
             )
         if reference != self.reference:
             write(self._directory, reference, self._disk)
             self.reference = reference
 
-    def look(self, named: tuple[str, ...] = ()) -> None:
+    def search(self, named: tuple[str, ...] = ()) -> None:
         """Finds the readers' key in the ``named`` or earlier secrets; sets ``problem``. Blocks."""
         self._named = named or self._named
         if self.reference is None:
             return
-        keyring, problems = self._found()
+        keyring, problems = self._available()
         try:
             keyring.find(self.reference.key_id)
         except KeyMissingError:
@@ -110,7 +110,7 @@ class JournalCipher:
             return
         problems: list[str] = []
         if keyring is None:
-            keyring, problems = self._found()
+            keyring, problems = self._available()
         try:
             key = keyring.find(self.reference.key_id)
         except KeyMissingError as error:
@@ -130,7 +130,7 @@ class JournalCipher:
             return header, parts
         if self._sealer is None:
             raise UserError(
-                f"journal {self._directory.name} is encrypted, and takes nothing without its key "
+                f"journal {self._directory.name} is encrypted, and takes no events without its key "
                 f"{self.key_id}"
             )
         return self._sealer.seal(header, state, message)
@@ -166,7 +166,7 @@ class JournalCipher:
         try:
             return self._keyring.opened(frame, header)[0]
         except KeyMissingError:
-            keyring, problems = self._found()
+            keyring, problems = self._available()
         try:
             opened, _ = keyring.opened(frame, header)
         except KeyMissingError as error:
@@ -175,12 +175,12 @@ class JournalCipher:
         self._keyring, self.problem = keyring, ""
         return opened
 
-    def _keep_waiting(self, key_id: str, found: Keyring, problems: list[str]) -> None:
-        others = [f"{name} is key {key.id}" for name, key in found.keys.items()]
-        why = "; ".join([*problems, *others]) or "no secret is named that holds it"
+    def _keep_waiting(self, key_id: str, keyring: Keyring, problems: list[str]) -> None:
+        others = [f"{name} is key {key.id}" for name, key in keyring.keys.items()]
+        why = "; ".join([*problems, *others]) or "no named secret holds it"
         self.problem = f"readers wait, since key {key_id} is not on this node: {why}"
 
-    def _found(self) -> tuple[Keyring, list[str]]:
+    def _available(self) -> tuple[Keyring, list[str]]:
         """Returns the keys on this node, and why others are missing."""
         before = self.reference.secrets if self.reference else ()
         keys, problems = {}, []
@@ -193,7 +193,7 @@ class JournalCipher:
 
     def _missing(self, why: str) -> KeyMissingError:
         return KeyMissingError(
-            f"journal {self._directory.name} is {why}; give it back to this node, as `key` or one "
+            f"journal {self._directory.name} is {why}; provide it on this node, as `key` or one "
             "of `previous_keys` of the flow's journal.encryption"
         )
 

@@ -58,7 +58,7 @@ class MemoryJournal:
         keyring: Keyring | None = None,
         disk: Disk | None = None,
     ) -> MemoryJournal:
-        path = directories.place(directory, journal)
+        path = directories.path_of(directory, journal)
         disk = disk or Disk()
         with directories.plain_errors(path):
             directories.create(path, disk, "memory", {}, key=KeyReference.of(keyring))
@@ -87,36 +87,36 @@ class MemoryJournal:
             self._lock = directories.lock(directory)
             undo.callback(os.close, self._lock)
             self.cipher = JournalCipher(directory, disk)
-            self._said = checkpoints.read(directory / checkpoints.NAME, self._identity)
-            self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
-            undo.callback(self._checkpoint.close)
-            self._say(term=1, boot=disk.boot())
-            self._checkpoint.sync(now=True)
+            self._checkpoint = checkpoints.read(directory / checkpoints.NAME, self._identity)
+            self._checkpoint_file = CheckpointFile(directory / checkpoints.NAME, disk)
+            undo.callback(self._checkpoint_file.close)
+            self._write_checkpoint(term=1, boot=disk.boot())
+            self._checkpoint_file.sync(now=True)
             undo.pop_all()
 
     @property
     def term(self) -> int:
-        return self._said.term
+        return self._checkpoint.term
 
     @property
     def floor(self) -> int:
-        return self._said.floor
+        return self._checkpoint.floor
 
     @property
     def acked(self) -> int:
-        return self._said.floor
+        return self._checkpoint.floor
 
     @property
     def safe(self) -> int:
-        return self._said.safe
+        return self._checkpoint.safe
 
     @property
     def readable(self) -> int:
-        return self._said.safe
+        return self._checkpoint.safe
 
     @property
     def closed(self) -> bool:
-        return self._said.closed
+        return self._checkpoint.closed
 
     @property
     def state(self) -> Mapping[str, object]:
@@ -136,7 +136,7 @@ class MemoryJournal:
             return self.next_seq
         header, parts = payload.at(self._identity, self.term, self.next_seq)
         if self._is_full(header.length):
-            self.trim(self.floor)  # frames of state alone, which no ack will ever pass
+            self.trim(self.floor)  # frames of state only, which no ack passes
         self.full = self._is_full(header.length)
         if self.full:
             self._tell()
@@ -158,7 +158,7 @@ class MemoryJournal:
     def sync(self) -> int:
         """Makes all appended events readable; returns ``safe``."""
         self._require_sound()
-        self._say(safe=self.next_seq)
+        self._write_checkpoint(safe=self.next_seq)
         return self.safe
 
     @property
@@ -171,7 +171,7 @@ class MemoryJournal:
     def on_confirmed(self, wake: Callable[[], None]) -> None:
         """Ignored: acks wait for no replica."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """No periodic work."""
 
     def trim(self, ack: int) -> None:
@@ -189,14 +189,14 @@ class MemoryJournal:
                 memory_salvage.keep_state(self._directory, state)
             except OSError as error:
                 raise self._not_written(error) from error
-        self._say(floor=max(ack, self.floor))
+        self._write_checkpoint(floor=max(ack, self.floor))
         self._acked_state = state
         self._frames = frames[count:]
         self.bytes -= sum(header.length for header, _ in frames[:count])
 
     def close_for_appends(self) -> int:
         self._require_sound()
-        self._say(safe=self.next_seq, closed=True)
+        self._write_checkpoint(safe=self.next_seq, closed=True)
         return self.next_seq
 
     def close(self) -> None:
@@ -205,10 +205,10 @@ class MemoryJournal:
             return
         try:
             if self._failure is None:
-                self._say(safe=self.next_seq)
+                self._write_checkpoint(safe=self.next_seq)
                 frames = [self._for_disk(header, data) for header, data in self._frames]
                 memory_salvage.lay_down(
-                    self._directory, self._said, self._acked_state, frames, self._disk
+                    self._directory, self._checkpoint, self._acked_state, frames, self._disk
                 )
         finally:
             self._let_go()
@@ -258,13 +258,13 @@ class MemoryJournal:
         message = data[header.message_offset : header.message_offset + header.message_bytes]
         return self.cipher.sealed(header, [data], state, message)
 
-    def _say(self, **changes: Any) -> None:
-        said = replace(self._said, **changes)
+    def _write_checkpoint(self, **changes: Any) -> None:
+        checkpoint = replace(self._checkpoint, **changes)
         try:
-            self._checkpoint.write(said)
+            self._checkpoint_file.write(checkpoint)
         except OSError as error:
             raise self._not_written(error) from error
-        self._said = said
+        self._checkpoint = checkpoint
         self._tell()
 
     def _tell(self) -> None:
@@ -272,7 +272,7 @@ class MemoryJournal:
 
     def _let_go(self) -> None:
         self._open = False
-        self._checkpoint.close()
+        self._checkpoint_file.close()
         os.close(self._lock)
 
     def _require_sound(self) -> None:

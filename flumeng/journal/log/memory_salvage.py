@@ -16,8 +16,8 @@ from flumeng.journal.log.checkpoint import NO_BOOT, Checkpoint, CheckpointFile
 from flumeng.journal.log.disk import Disk
 from flumeng.journal.log.frame import MAX_LOST, FrameHeader
 from flumeng.journal.log.segment import SegmentHeader
+from flumeng.platform.durable_files import write_durably
 from flumeng.platform.errors import CorruptError
-from flumeng.platform.whole_files import write_durably
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def keep_state(directory: Path, state: Mapping[str, object]) -> None:
     write_durably(directory / STATE, json.dumps(dict(state)))
 
 
-def of_killed(directory: Path, said: Checkpoint, disk: Disk) -> Checkpoint:
+def of_killed(directory: Path, checkpoint: Checkpoint, disk: Disk) -> Checkpoint:
     """Makes a journal that has lost all unacked events. Raises CorruptError, OSError."""
     try:
         state = json.loads((directory / STATE).read_text())
@@ -37,35 +37,35 @@ def of_killed(directory: Path, said: Checkpoint, disk: Disk) -> Checkpoint:
         state = {}
     except ValueError as error:
         raise CorruptError(f"{directory / STATE} is not JSON: {error}") from error
-    lost = said.safe - said.floor
-    if lost or said.boot != disk.boot():
+    lost = checkpoint.safe - checkpoint.floor
+    if lost or checkpoint.boot != disk.boot():
         log.error(
             "journal %s was held in memory: %s %d events, from seq %d to %d, are lost unless they "
             "are acked already",
             directory.name,
-            "up to" if said.boot == disk.boot() else "the machine went down, at least",
+            "up to" if checkpoint.boot == disk.boot() else "the machine went down, at least",
             lost,
-            said.floor,
-            said.safe,
+            checkpoint.floor,
+            checkpoint.safe,
         )
-    headers = lost_frames(said.journal, said.term, said.floor, said.safe)
+    headers = lost_frames(checkpoint.journal, checkpoint.term, checkpoint.floor, checkpoint.safe)
     frames = [(header, [header.pack()]) for header in headers]
-    return lay_down(directory, replace(said, lost=lost), state, frames, disk)
+    return lay_down(directory, replace(checkpoint, lost=lost), state, frames, disk)
 
 
 def lay_down(
     directory: Path,
-    said: Checkpoint,
+    checkpoint: Checkpoint,
     state: Mapping[str, object],
     frames: Sequence[tuple[FrameHeader, Sequence[Any]]],
     disk: Disk,
 ) -> Checkpoint:
     """Writes the frames as the only segment, then the checkpoint. Repeated if interrupted."""
-    base = frames[0][0].first_seq if frames else said.safe
+    base = frames[0][0].first_seq if frames else checkpoint.safe
     for old in directory.glob(f"*{segment.SUFFIX}"):
         old.unlink()
     only = segment.create(
-        directory, SegmentHeader(said.journal, said.term, base, None), state, disk
+        directory, SegmentHeader(checkpoint.journal, checkpoint.term, base, None), state, disk
     )
     with only.path.open("r+b") as file:
         for header, parts in frames:
@@ -74,7 +74,7 @@ def lay_down(
         disk.sync(file.fileno())
     disk.sync_directory(directory)
     kept = replace(
-        said,
+        checkpoint,
         segment=base,
         offset=only.length,
         floor=base,

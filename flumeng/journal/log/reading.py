@@ -12,8 +12,8 @@ from flumeng.journal.log.errors import DataLossError
 from flumeng.journal.log.frame import BadFrameError, events, identity, verify
 from flumeng.platform.errors import CorruptError, FlumengError
 
-# Every batch costs its readers the same again, and under light load a frame holds a few rows:
-# such frames are gathered. A frame of more is passed on as it is, a copy would cost more.
+# Each batch has a fixed cost for its readers, and under light load a frame holds a few rows: such
+# frames are merged. Larger frames are passed on as they are, since a copy would cost more.
 GATHER_ROWS = 1024
 GATHERED_ROWS = 16_384
 GATHERED_BYTES = 4 << 20

@@ -117,7 +117,7 @@ def _scan(
             if header.first_seq != seq or header.term < term:
                 raise BadFrameError(
                     f"a frame of seq {header.first_seq} and term {header.term} "
-                    f"where seq {seq} and term {term} go on"
+                    f"where seq {seq} and term {term} are expected"
                 )
             changes = decode_state(frame.slice(HEADER_BYTES, header.state_bytes))
             merge_state(state, changes)

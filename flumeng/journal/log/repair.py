@@ -94,30 +94,30 @@ class _Repair:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._found: Inspection = inspect(directory, locked=True)
+        self._inspection: Inspection = inspect(directory, locked=True)
         self._quarantined: list[str] = []
 
     def run(self, *, accept_loss: bool) -> Repaired:
-        found = self._found
-        if found.checkpoint and found.checkpoint.durability == "memory":
+        inspection = self._inspection
+        if inspection.checkpoint and inspection.checkpoint.durability == "memory":
             raise UserError(f"{self._directory} was held in memory: there is nothing to repair")
         lost: list[tuple[int, int]] = []
         damaged_checkpoint = self._directory / checkpoints.NAME
-        if found.checkpoint is None and damaged_checkpoint.exists():
+        if inspection.checkpoint is None and damaged_checkpoint.exists():
             self._set_aside(damaged_checkpoint)
-        if found.damaged:
+        if inspection.damaged:
             slots = self._slots()
             lost = [range_ for slot in slots for range_ in slot.lost]
             checkpoint = self._judge(slots, lost)
-            self._say(checkpoint)
+            self._write_checkpoint(checkpoint)
             checkpoint = self._rebuild(slots, checkpoint)
         else:
-            assert found.checkpoint is not None
-            checkpoint = found.checkpoint
+            assert inspection.checkpoint is not None
+            checkpoint = inspection.checkpoint
         if accept_loss:
             checkpoint = replace(checkpoint, barrier=NO_BARRIER)
-        self._say(checkpoint)
-        recovered = recovery.recover(self._directory, found.journal, self._disk)
+        self._write_checkpoint(checkpoint)
+        recovered = recovery.recover(self._directory, inspection.journal, self._disk)
         return Repaired(
             lost=tuple(lost),
             events=checkpoint.lost,
@@ -131,20 +131,20 @@ class _Repair:
     def _slots(self) -> list[_Slot]:
         """The segments to write. A file keeps its segment unless frames of another file cross its
         beginning; one with a damaged header must begin or end at a border of frames."""
-        found = self._found
-        checkpoint = found.checkpoint
-        runs = [run for part in found.parts for run in part.runs]
+        inspection = self._inspection
+        checkpoint = inspection.checkpoint
+        runs = [run for part in inspection.parts for run in part.runs]
         borders = {seq for run in runs for seq in (run.first, run.stop)}
         parts = {
             part.base: part
-            for part in found.parts
+            for part in inspection.parts
             if (part.header or part.base in borders)
             and not any(run.first < part.base < run.stop for run in runs)
         }
         floor = checkpoint.floor if checkpoint else min([*parts, *borders], default=0)
         end = checkpoint.safe if checkpoint else max([floor, *borders])
         for run in sorted(runs, key=lambda run: run.first):
-            if run.first <= end:  # behind a torn place nothing was acknowledged
+            if run.first <= end:  # nothing behind a torn frame was acknowledged
                 end = max(end, run.stop)
         bases = sorted({floor, *(base for base in parts if floor <= base <= end)})
         return [
@@ -159,30 +159,30 @@ class _Repair:
         ]
 
     def _judge(self, slots: Sequence[_Slot], lost: Sequence[tuple[int, int]]) -> Checkpoint:
-        found = self._found
-        known = found.checkpoint
-        terms = [run.term for part in found.parts for run in part.runs]
-        terms += [part.header.term for part in found.parts if part.header]
+        inspection = self._inspection
+        checkpoint = inspection.checkpoint
+        terms = [run.term for part in inspection.parts for run in part.runs]
+        terms += [part.header.term for part in inspection.parts if part.header]
         runs = [piece for slot in slots for piece in slot.pieces if isinstance(piece, Run)]
         all_lost = [*lost, *(range_ for run in runs for range_ in run.lost)]
-        newest = max([known.term if known else 1, *terms])
-        unsure = bool(lost) or known is None or newest > known.term
-        barrier = known.barrier if known else NO_BARRIER
+        newest = max([checkpoint.term if checkpoint else 1, *terms])
+        unsure = bool(lost) or checkpoint is None or newest > checkpoint.term
+        barrier = checkpoint.barrier if checkpoint else NO_BARRIER
         return Checkpoint(
-            found.journal,
+            inspection.journal,
             term=newest,
             segment=slots[-1].base,
             offset=_UNDER_REPAIR,
             safe=slots[-1].end,
             floor=slots[0].base,
-            closed=unsure or (known is not None and known.closed),
-            durability=known.durability if known else "disk",
-            boot=NO_BOOT if unsure or known is None else known.boot,
+            closed=unsure or (checkpoint is not None and checkpoint.closed),
+            durability=checkpoint.durability if checkpoint else "disk",
+            boot=NO_BOOT if unsure or checkpoint is None else checkpoint.boot,
             barrier=min([barrier, *(start for start, _ in lost)]),
             lost=sum(end - start for start, end in all_lost),
         )
 
-    def _say(self, checkpoint: Checkpoint) -> None:
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         path = self._directory / checkpoints.NAME
         path.touch(mode=0o600)
         file = CheckpointFile(path, self._disk)
@@ -213,7 +213,7 @@ class _Repair:
             assert whole is not None
             offset = whole.end
         bases = {slot.base for slot in slots}
-        for extra in self._found.parts:
+        for extra in self._inspection.parts:
             if extra.base not in bases:
                 self._set_aside(extra.path)
                 extra.path.unlink()
@@ -225,14 +225,14 @@ class _Repair:
         old = slot.part.header if slot.part else None
         state = dict(slot.part.state) if slot.part and old else {}
         if old is None and before is not None:
-            state = state_after(before, self._found.journal)
+            state = state_after(before, self._inspection.journal)
         term = old.term if old else (before.header.term if before and before.header else 0)
-        header = SegmentHeader(self._found.journal, term, slot.base, link)
+        header = SegmentHeader(self._inspection.journal, term, slot.base, link)
         path = self._directory / file_name(slot.base)
         draft = path.with_name(path.name + UNFINISHED)
         blob = encode_whole_state(state)
         head = [header.pack(blob), blob.ljust(padded(len(blob)), b"\0")]
-        segment = Segment(path, self._found.journal, header, sum(map(len, head)))
+        segment = Segment(path, self._inspection.journal, header, sum(map(len, head)))
         run = Run(path, segment.first, segment.first, slot.base, slot.base, term, 0, 0)
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -260,7 +260,7 @@ class _Repair:
                 last_offset=run.end + piece.last_offset - piece.offset,
                 last_crc=piece.last_crc,
             )
-        for header in lost_frames(self._found.journal, run.term, *piece):
+        for header in lost_frames(self._inspection.journal, run.term, *piece):
             self._disk.write(fd, [header.pack()], run.end)
             run = replace(
                 run,

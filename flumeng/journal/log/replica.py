@@ -49,10 +49,10 @@ def read(directory: Path) -> Replica:
     path = directory / NAME
     try:
         with path.open("rb") as file:
-            said = json.loads(file.read(_BYTES))
-        return Replica(str(said["id"]), str(said["lineage"]), int(said["checkpoint"]))
+            document = json.loads(file.read(_BYTES))
+        return Replica(str(document["id"]), str(document["lineage"]), int(document["checkpoint"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} does not say which replica this is: {error}") from error
+        raise CorruptError(f"cannot read the id of the replica in {path}: {error}") from error
 
 
 def write(directory: Path, replica: Replica, disk: Disk) -> None:

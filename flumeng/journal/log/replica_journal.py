@@ -67,7 +67,7 @@ class ReplicaJournal(Journal):
     ) -> ReplicaJournal:
         """Makes a replica without events, with first seq ``base`` and source ``state``. With a
         ``key`` a primary needs ``cipher.use``. Raises as ``Journal.create``."""
-        path = directories.place(parent, journal)
+        path = directories.path_of(parent, journal)
         with directories.plain_errors(path):
             directories.create(
                 path, disk or Disk(), "replicated", state, key=key, replica=replica, base=base
@@ -109,7 +109,7 @@ class ReplicaJournal(Journal):
         if self.synced < checkpoint:
             self._abandon()
             raise CorruptError(
-                f"{directory} ends at seq {self.synced}, and all replicas had {checkpoint}"
+                f"{directory} ends at seq {self.synced}, but all replicas had {checkpoint}"
             )
 
     @property
@@ -131,7 +131,7 @@ class ReplicaJournal(Journal):
         """Rejects lower terms from now on, durably."""
         assert term >= self.term
         self._keep_checkpoint()
-        self._writer.say(term=term, now=True)
+        self._writer.write_checkpoint(term=term, now=True)
 
     def adopt(self, lineage: str) -> None:
         """Adopts a lineage: this replica's events become the journal's."""
@@ -151,13 +151,13 @@ class ReplicaJournal(Journal):
         header = verify(frame, self._identity)
         if self.cipher.reference is not None and not (header.encrypted or header.lost):
             raise CorruptError(
-                f"journal {self.id}: the frame of seq {header.first_seq} is in plain text, where "
+                f"journal {self.id}: the frame of seq {header.first_seq} is in plain text, but "
                 f"all are encrypted with key {self.cipher.key_id}"
             )
         if header.first_seq != self.next_seq or header.term > self.term:
             raise CorruptError(
                 f"journal {self.id}: a frame of seq {header.first_seq} and term {header.term}, "
-                f"where seq {self.next_seq} goes on in term {self.term}"
+                f"where seq {self.next_seq} of term {self.term} is expected"
             )
         state = decode_state(frame.slice(HEADER_BYTES, header.state_bytes))
         self._write(header, [frame], state)
@@ -191,9 +191,7 @@ class ReplicaJournal(Journal):
             for frame in window:
                 header = verify(frame, self._identity)
                 if header.first_seq != seq:
-                    raise CorruptError(
-                        f"{part.path}: seq {header.first_seq} comes where {seq} goes on"
-                    )
+                    raise CorruptError(f"{part.path}: found seq {header.first_seq}, expected {seq}")
                 seq = header.end
             yield window
 
@@ -206,7 +204,7 @@ class ReplicaJournal(Journal):
             self.replica = replace(self.replica, checkpoint=end)
             replicas.write(self._directory, self.replica, self._disk)
         later = [part for part in self._chain.segments if part.base > kept.base]
-        self._writer.say(segment=kept.base, offset=offset, safe=end, now=True)
+        self._writer.write_checkpoint(segment=kept.base, offset=offset, safe=end, now=True)
         for part in reversed(later):
             part.path.unlink()
         fd = os.open(kept.path, os.O_RDWR | os.O_CLOEXEC)
@@ -268,8 +266,8 @@ class ReplicaJournal(Journal):
         self.advance(min(ack, self.synced))
         super().trim(ack)
 
-    def tend(self) -> None:
-        super().tend()
+    def maintain(self) -> None:
+        super().maintain()
         if time.monotonic() - self._kept_at >= KEEP_SECONDS:
             self._keep_checkpoint()
 
@@ -346,7 +344,7 @@ class ReplicaJournal(Journal):
         try:
             replicas.write(self._directory, self.replica, self._disk)
         except OSError as error:
-            log.warning("journal %s: an older checkpoint stays on disk: %s", self.id, error)
+            log.warning("journal %s: the checkpoint on disk stays an older one: %s", self.id, error)
             return
         self._kept = self.replica
 

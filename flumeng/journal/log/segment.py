@@ -167,12 +167,12 @@ class Segment:
         damage."""
         with self._open() as fd:
             offset = self._seek(fd, start)
-            wanted = WINDOW_BYTES
+            window_bytes = WINDOW_BYTES
             seq = start
             while seq < end:
-                size = min(wanted, self.length - offset)
+                size = min(window_bytes, self.length - offset)
                 if size <= 0:
-                    raise CorruptError(f"{self.path} ends at seq {seq}, and goes on at seq {end}")
+                    raise CorruptError(f"{self.path} ends at seq {seq}, expected {end}")
                 # Its own mapping: the C library would keep the memory of many streams.
                 memory = mmap.mmap(-1, size)
                 try:
@@ -181,13 +181,13 @@ class Segment:
                     alone = read_frame_header(fd, offset, self._journal, self.path).length
                     if size <= alone:
                         raise
-                    wanted = alone  # one bad sector is no reason to miss the frames before it
+                    window_bytes = alone  # reads the frames before a bad sector
                     continue
                 buffer = pa.py_buffer(memory)
                 offsets = [0]
                 at = 0
                 encrypted = False
-                wanted = WINDOW_BYTES
+                window_bytes = WINDOW_BYTES
                 while seq < end and at < size:
                     try:
                         header = self._header(buffer, at, offset)
@@ -196,7 +196,7 @@ class Segment:
                             yield Window(buffer, offsets, encrypted)
                         raise
                     if at + header.length > size:
-                        wanted = max(wanted, header.length)
+                        window_bytes = max(window_bytes, header.length)
                         break
                     at += header.length
                     if header.end <= start:

@@ -82,14 +82,14 @@ class LazySync:
 
 
 class SegmentWriter:
-    """``said``: the checkpoint, never ahead of the medium. Writing raises HeldError without any
+    """``checkpoint`` is never ahead of the medium. Writing raises HeldError without any
     change, and JournalFailedError."""
 
     def __init__(
-        self, directory: Path, segments: Sequence[Segment], said: Checkpoint, disk: Disk
+        self, directory: Path, segments: Sequence[Segment], checkpoint: Checkpoint, disk: Disk
     ) -> None:
         self.chain = Chain(segments)
-        self.said = said
+        self.checkpoint = checkpoint
         self._id = directory.name
         self._directory = directory
         self._disk = disk
@@ -97,8 +97,8 @@ class SegmentWriter:
         with contextlib.ExitStack() as undo:
             self._fd = os.open(self.chain.active.path, os.O_RDWR | os.O_CLOEXEC)
             undo.callback(os.close, self._fd)
-            self._checkpoint = CheckpointFile(directory / checkpoints.NAME, disk)
-            self._lazy = LazySync(disk) if said.durability == "spill" else None
+            self._checkpoint_file = CheckpointFile(directory / checkpoints.NAME, disk)
+            self._lazy = LazySync(disk) if checkpoint.durability == "spill" else None
             undo.pop_all()
         directories.make_spare(directory, disk)
 
@@ -115,7 +115,7 @@ class SegmentWriter:
     @property
     def is_behind(self) -> bool:
         active = self.chain.active
-        return (self.said.segment, self.said.offset) != (active.base, active.length)
+        return (self.checkpoint.segment, self.checkpoint.offset) != (active.base, active.length)
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self._fd)
@@ -151,18 +151,18 @@ class SegmentWriter:
         if self.is_behind:
             self._lazy.begin(self._fd, self._reached(next_seq))
 
-    def say(self, *, now: bool, **changes: Any) -> None:
+    def write_checkpoint(self, *, now: bool, **changes: Any) -> None:
         """Writes a checkpoint, which must not be ahead of the disk."""
-        said = replace(self.said, **changes)
+        checkpoint = replace(self.checkpoint, **changes)
         try:
-            self._checkpoint.write(said)
+            self._checkpoint_file.write(checkpoint)
         except OSError as error:
             raise self._not_written(error) from error
         try:
-            self._checkpoint.sync(now=now)
+            self._checkpoint_file.sync(now=now)
         except OSError as error:
             raise self._fail(error) from error
-        self.said = said
+        self.checkpoint = checkpoint
 
     def roll(self, next_seq: int, state: Mapping[str, object], *, use_spare: bool) -> None:
         """Seals the active segment and begins the next, unless it has no events. On a full disk the
@@ -171,7 +171,7 @@ class SegmentWriter:
         if next_seq == active.base:
             return
         self.sync(next_seq, now=True)
-        header = SegmentHeader(self.said.journal, self.said.term, next_seq, active.link)
+        header = SegmentHeader(self.checkpoint.journal, self.checkpoint.term, next_seq, active.link)
         spare = directories.spare(self._directory) if use_spare else None
         names = -1
         try:
@@ -191,7 +191,7 @@ class SegmentWriter:
         os.close(self._fd)
         self._fd = fd
         self.chain.add(fresh)
-        self.say(segment=fresh.base, offset=fresh.length, now=True)
+        self.write_checkpoint(segment=fresh.base, offset=fresh.length, now=True)
 
     def drop(self, count: int) -> None:
         """Deletes the oldest segments, after the checkpoint's floor is past them."""
@@ -200,13 +200,15 @@ class SegmentWriter:
         kept = self.chain.at(count)
         # After a roll with no room for its checkpoint, that one names a segment that goes now.
         moved = (
-            {"segment": kept.base, "offset": kept.first} if self.said.segment < kept.base else {}
+            {"segment": kept.base, "offset": kept.first}
+            if self.checkpoint.segment < kept.base
+            else {}
         )
         try:
             names = [path.name for path in self._directory.iterdir()]
         except OSError as error:
             raise self._not_written(error) from error
-        self.say(floor=kept.base, now=True, **moved)
+        self.write_checkpoint(floor=kept.base, now=True, **moved)
         try:
             for old in self.chain.drop(count):
                 segment.remove(old.path, names)
@@ -217,7 +219,7 @@ class SegmentWriter:
     def close(self) -> None:
         if self._lazy is not None:
             self._lazy.close()
-        self._checkpoint.close()
+        self._checkpoint_file.close()
         os.close(self._fd)
         self._failure = self._failure or ValueError("it is closed")
 
@@ -225,7 +227,7 @@ class SegmentWriter:
         return Reached(self.chain.active.base, self.chain.active.length, next_seq)
 
     def _say_reached(self, reached: Reached, *, now: bool, **changes: Any) -> None:
-        self.say(
+        self.write_checkpoint(
             segment=reached.segment, offset=reached.offset, safe=reached.safe, now=now, **changes
         )
 

@@ -21,8 +21,9 @@ Steps = Iterator[float | None]
 
 
 class SharedThreads:
-    def __init__(self, most: int, name: str) -> None:
+    def __init__(self, most: int, name: str, keep_seconds: float = KEEP_SECONDS) -> None:
         self._most = most
+        self._keep_seconds = keep_seconds
         self._name = name
         self._changed = threading.Condition()
         self._ready: collections.deque[Job] = collections.deque()
@@ -117,7 +118,7 @@ class SharedThreads:
 
     def _next(self) -> Job | None:
         with self._changed:
-            end_at = time.monotonic() + KEEP_SECONDS
+            end_at = time.monotonic() + self._keep_seconds
             self._idle += 1
             while not self._take_due():
                 now = time.monotonic()

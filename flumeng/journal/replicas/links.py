@@ -218,7 +218,7 @@ class Link:
                     self._talk(address)
             except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
                 text = str(error).partition(". gRPC client debug")[0]
-                unreachable = "no replicas reach node %s at %s: %s"
+                unreachable = "cannot send replicas to node %s at %s: %s"
                 self._failures.warning(unreachable, self._node, address, text)
             time.sleep(RETRY_SECONDS)
             with self._changed:
@@ -287,8 +287,8 @@ class Link:
             if frames is not None and frames.start < frames.end:
                 rows = _chunk(journal, frames.start, frames.end, at_most)
         except (FlumengError, OSError) as error:
-            # It is removed, or damaged: that is no fault of the others.
-            unread = "node %s gets nothing of journal %s: %s"
+            # Removed or damaged: the other journals are sent all the same.
+            unread = "cannot send node %s the journal %s: %s"
             self._failures.warning(unread, self._node, journal.id, error)
             return
         if outbox.first is not None:
@@ -297,11 +297,11 @@ class Link:
         if frames is None:
             return
         if rows is None:
-            part = journal.said_with(frames, frames.start, frames.end)
+            part = journal.part_of(frames, frames.start, frames.end)
             writer.write_metadata(replica_wire.buffer(Envelope(journal.id, part)))
             return
         batch, sent = rows
-        part = journal.said_with(frames, frames.start, sent)
+        part = journal.part_of(frames, frames.start, sent)
         writer.write_with_metadata(batch, replica_wire.buffer(Envelope(journal.id, part)))
         if catches_up:
             self._throttle.sent(batch.nbytes, time.monotonic())
@@ -318,13 +318,13 @@ class Link:
                 envelope = replica_wire.decode(metadata)
                 journal = self._journals.get(envelope.journal)
                 if journal is not None and not isinstance(envelope.message, Begin | Frames | Reset):
-                    journal.heard(self._node, envelope.message)
+                    journal.receive(self._node, envelope.message)
         except StopIteration:
             pass
         except (flight.FlightError, pa.ArrowException, OSError, FlumengError) as error:
             log.debug("node %s: %s", self._node, error)
         except Exception:
-            log.exception("what the replicas of node %s say cannot be used", self._node)
+            log.exception("invalid message from the replicas of node %s", self._node)
         finally:
             broken.set()
             with self._changed:

@@ -79,8 +79,8 @@ class ReplicaOnDisk:
                 self.journal.append_frame(frame)
         if self.journal.next_seq != action.end:
             raise CorruptError(
-                f"journal {self.journal.id}: frames up to seq {self.journal.next_seq} came where "
-                f"{action.end} was said"
+                f"journal {self.journal.id}: frames up to seq {self.journal.next_seq} came, but "
+                f"{action.end} was announced"
             )
 
     def wrote(self) -> None:
@@ -94,7 +94,7 @@ class ReplicaOnDisk:
         """Removes events from ``end`` on; returns how many. Raises CorruptError, OSError."""
         gone = max(0, self.journal.next_seq - end)
         if gone:
-            log.warning("journal %s: %d events go that were not answered", self.journal.id, gone)
+            log.warning("journal %s: %d unanswered events are dropped", self.journal.id, gone)
             with self._using:
                 try:
                     self._replace(self.journal.cut(end))
@@ -117,13 +117,13 @@ class ReplicaOnDisk:
                 self._replace(self.journal.reopened())
             except CorruptError as error:
                 self.damaged = str(error)
-                log.error("the replica of journal %s here is to be recreated: %s", name, error)
+                log.error("the replica of journal %s here will be recreated: %s", name, error)
                 return False
             except (FlumengError, OSError) as error:
                 log.warning("the replica of journal %s here cannot be used yet: %s", name, error)
                 return False
         self._doubtful = False
-        log.warning("the replica of journal %s here goes on at seq %d", name, self.journal.next_seq)
+        log.warning("the replica of journal %s continues at seq %d", name, self.journal.next_seq)
         return True
 
     def close(self) -> None:

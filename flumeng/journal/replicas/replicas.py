@@ -62,7 +62,7 @@ class Replicas:
         self._node, self._replicas, self._disk = node, replicas, disk or Disk()
         self._clock = clock
         self._lock = threading.RLock()
-        self._told: dict[str, tuple[Membership, int, int]] = {}
+        self._records: dict[str, tuple[Membership, int, int]] = {}
         self._addresses: Mapping[str, str] = {}
         self._proposals: dict[str, Message] = {}
         self._changed = threading.Event()
@@ -87,7 +87,7 @@ class Replicas:
             self.add(ReplicaJournal.load(path, disk=self._disk), closes=True)
         except CorruptError as error:
             aside = set_aside(path)
-            log.error("replica %s begins again, and is kept as %s: %s", path.name, aside, error)
+            log.error("replica %s is recreated; the old one is %s: %s", path.name, aside, error)
         except FlumengError as error:
             log.error("replica %s is not used: %s", path.name, error)
         else:
@@ -127,31 +127,32 @@ class Replicas:
         journal = ReplicatedJournal(opened, self, closes=closes)
         with self._lock:
             self.journals = {**self.journals, journal.id: journal}
-            known = self._told.get(journal.id)
-        if known is not None:
-            journal.told(*known)
+            record = self._records.get(journal.id)
+        if record is not None:
+            journal.set_membership(*record)
         return journal
 
     def forget(self, name: str) -> None:
         with self._lock:
             self.journals = {key: value for key, value in self.journals.items() if key != name}
-            self._told.pop(name, None)
+            self._records.pop(name, None)
             self._stored.discard(name)
             self._to_begin.discard(name)
             self._backoffs.pop(name, None)
         self._links.forget(name)
 
-    def told(self, message: Mapping[str, Any]) -> None:
+    def set_memberships(self, message: Mapping[str, Any]) -> None:
         """Handles the node's message: memberships, and addresses of nodes."""
         self._addresses = message["addresses"]
-        for name, said in message["journals"].items():
-            known = (Membership.from_message(said), int(said["version"]), int(said["created"]))
+        for name, document in message["journals"].items():
+            version, created = int(document["version"]), int(document["created"])
+            record = (Membership.from_message(document), version, created)
             with self._lock:
-                self._told[name] = known
+                self._records[name] = record
             journal = self.journals.get(name)
             if journal is not None:
                 try:
-                    journal.told(*known)
+                    journal.set_membership(*record)
                 except (FlumengError, OSError) as error:
                     log.error("journal %s: %s", name, error)
 
@@ -170,11 +171,11 @@ class Replicas:
             if aside is None:
                 continue
             with self._lock:
-                self.journals = {key: one for key, one in self.journals.items() if key != name}
+                self.journals = {n: replica for n, replica in self.journals.items() if n != name}
                 self._stored.discard(name)
                 self._backoffs.setdefault(name, RetryTimer()).begin(self._clock())
             log.error(
-                "replica %s begins again, and is kept as %s: %s", name, aside, journal.damaged
+                "replica %s is recreated; the old one is %s: %s", name, aside, journal.damaged
             )
 
     def drop(self, name: str) -> None:
@@ -189,9 +190,9 @@ class Replicas:
     # Sending, for the protocol.
 
     def proposal(self, journal: str, version: int, membership: Membership) -> None:
-        said = {"version": version, **membership.as_message()}
+        change = {"version": version, **membership.as_message()}
         with self._lock:
-            self._proposals[journal] = {"type": "proposal", "journal": journal, **said}
+            self._proposals[journal] = {"type": "proposal", "journal": journal, **change}
         self._changed.set()
 
     def post(self, node: str, journal: ReplicatedJournal, message: ToFollower) -> None:
@@ -214,13 +215,13 @@ class Replicas:
             now = self._clock()
             for journal in self.journals.values():
                 try:
-                    journal.look(now)
+                    journal.tick(now)
                 except Exception:
-                    log.exception("journal %s", journal.id)
+                    log.exception("journal %s: periodic work failed", journal.id)
             try:
                 self._set_aside_damaged()
             except Exception:
-                log.exception("a damaged replica is not set aside")
+                log.exception("cannot set a damaged replica aside")
 
     # Messages of primaries elsewhere to the replicas here.
 
@@ -231,14 +232,14 @@ class Replicas:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            said = chunk.app_metadata.to_pybytes()
-            if said == replica_wire.PING:
-                answers = [pa.py_buffer(said), *self._unmatched()]
+            metadata = chunk.app_metadata.to_pybytes()
+            if metadata == replica_wire.PING:
+                answers = [pa.py_buffer(metadata), *self._unmatched()]
             else:
-                envelope = replica_wire.decode(said)
-                told = self._answers(peer, envelope, chunk.data)
+                envelope = replica_wire.decode(metadata)
+                replies = self._answers(peer, envelope, chunk.data)
                 answers = [
-                    replica_wire.buffer(Envelope(envelope.journal, answer)) for answer in told
+                    replica_wire.buffer(Envelope(envelope.journal, answer)) for answer in replies
                 ]
             for answer in answers:
                 if not begun:
@@ -248,7 +249,7 @@ class Replicas:
 
     def _unmatched(self) -> list[pa.Buffer]:
         with self._lock:
-            terms = {n: self._told[n][0].term for n in self._to_begin if n in self._told}
+            terms = {n: self._records[n][0].term for n in self._to_begin if n in self._records}
         return [
             replica_wire.buffer(Envelope(n, messages.Unmatched(term, "")))
             for n, term in terms.items()
@@ -257,29 +258,27 @@ class Replicas:
     def _answers(self, peer: Peer, envelope: Envelope, data: Any) -> list[ToPrimary]:
         message = envelope.message
         if not isinstance(message, messages.Begin | messages.Frames | messages.Reset):
-            raise UserError("only primaries talk here")
+            raise UserError("only primaries may send messages here")
         try:
-            known = self._require_held(envelope.journal)
-            if message.term < known.term:
-                return [messages.Refused(known.term)]
-            _require_primary(peer, envelope.journal, message, known)
+            membership = self._require_held(envelope.journal)
+            if message.term < membership.term:
+                return [messages.Refused(membership.term)]
+            _require_primary(peer, envelope.journal, message, membership)
             frames = list(frames_of(data, "a primary")) if data is not None and len(data) else []
             journal = self.journals.get(envelope.journal) or self._make(envelope)
             if journal is None:  # it was lost since
                 return [messages.Unmatched(message.term, "")]
             return journal.take(message, frames, envelope.state or {}, envelope.key)
         except (FlumengError, OSError) as error:
-            self._refusals.warning("replica %s does not go on: %s", envelope.journal, error)
+            self._refusals.warning("replica %s refuses a message: %s", envelope.journal, error)
             return []
 
     def _require_held(self, name: str) -> Membership:
         """Raises DeniedError unless the known membership has a replica on this node."""
-        known, *_ = self._told.get(name, (None,))
-        if known is None or self._node not in known.nodes:
-            raise DeniedError(
-                f"ZooKeeper has not said that there is to be a replica of {name[:100]}"
-            )
-        return known
+        membership, *_ = self._records.get(name, (None,))
+        if membership is None or self._node not in membership.nodes:
+            raise DeniedError(f"ZooKeeper has no record of a replica of {name[:100]} on this node")
+        return membership
 
     def _make(self, envelope: Envelope) -> ReplicatedJournal | None:
         """Makes a replica at its primary's first message. Raises UnavailableError after damage."""
@@ -287,13 +286,13 @@ class Replicas:
         if not isinstance(message, messages.Begin):
             return None
         if self._replicas is None or not is_journal(name):
-            raise CorruptError(f"{name[:100]!r} cannot have a replica here")
+            raise CorruptError(f"invalid journal {name[:100]!r} for a replica here")
         with self._lock:
             if name in self.journals:
                 return self.journals[name]
             if name in self._backoffs and not self._backoffs[name].is_due(self._clock()):
                 raise UnavailableError(
-                    "the one before it was damaged: it is recreated a little later"
+                    "the previous replica was damaged: it is recreated a little later"
                 )
             replica = Replica.new(self._node, message.lineage)
             opened = ReplicaJournal.make(
@@ -310,11 +309,11 @@ class Replicas:
             return self.add(opened, closes=True)
 
 
-def _require_primary(peer: Peer, name: str, message: ToFollower, known: Membership) -> None:
+def _require_primary(peer: Peer, name: str, message: ToFollower, membership: Membership) -> None:
     """Raises DeniedError for another authenticated peer: it could have a replica removed."""
-    if isinstance(message, messages.Begin) and message.lineage != known.lineage:
-        raise DeniedError(f"journal {name} has the lineage {known.lineage}")
-    if peer.identity and peer.identity.name != node_of(known.primary):
+    if isinstance(message, messages.Begin) and message.lineage != membership.lineage:
+        raise DeniedError(f"journal {name} has the lineage {membership.lineage}")
+    if peer.identity and peer.identity.name != node_of(membership.primary):
         raise DeniedError(f"{peer.identity} is not the primary of {name}")
 
 
@@ -339,7 +338,7 @@ class Scrubber:
     def stop(self) -> None:
         self._stopping.set()
 
-    def look(self) -> Iterator[float]:
+    def scrub(self) -> Iterator[float]:
         """One pass in random order; yields the seconds to wait after each part."""
         journals = self._journals()
         for journal in random.sample(journals, len(journals)):
@@ -352,7 +351,7 @@ class Scrubber:
     def _run(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            for seconds in self.look():
+            for seconds in self.scrub():
                 if self._stopping.wait(seconds):
                     return
             self._stopping.wait(began + PASS_SECONDS - time.monotonic())
@@ -363,6 +362,6 @@ def _look_at(journal: Scrubbed) -> Iterator[float]:
         for window in journal.scrub():
             yield window.buffer.size / BYTES_PER_SECOND
     except (FlumengError, OSError) as error:
-        log.warning("journal %s cannot be looked at now: %s", journal.id, error)
+        log.warning("journal %s cannot be scrubbed now: %s", journal.id, error)
     except Exception:
-        log.exception("journal %s cannot be looked at", journal.id)
+        log.exception("journal %s cannot be scrubbed", journal.id)

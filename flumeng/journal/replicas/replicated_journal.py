@@ -24,7 +24,7 @@ from flumeng.journal.log.frame import FrameHeader, Payload, identity
 from flumeng.journal.log.journal_cipher import KeyReference
 from flumeng.journal.log.replica_journal import ReplicaJournal
 from flumeng.journal.log.segment import Window
-from flumeng.journal.replicas.lateness import Lateness
+from flumeng.journal.replicas.replica_lag import ReplicaLag
 from flumeng.journal.replicas.replica_on_disk import ReplicaOnDisk
 from flumeng.journal.replication import follower, primary
 from flumeng.journal.replication.follower import Follower
@@ -75,7 +75,7 @@ class ReplicatedJournal(DelegatedLog):
         self._role: Follower | Primary = self._disk.as_replica
         self._membership: Membership | None = None
         self._version = self._created = -1
-        self._lateness = Lateness()
+        self._lag = ReplicaLag()
         self._asked_at = 0.0
         self._lost_lead = False
         self._superseded = False
@@ -126,7 +126,7 @@ class ReplicatedJournal(DelegatedLog):
             if isinstance(self._role, Primary):
                 self._do_primary(replace(self._role, min_in_sync=self._min_in_sync), [])
 
-    def told(self, membership: Membership, version: int, created: int) -> None:
+    def set_membership(self, membership: Membership, version: int, created: int) -> None:
         """Handles the record in ZooKeeper at a version; ``created`` identifies the znode."""
         with self._lock:
             if self._done:
@@ -152,11 +152,11 @@ class ReplicatedJournal(DelegatedLog):
                 self._disk.sync()
             self._role = self._disk.as_replica
 
-    def heard(self, node: str, message: ToPrimary) -> None:
+    def receive(self, node: str, message: ToPrimary) -> None:
         with self._lock:
-            self._lateness.heard(node, self._clock())
+            self._lag.received(node, self._clock())
             if isinstance(self._role, Primary) and not self._done:
-                self._do_primary(*primary.heard(self._role, node, message))
+                self._do_primary(*primary.received(self._role, node, message))
 
     def take(
         self,
@@ -191,13 +191,13 @@ class ReplicatedJournal(DelegatedLog):
                 step = follower.reset(replica, message)
             return self._do_replica(*step, frames, state)
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Periodic work: removes late replicas from the in-sync set, repeats messages and
         proposals, and retries a failed disk. Raises FlumengError, OSError."""
         with self._lock:
             if self._done:
                 return
-            # Of a primary that takes events the group commit notices it, and gives it back.
+            # An appending primary's failure is detected and handled by its group commit.
             failed = self._disk.has_failed and not self.damaged
             if failed and (self.closes or not self.leads) and self._disk.reopen(now):
                 self._role = self._disk.as_replica
@@ -207,11 +207,11 @@ class ReplicatedJournal(DelegatedLog):
                     self._lead_if_chosen()
                 return
             for node in role.peers:
-                if self._lateness.is_late(role, node, now, self._transport.alive_at(node)):
+                if self._lag.is_late(role, node, now, self._transport.alive_at(node)):
                     self._step(primary.late, node)
-                elif self._lateness.lacks_an_answer(role, node, now):
+                elif self._lag.lacks_an_answer(role, node, now):
                     self._step(primary.resend, node)
-                elif self._lateness.lacks_news(role, node, now):
+                elif self._lag.lacks_news(role, node, now):
                     self._step(primary.send_checkpoint, node)
             if role.asked and now - self._asked_at > ASK_AGAIN_SECONDS:
                 self._step(primary.retry_change)
@@ -243,22 +243,22 @@ class ReplicatedJournal(DelegatedLog):
             yield from windows
         except CorruptError as error:
             if not self.leads:
-                raise NotServedError(f"journal {self.id}: another replica is to be read") from error
+                raise NotServedError(f"journal {self.id}: read another replica") from error
             if isinstance(error, DataLossError):
                 raise
-            self.found_damaged(str(error))
+            self.mark_damaged(str(error))
             if self._others_in_sync:
                 raise UnavailableError(
-                    f"{error}; this replica is damaged, and another one in sync is to lead"
+                    f"{error}; this replica is damaged, and another one in sync must lead"
                 ) from error
             raise
 
-    def found_damaged(self, why: str) -> None:
+    def mark_damaged(self, why: str) -> None:
         with self._lock:
             if self.damaged or self._done:
                 return
             self._disk.damaged = why
-        others = "another one is to lead" if self._others_in_sync else "no other one is in sync"
+        others = "another one must lead" if self._others_in_sync else "no other one is in sync"
         log.error("the replica of journal %s here is damaged; %s: %s", self.id, others, why)
 
     def scrub(self) -> Iterator[Window]:
@@ -273,7 +273,7 @@ class ReplicatedJournal(DelegatedLog):
                 if self._journal is not journal or self._disk.has_failed:
                     return  # it was cut meanwhile, or has to be reopened
                 if is_second:
-                    self.found_damaged(str(error))
+                    self.mark_damaged(str(error))
                 else:
                     self._suspected = journal
 
@@ -288,26 +288,26 @@ class ReplicatedJournal(DelegatedLog):
 
     @property
     def is_alone(self) -> bool:
-        known = self._membership
-        return known is not None and known.in_sync == (self.replica_id,)
+        membership = self._membership
+        return membership is not None and membership.in_sync == (self.replica_id,)
 
     @property
     def _others_in_sync(self) -> bool:
-        known = self._membership
-        return known is not None and len(known.in_sync) > 1
+        membership = self._membership
+        return membership is not None and len(membership.in_sync) > 1
 
     def end_of(self, frame: pa.Buffer) -> int:
         return FrameHeader.unpack(frame, 0, identity(self.id)).end
 
-    def said_with(self, message: Frames, start: int, end: int) -> Frames:
+    def part_of(self, message: Frames, start: int, end: int) -> Frames:
         role = self._role
-        known = isinstance(role, Primary) and role.term == message.term
+        current = isinstance(role, Primary) and role.term == message.term
         return message._replace(
             start=start,
             end=end,
-            terms=role.log.terms(start, end) if known else message.terms,
-            checkpoint=role.checkpoint if isinstance(role, Primary) and known else 0,
-            acked=role.acked if isinstance(role, Primary) and known else 0,
+            terms=role.log.terms(start, end) if current else message.terms,
+            checkpoint=role.checkpoint if isinstance(role, Primary) and current else 0,
+            acked=role.acked if isinstance(role, Primary) and current else 0,
         )
 
     @property
@@ -339,17 +339,17 @@ class ReplicatedJournal(DelegatedLog):
         if membership.term > replica.term:
             self._lead(replica, membership, self._version)
         else:
-            known = replace(membership, term=replica.term)
-            self._transport.proposal(self.id, self._version, known.restarted())
+            current = replace(membership, term=replica.term)
+            self._transport.proposal(self.id, self._version, current.restarted())
 
     def _lead(self, replica: Follower, membership: Membership, version: int) -> None:
         self._disk.lead(membership.term, membership.lineage, closes=self.closes)
-        held, known = self._journal.held, self._journal.replica.checkpoint
+        held, checkpoint = self._journal.held, self._journal.replica.checkpoint
         log.info("journal %s: primary in term %d at seq %d", self.id, membership.term, held.end)
         started = primary.started(
-            replica.id, held, known, membership, version, min_in_sync=self._min_in_sync
+            replica.id, held, checkpoint, membership, version, min_in_sync=self._min_in_sync
         )
-        self._lateness.begin()
+        self._lag.begin()
         self._do_primary(*started)
 
     @property
@@ -357,7 +357,7 @@ class ReplicatedJournal(DelegatedLog):
         return 1 if self._journal.closed else self._needs_in_sync
 
     def _step_down(self) -> None:
-        log.warning("journal %s: another replica is the primary; nothing more is answered", self.id)
+        log.warning("journal %s: another replica leads; events here are not answered", self.id)
         self._lost_lead = not self.closes
         self._superseded = True
         if self._journal.sound:
@@ -389,13 +389,13 @@ class ReplicatedJournal(DelegatedLog):
         source_state: Mapping[str, object],
     ) -> list[ToPrimary]:
         """After an error the state is that of the disk."""
-        told: list[ToPrimary] = []
+        replies: list[ToPrimary] = []
         wrote = False
         try:
             with self._disk.writing():
                 for action in actions:
                     if isinstance(action, follower.Reply):
-                        told.append(action.message)
+                        replies.append(action.message)
                     else:
                         state = self._carry_out(state, action, frames, source_state)
                         wrote |= isinstance(action, follower.Write)
@@ -408,8 +408,8 @@ class ReplicatedJournal(DelegatedLog):
         if wrote:
             self._disk.wrote()
             self._role, answers = follower.synced(state, self._journal.next_seq)
-            told += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
-        return told
+            replies += [answer.message for answer in answers if isinstance(answer, follower.Reply)]
+        return replies
 
     def _carry_out(
         self,
@@ -487,14 +487,14 @@ class ReplicatedJournal(DelegatedLog):
             return role
         if self._lost_lead or self._superseded:
             raise JournalFailedError(f"journal {self.id}: another replica is the primary")
-        why = "not the primary yet: ZooKeeper has not said so"
+        why = "not the primary yet: ZooKeeper has not confirmed it"
         raise HeldError(f"journal {self.id}: {why}", why)
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Raises JournalFailedError under another primary, so senders learn it early."""
         if self._superseded:
             self._require_lead()
-        self._journal.tend()
+        self._journal.maintain()
         self._trimmed()
 
     def trim(self, ack: int) -> None:
@@ -508,7 +508,7 @@ class ReplicatedJournal(DelegatedLog):
     def close_for_appends(self) -> int:
         with self._lock:
             if not isinstance(self._role, Primary):
-                raise UserError(f"journal {self.id} is not closed: it is not the primary's")
+                raise UserError(f"journal {self.id} is not closed: this replica is not the primary")
             end = self._journal.close_for_appends()
             self._step(primary.synced, end)
             self.require_in_sync(self._needs_in_sync)
@@ -528,8 +528,8 @@ class ReplicatedJournal(DelegatedLog):
         """Keeps a damaged replica as evidence; returns its path. None while it may be the last one:
         no primary has sent a message since, or it is the chosen primary."""
         with self._lock:
-            known = self._membership
-            chosen = known is not None and known.primary == self.replica_id
+            membership = self._membership
+            chosen = membership is not None and membership.primary == self.replica_id
             needed = self._journal.sound and (chosen or not self._primary_is_there)
             if not self.damaged or self._done or self.leads or needed:
                 return None

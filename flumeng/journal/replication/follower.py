@@ -97,7 +97,7 @@ def begin(replica: Follower, message: Begin) -> Step:
         replica = replace(replica, term=message.term, matched=False)
         actions.append(Fence(message.term))
     if not replica.matched:
-        # With an event of this term it has matched in it before.
+        # A replica with an event of this term has matched before in it.
         matched = replica.log.last_term == replica.term
         end = replica.log.end if matched else agreed(replica.log, message.log)
         floor = message.log.floor
@@ -124,9 +124,9 @@ def take(replica: Follower, message: Frames) -> Step:
     if message.end > start:
         replica = replace(replica, log=replica.log.extended(message.terms, message.end))
         actions.append(Write(start, message.end))
-    known = max(replica.checkpoint, min(message.checkpoint, replica.log.safe))
-    replica = replace(replica, checkpoint=known)
-    actions.append(Keep(known, min(message.acked, known)))
+    checkpoint = max(replica.checkpoint, min(message.checkpoint, replica.log.safe))
+    replica = replace(replica, checkpoint=checkpoint)
+    actions.append(Keep(checkpoint, min(message.acked, checkpoint)))
     if not message.end > start:
         actions.append(Reply(Persisted(replica.term, replica.id, replica.log.safe)))
     return replica, actions
@@ -167,6 +167,6 @@ def _cut(replica: Follower, end: int) -> tuple[Follower, list[Action]]:
     if end < replica.checkpoint:
         raise CorruptError(
             f"replica {replica.id} differs from its primary at seq {end}, below "
-            f"{replica.checkpoint}, up to where all replicas were the same"
+            f"{replica.checkpoint}, up to which all replicas were equal"
         )
     return replace(replica, log=replica.log.cut(end)), [Cut(end)]

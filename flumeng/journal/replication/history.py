@@ -47,9 +47,9 @@ class Log(NamedTuple):
         return self._replace(end=end, safe=min(self.safe, end), history=kept)
 
     def terms(self, start: int, end: int) -> History:
-        begun = [known for known in self.history if known.seq <= start]
-        later = [known for known in self.history if start < known.seq < end]
-        return tuple(known._replace(seq=max(known.seq, start)) for known in (*begun[-1:], *later))
+        begun = [run for run in self.history if run.seq <= start]
+        later = [run for run in self.history if start < run.seq < end]
+        return tuple(run._replace(seq=max(run.seq, start)) for run in (*begun[-1:], *later))
 
 
 def run_of(history: History, seq: int) -> Start:
@@ -57,11 +57,11 @@ def run_of(history: History, seq: int) -> Start:
     return next(start for start in reversed(history) if start.seq <= seq)
 
 
-def agreed(one: Log, other: Log) -> int:
+def agreed(log: Log, other: Log) -> int:
     """The end of the events that both logs share; the higher floor if they share none above it."""
-    end, floor = min(one.end, other.end), max(one.floor, other.floor)
+    end, floor = min(log.end, other.end), max(log.floor, other.floor)
     while end > floor:
-        ours, theirs = run_of(one.history, end - 1), run_of(other.history, end - 1)
+        ours, theirs = run_of(log.history, end - 1), run_of(other.history, end - 1)
         if ours.term == theirs.term:
             return end
         end = max(ours.seq, theirs.seq)

@@ -32,7 +32,7 @@ class Membership:
                 return cls(
                     journal.lineage, journal.term, replica, journal.in_sync, journal.replicas
                 )
-        raise CorruptError(f"the primary {journal.primary} is not among those in sync")
+        raise CorruptError(f"the primary {journal.primary} is not in sync")
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Membership:
@@ -74,7 +74,7 @@ class Membership:
         if replica not in self.in_sync:
             raise ConflictError(f"{replica} is not in sync: answered events may be missing there")
         in_sync = tuple(
-            known for known in self.in_sync if known != self.primary or known == replica
+            member for member in self.in_sync if member != self.primary or member == replica
         )
         return replace(self._led_by(replica), in_sync=in_sync)
 
@@ -90,11 +90,11 @@ class Membership:
         """Removes a replica from the in-sync set. Raises UserError for the primary."""
         if replica == self.primary:
             raise UserError(f"{replica} is the primary: promote another replica first")
-        return replace(self, in_sync=tuple(known for known in self.in_sync if known != replica))
+        return replace(self, in_sync=tuple(member for member in self.in_sync if member != replica))
 
     def joined(self, replica: str) -> Membership:
         """Adds a replica that has caught up, in place of an earlier one on its node."""
-        others = tuple(known for known in self.in_sync if node_of(known) != node_of(replica))
+        others = tuple(member for member in self.in_sync if node_of(member) != node_of(replica))
         return replace(self, in_sync=(*others, replica))
 
 

@@ -161,7 +161,7 @@ def trimmed(primary: Primary, acked: int, floor: int) -> Step:
     return replace(primary, acked=max(primary.acked, min(acked, primary.checkpoint)), log=log), []
 
 
-def heard(primary: Primary, node: str, message: ToPrimary) -> Step:
+def received(primary: Primary, node: str, message: ToPrimary) -> Step:
     if primary.over:
         return primary, []
     if isinstance(message, Refused):
@@ -201,7 +201,7 @@ def late(primary: Primary, node: str) -> Step:
         return primary, []
     if len(primary.membership.in_sync) <= primary.min_in_sync:
         return primary, []
-    # Its known state counts no more: it has to answer before it joins again.
+    # Its known state no longer counts: it must answer before it joins again.
     return _ask(_with(primary, node, Peer()), primary.membership.without(gone[0]))
 
 
@@ -219,10 +219,10 @@ def changed(primary: Primary, membership: Membership, version: int) -> Step:
         return primary, []
     if (membership.term, membership.primary) != (primary.term, primary.id):
         return _ended(primary), []
-    wanted = [node for node in membership.nodes if node != node_of(primary.id)]
-    new = [node for node in wanted if node not in primary.peers]
-    peers = {node: primary.peers.get(node, Peer()) for node in wanted}
-    # As long as the version is the one that a change was asked for at, it may still be made.
+    nodes = [node for node in membership.nodes if node != node_of(primary.id)]
+    new = [node for node in nodes if node not in primary.peers]
+    peers = {node: primary.peers.get(node, Peer()) for node in nodes}
+    # A requested change may still be made while the record has the version of the request.
     asked = primary.asked if version == primary.version else None
     joining = primary.joining if asked or primary.joining not in membership.in_sync else ""
     primary = replace(
@@ -266,14 +266,14 @@ def _moved(primary: Primary) -> Step:
     for replica in membership.in_sync:
         peer = primary.peers.get(node_of(replica))
         lost = peer is None or (peer.begun and peer.replica != replica)
-        if replica != primary.id and lost:  # it is to hold none any more, or has lost its disk
+        if replica != primary.id and lost:  # it was removed from the replicas, or lost its disk
             return _ask(primary, membership.without(replica))
     for peer in primary.peers.values():
         joins = not primary.joining and peer.begun and peer.replica not in membership.in_sync
         if joins and primary.log.end - peer.end <= primary.near:
             primary = replace(primary, joining=peer.replica)
-        # What was answered in earlier terms lies below the end that this one began with, but maybe
-        # not below the checkpoint that is known by now.
+        # Events answered in earlier terms lie below the end at the begin of this term, but perhaps
+        # not below the known checkpoint.
         caught_up = peer.end >= max(primary.checkpoint, primary.first.end)
         if peer.begun and peer.replica == primary.joining and caught_up:
             return _ask(primary, membership.joined(peer.replica))
@@ -283,9 +283,9 @@ def _moved(primary: Primary) -> Step:
 def _advanced(primary: Primary) -> Primary:
     """Advances the global checkpoint to the least local one of all counted replicas; it stays while
     one is unknown (I7)."""
-    known = {peer.replica: peer.end for peer in primary.peers.values() if peer.begun}
-    known[primary.id] = primary.log.safe
-    ends = [known.get(replica) for replica in primary.counted]
+    end_of = {peer.replica: peer.end for peer in primary.peers.values() if peer.begun}
+    end_of[primary.id] = primary.log.safe
+    ends = [end_of.get(replica) for replica in primary.counted]
     least = min((end for end in ends if end is not None), default=0)
     if primary.over or None in ends or least <= primary.checkpoint:
         return primary

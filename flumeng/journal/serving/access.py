@@ -54,7 +54,7 @@ class Peer:
 
     def require(self, what: str) -> None:
         if self.identity is not None and what not in MAY.get(self.identity.role, ()):
-            raise DeniedError(f"a certificate of {self.identity} may not ask for {what} here")
+            raise DeniedError(f"a certificate of {self.identity} does not allow {what} here")
 
     def sees(self, journal: str) -> bool:
         if self.identity is None or self.identity.role != "subscriber":
@@ -85,10 +85,10 @@ class Access:
             # The first alternative name of the certificate that was verified in the handshake.
             identity = parse_uri(context.peer_identity().decode())
         except (UserError, UnicodeDecodeError) as error:
-            raise DeniedError(f"your certificate is of no use here: {error}") from error
+            raise DeniedError(f"your certificate is not accepted: {error}") from error
         if identity.cluster != self._own.identity.cluster:
             raise DeniedError(
-                f"your certificate is for the cluster {identity.cluster}, and this is "
+                f"your certificate is for the cluster {identity.cluster}, but this is "
                 f"{self._own.identity.cluster}"
             )
         flows = self._granted(identity.name) if identity.role == "subscriber" else ()
@@ -101,7 +101,7 @@ class Access:
         if peer.identity.role == "executor":
             tokens.require(ticket, self._own.ca, self._own.identity.cluster, self._now())
         elif peer.identity.role == "discovery" and ticket.end - ticket.start > 1:
-            raise DeniedError("discovery reads one event, to tell when it came")
+            raise DeniedError("discovery may read only one event, for its time")
         elif not peer.sees(ticket.journal):
             raise DeniedError(
                 f"this node's policy file does not let {peer.identity} read the flow "

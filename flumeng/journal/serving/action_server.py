@@ -78,5 +78,5 @@ def _offsets(answers: Answers, body: bytes) -> Mapping[str, int]:
     try:
         asked = msgspec.json.decode(body, type=OffsetsRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"offsets of what: {error}") from error
+        raise UserError(f"invalid request for offsets: {error}") from error
     return answers.offsets(asked.flow, asked.partitions, asked.to)

@@ -94,17 +94,17 @@ class JournalClient:
         """Returns the first events of [start, end) in READ_SCHEMA, within the limits of taps.
         Raises as ``read``, and TapDeniedError, TapsBusyError, UserError from a server without
         taps."""
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         seq = start
         frames = self._frames(journal, start, end, tapped=True)
         try:
             for batch in reading.rows(frames, journal, start, end, replayed=False):
-                found.append(batch)
+                batches.append(batch)
                 seq = batch.column("seq")[-1].as_py() + 1
         except DataLossError:
             if seq == start:
                 raise
-        return found
+        return batches
 
     def close(self) -> None:
         if self._connection is not None:
@@ -131,7 +131,7 @@ class JournalClient:
             return understand(json.loads(b"".join(result.body for result in results)))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptError(
-                f"{self._address} answers {action} with what this flumeng does not understand"
+                f"this flumeng cannot read the answer of {self._address} to {action}"
             ) from error
 
     def _frames(
@@ -161,15 +161,16 @@ class JournalClient:
         info = getattr(error, "extra_info", None)
         if info:
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = json.loads(info)
-                return dict(wire.ERROR_KINDS)[told["kind"]](f"{self._address}: {told['message']}")
+                document = json.loads(info)
+                kind = dict(wire.ERROR_KINDS)[document["kind"]]
+                return kind(f"{self._address}: {document['message']}")
         text = str(error).partition(" gRPC client debug context")[0]
         if isinstance(error, flight.FlightTimedOutError):
             return _OutOfTimeError(
                 f"{self._address} made no progress in {self._timeout_seconds:g} s: {text}"
             )
         if isinstance(error, OSError) and not isinstance(error, flight.FlightError):
-            return CorruptError(f"{self._address} answers with what is not of Flight: {text}")
+            return CorruptError(f"the answer of {self._address} is not one of Flight: {text}")
         return UnavailableError(f"{self._address} does not answer: {text}")
 
 
@@ -189,18 +190,18 @@ class _OutOfTimeError(UnavailableError):
     """A call reached its time limit; after progress the client repeats it."""
 
 
-def _accounts(told: dict[str, dict[str, Any]]) -> dict[str, Account]:
+def _accounts(accounts: dict[str, dict[str, Any]]) -> dict[str, Account]:
     """Ignores fields of a newer server."""
-    known = {field.name for field in dataclasses.fields(Account)}
+    names = {field.name for field in dataclasses.fields(Account)}
     return {
-        name: Account(**{key: value for key, value in fields.items() if key in known})
-        for name, fields in told.items()
+        name: Account(**{key: value for key, value in fields.items() if key in names})
+        for name, fields in accounts.items()
     }
 
 
-def _offsets(told: dict[str, Any]) -> dict[str, int]:
-    return {name: int(offset) for name, offset in told.items()}
+def _offsets(offsets: dict[str, Any]) -> dict[str, int]:
+    return {name: int(offset) for name, offset in offsets.items()}
 
 
-def _each(kind: Callable[..., T], told: dict[str, dict[str, Any]]) -> dict[str, T]:
-    return {name: kind(**fields) for name, fields in told.items()}
+def _each(kind: Callable[..., T], documents: dict[str, dict[str, Any]]) -> dict[str, T]:
+    return {name: kind(**fields) for name, fields in documents.items()}

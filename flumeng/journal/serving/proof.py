@@ -24,8 +24,9 @@ class Proof:
     signer: str = ""
 
     @classmethod
-    def of(cls, found: Credentials, signer: str = "") -> Proof:
-        return cls(found.ca, found.certificate, Secret(found.key.decode()), signer)
+    def of(cls, credentials: Credentials, signer: str = "") -> Proof:
+        key = Secret(credentials.key.decode())
+        return cls(credentials.ca, credentials.certificate, key, signer)
 
 
 def of_process(*roles: Role) -> Proof | None:

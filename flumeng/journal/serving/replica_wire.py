@@ -36,14 +36,14 @@ class Envelope(NamedTuple):
 
 def encode(envelope: Envelope) -> bytes:
     message = envelope.message
-    said = {
+    document = {
         "kind": type(message).__name__,
         "journal": envelope.journal,
         "fields": list(message),
         "state": envelope.state,
         "key": envelope.key.document if envelope.key else None,
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def buffer(envelope: Envelope) -> pa.Buffer:
@@ -52,23 +52,23 @@ def buffer(envelope: Envelope) -> pa.Buffer:
 
 def decode(data: bytes) -> Envelope:
     try:
-        said = json.loads(data)
-        kind = _KINDS[said["kind"]]
-        message = msgspec.convert(said["fields"], kind)
-        _require_numbers(said["fields"])
-        state, key = said.get("state"), said.get("key")
-        if not isinstance(said["journal"], str) or not isinstance(state, dict | None):
-            raise CorruptError("a message about a replica names no journal")
+        document = json.loads(data)
+        kind = _KINDS[document["kind"]]
+        message = msgspec.convert(document["fields"], kind)
+        _require_numbers(document["fields"])
+        state, key = document.get("state"), document.get("key")
+        if not isinstance(document["journal"], str) or not isinstance(state, dict | None):
+            raise CorruptError("a replica message names no journal")
         reference = None if key is None else KeyReference.parse(key)
-        return Envelope(said["journal"], message, state, reference)
+        return Envelope(document["journal"], message, state, reference)
     except _UNREADABLE as error:
-        raise CorruptError(f"a message about a replica cannot be read: {error}") from error
+        raise CorruptError(f"a replica message cannot be read: {error}") from error
 
 
 def _require_numbers(value: object) -> None:
     """Raises ValueError for a number that is neither a term nor a seq."""
     if isinstance(value, list):
-        for one in value:
-            _require_numbers(one)
+        for item in value:
+            _require_numbers(item)
     elif isinstance(value, int) and not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} where a message has a number")
+        raise ValueError(f"{value!r} is neither a term nor a seq")

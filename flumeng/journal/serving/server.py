@@ -19,7 +19,7 @@ import pyarrow as pa
 from flumeng.journal.log import reading
 from flumeng.journal.log.contract import Log, Position
 from flumeng.journal.log.errors import DeniedError, NotServedError
-from flumeng.journal.log.past import Note
+from flumeng.journal.log.progress_history import ProgressSample
 from flumeng.journal.log.segment import Window
 from flumeng.journal.serving import wire
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
@@ -67,7 +67,7 @@ class JournalServer(Service):
         journals: Callable[[], Mapping[str, Log]],
         counters: Callable[[], list[dict[str, Any]]] = list,
         acked: Callable[[Log], int] = lambda journal: journal.acked,
-        minute_ago: Callable[[str], Note | None] = lambda _journal: None,
+        minute_ago: Callable[[str], ProgressSample | None] = lambda _journal: None,
         may_tap: Callable[[str], bool] = lambda _flow: True,
         granted: Granted = granted_nothing,
         keystore: Keystore | None = None,
@@ -102,8 +102,8 @@ class JournalServer(Service):
             return self._watch(peer, context, parse_request(body))
         answer = self._answers.get(action)
         if answer is None and action not in self._actions:
-            known = ", ".join([*self._answers, *self._actions, wire.WATCH])
-            raise UserError(f"there is no action {action!r}, only {known}")
+            names = ", ".join([*self._answers, *self._actions, wire.WATCH])
+            raise UserError(f"there is no action {action!r}, only {names}")
         peer.require(action)
         answered = self._actions[action](body) if answer is None else answer(peer)
         return iter([msgspec.json.encode(answered)])
@@ -111,32 +111,32 @@ class JournalServer(Service):
     def read(
         self, peer: Peer, access: Access, ticket: bytes
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        wanted = wire.parse_ticket(ticket)
-        access.require_read(peer, wanted)
-        return wire.FRAMES_SCHEMA, _batches(self._windows(peer, wanted), self.ended)
+        request = wire.parse_ticket(ticket)
+        access.require_read(peer, request)
+        return wire.FRAMES_SCHEMA, _batches(self._windows(peer, request), self.ended)
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
         peer.require(REPLICA)
         if self._replicas is None:
-            raise UserError("no replicas are held here")
+            raise UserError("this process holds no replicas")
         self._replicas.serve_replicas(peer, reader, writer)
 
-    def _windows(self, peer: Peer, wanted: Ticket) -> Iterator[Window]:
-        if wanted.tapped:
-            self._taps.admit(wanted.journal)
-        journal = self._journals().get(wanted.journal)
+    def _windows(self, peer: Peer, ticket: Ticket) -> Iterator[Window]:
+        if ticket.tapped:
+            self._taps.admit(ticket.journal)
+        journal = self._journals().get(ticket.journal)
         if journal is None:
-            raise NotServedError(f"journal {wanted.journal} is not served here")
-        if wanted.tapped:
-            return self._taps.windows(journal, wanted.start, wanted.end)
-        return self._counted(peer, journal.read_frames(wanted.start, wanted.end))
+            raise NotServedError(f"journal {ticket.journal} is not served here")
+        if ticket.tapped:
+            return self._taps.windows(journal, ticket.start, ticket.end)
+        return self._counted(peer, journal.read_frames(ticket.start, ticket.end))
 
     def _watch(self, peer: Peer, context: Any, request: WatchRequest) -> Iterator[bytes]:
         unseen = [name for name in request.journals if not peer.sees(name)]
         if unseen:
-            raise DeniedError(f"{peer.identity} may not know of the journal {unseen[0]}")
+            raise DeniedError(f"{peer.identity} may not watch the journal {unseen[0]}")
         watch, ended = Watch(self._journals, request), self.ended
-        self._watches.add(watch)  # before the server's end is looked at, so that it ends this too
+        self._watches.add(watch)  # before the check, so that a stopping server ends it
         lasting = not ended.is_set() and self._watching.take(watch, peer.key)
         try:
             for answer in watch.answers(once=not lasting, gone=context.is_cancelled):
@@ -168,7 +168,7 @@ class JournalServer(Service):
 
     def _counted(self, peer: Peer, windows: Iterator[Window]) -> Iterator[Window]:
         if not self._reading.take(windows, peer.key):
-            raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many of yours")
+            raise UnavailableError(f"{READS_AT_ONCE} reads run here already, or too many are yours")
         try:
             for window in windows:
                 yield window
@@ -190,7 +190,7 @@ def _batches(windows: Iterator[Window], ended: threading.Event) -> Iterator[pa.R
         yield pa.RecordBatch.from_arrays([frames], schema=wire.FRAMES_SCHEMA)
 
 
-def _account(journal: Log, acked: int, past: Note | None, *, reads: bool) -> Account:
+def _account(journal: Log, acked: int, past: ProgressSample | None, *, reads: bool) -> Account:
     """``reads``: the oldest unacked event is read for its time."""
     safe, readable = journal.safe, journal.readable
     return Account(

@@ -21,7 +21,7 @@ from pyarrow import flight
 from flumeng.journal.log.errors import DeniedError, TapDeniedError
 from flumeng.journal.serving.access import Access, Granted, Peer, granted_nothing
 from flumeng.journal.serving.wire import ERROR_KINDS, FRAMES_SCHEMA
-from flumeng.platform import vital
+from flumeng.platform import fail_fast
 from flumeng.platform.errors import FlumengError, UserError
 from flumeng.platform.rate_limited_log import RateLimitedLog
 from flumeng.platform.security.credentials import Credentials, Keystore
@@ -59,7 +59,7 @@ class Service:
         self._port = self._server.port
         self.address = f"{self.host}:{self._port}"
         if keystore is not None:
-            vital.start("certificates", self._follow)
+            fail_fast.start("certificates", self._follow)
 
     def act(self, peer: Peer, context: Any, action: str, body: bytes) -> Iterator[bytes]:
         """The answers to an action. Raises FlumengError, also during iteration."""
@@ -70,7 +70,7 @@ class Service:
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Raises FlumengError, also during iteration."""
         del peer, access, ticket
-        raise UserError("there are no events here")
+        raise UserError("this server has no events")
 
     def exchange(self, peer: Peer, reader: Any, writer: Any) -> None:
         """A conversation, until the client ends it. Raises FlumengError."""
@@ -100,7 +100,7 @@ class Service:
         ending.start()
         ending.join(timeout_seconds)
         if ending.is_alive():
-            log.warning("journal server %s: a reader does not read; left behind", self.address)
+            log.warning("journal server %s: a reader hangs and is left behind", self.address)
         return not ending.is_alive()
 
     def _follow(self) -> None:
@@ -112,7 +112,7 @@ class Service:
             try:
                 own = self._keystore.load()
             except UserError as error:
-                log.error("%s; %s serves with the certificate before", error, self.address)
+                log.error("%s; %s serves with the previous certificate", error, self.address)
                 continue
             self._changed = changed
             self._renew(own)
@@ -153,13 +153,13 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         with _ErrorsToClient():
             peer = self._access.peer(context)
             answers = self._service.act(peer, context, action.type, action.body.to_pybytes())
-            return map(flight.Result, _told(answers))
+            return map(flight.Result, _guarded(answers))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _ErrorsToClient():
             peer = self._access.peer(context)
             schema, batches = self._service.read(peer, self._access, ticket.ticket)
-            return flight.GeneratorStream(schema, _told(batches))
+            return flight.GeneratorStream(schema, _guarded(batches))
 
     def list_flights(self, _context: Any, _criteria: Any) -> NoReturn:
         _refuse_call()
@@ -190,15 +190,15 @@ class _ErrorsToClient:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, (DeniedError, TapDeniedError)):
-            _denials.warning("a call is refused, and perhaps more within a minute: %s", error)
+            _denials.warning("a call is refused; more within a minute are not logged: %s", error)
         if isinstance(error, FlumengError):
             refuse(error)
         if isinstance(error, Exception) and not isinstance(error, flight.FlightError):
             log.error("a call failed", exc_info=error)
-            refuse(FlumengError("this call failed; the log of that process says why"))
+            refuse(FlumengError("this call failed: see the log of that process"))
 
 
-def _told(items: Iterator[T]) -> Iterator[T]:
+def _guarded(items: Iterator[T]) -> Iterator[T]:
     with _ErrorsToClient():
         yield from items
 

@@ -47,7 +47,7 @@ class Places:
         now = self._clock()
         with self._lock:
             moved_at = self._moved_at
-            of_peer = [moved_at[one] for one, its in self._peers.items() if its == peer]
+            of_peer = [moved_at[running] for running, owner in self._peers.items() if owner == peer]
             if self._full(moved_at.values(), now, self._count) or (
                 peer and self._full(of_peer, now, self._each)
             ):
@@ -73,30 +73,35 @@ class Taps:
     """Thread-safe. ``allows`` says which flows may be tapped."""
 
     def __init__(
-        self, allows: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+        self,
+        allows: Callable[[str], bool],
+        clock: Callable[[], float] = time.monotonic,
+        bytes_a_second: int = BYTES_A_SECOND,
+        read_bytes: int = READ_BYTES,
     ) -> None:
         self._allows = allows
         self._clock = clock
         self._places = Places(READS_AT_ONCE, STILL_SECONDS, clock)
         self._lock = threading.Lock()
-        self._left = float(BYTES_A_SECOND)
+        self._bytes_a_second, self._read_bytes = bytes_a_second, read_bytes
+        self._left = float(bytes_a_second)
         self._counted_at = clock()
 
     def admit(self, journal: str) -> None:
         flow = flow_of(journal)
         if not self._allows(flow):
             raise TapDeniedError(
-                f"this node's policy file does not allow to tap the flow {flow}: name it in `tap` "
+                f"this node's policy file does not allow taps of the flow {flow}: name it in `tap` "
                 "there"
             )
 
     def windows(self, journal: Log, start: int, end: int) -> Iterator[Window]:
         """Windows of [start, end) within the limits, one at least. Raises TapsBusyError."""
         if self._bytes_left() <= 0:
-            raise TapsBusyError(f"taps read {BYTES_A_SECOND} bytes a second here already")
+            raise TapsBusyError(f"taps already read {self._bytes_a_second} bytes a second here")
         windows = journal.read_frames(start, end)
         if not self._places.take(windows):
-            raise TapsBusyError(f"{READS_AT_ONCE} taps read here already")
+            raise TapsBusyError(f"{READS_AT_ONCE} taps already read here")
         read = 0
         try:
             for window in windows:
@@ -104,7 +109,7 @@ class Taps:
                 self._count(window.buffer.size)
                 yield window
                 self._places.moved(windows)
-                if read >= READ_BYTES:
+                if read >= self._read_bytes:
                     return
         finally:
             self._places.leave(windows)
@@ -112,8 +117,8 @@ class Taps:
     def _bytes_left(self) -> float:
         with self._lock:
             now = self._clock()
-            gained = (now - self._counted_at) * BYTES_A_SECOND
-            self._left = min(float(BYTES_A_SECOND), self._left + gained)
+            gained = (now - self._counted_at) * self._bytes_a_second
+            self._left = min(float(self._bytes_a_second), self._left + gained)
             self._counted_at = now
             return self._left
 

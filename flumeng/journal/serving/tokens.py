@@ -18,7 +18,7 @@ from cryptography import x509
 from flumeng.journal.log.errors import DeniedError
 from flumeng.journal.serving.wire import Ticket
 from flumeng.platform.errors import UserError
-from flumeng.platform.security import certified
+from flumeng.platform.security import cert_signatures
 from flumeng.platform.security.credentials import Credentials
 from flumeng.platform.security.expiry import utc_now
 from flumeng.platform.security.identity import Identity
@@ -43,7 +43,7 @@ class Signer:
 
     def __init__(self, credentials: Credentials, now: Callable[[], datetime] = utc_now) -> None:
         self._cluster = credentials.identity.cluster
-        self._key = certified.key_of(credentials)
+        self._key = cert_signatures.key_of(credentials)
         self._now = now
         self.certificates = _text(credentials.certificate)
         """The last part of its tokens in a ticket."""
@@ -51,7 +51,7 @@ class Signer:
     def token(self, journal: str, start: int, end: int) -> str:
         until = self._now().timestamp() + TOKEN_SECONDS
         claims = msgspec.json.encode(Claims(self._cluster, journal, start, end, until))
-        return f"{_text(claims)}.{_text(certified.sign(self._key, claims))}"
+        return f"{_text(claims)}.{_text(cert_signatures.sign(self._key, claims))}"
 
 
 def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
@@ -59,25 +59,23 @@ def require(ticket: Ticket, ca: bytes, cluster: str, now: datetime) -> Identity:
     try:
         claims, signature, chain = map(_bytes, ticket.token.split("."))
         leaf, *above = x509.load_pem_x509_certificates(chain)
-        said = msgspec.json.decode(claims, type=Claims)
+        claimed = msgspec.json.decode(claims, type=Claims)
     except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError) as error:
-        raise DeniedError(
-            "an executor reads with the token of a collector, and this is none"
-        ) from (error)
+        raise DeniedError("executors read with the token of a collector: this is none") from (error)
     try:
-        signer = certified.require_issued(leaf, above, ca, now)
-        certified.require_signed(leaf, signature, claims)
+        signer = cert_signatures.require_issued(leaf, above, ca, now)
+        cert_signatures.require_signed(leaf, signature, claims)
     except UserError as error:
-        raise DeniedError(f"this token is of no use: {error}") from error
-    if signer.role != "collector" or signer.cluster != cluster or said.cluster != cluster:
-        raise DeniedError(f"a token of {signer} of {signer.cluster} lets nobody read here")
-    left = said.until - now.timestamp()
+        raise DeniedError(f"this token is not accepted: {error}") from error
+    if signer.role != "collector" or signer.cluster != cluster or claimed.cluster != cluster:
+        raise DeniedError(f"tokens of {signer} of {signer.cluster} are not accepted here")
+    left = claimed.until - now.timestamp()
     if not 0 < left <= TOKEN_SECONDS + CLOCKS_DIFFER_SECONDS:
-        raise DeniedError(f"a token is of use for {TOKEN_SECONDS:g} s, and this one not now")
-    if said.journal != ticket.journal:
-        raise DeniedError(f"this token is for the journal {said.journal}")
-    if not said.start <= ticket.start <= ticket.end <= said.end:
-        raise DeniedError(f"this token is for {said.start} to {said.end}")
+        raise DeniedError(f"a token is valid for {TOKEN_SECONDS:g} s: this one is not valid now")
+    if claimed.journal != ticket.journal:
+        raise DeniedError(f"this token is for the journal {claimed.journal}")
+    if not claimed.start <= ticket.start <= ticket.end <= claimed.end:
+        raise DeniedError(f"this token is for {claimed.start} to {claimed.end}")
     return signer
 
 

@@ -39,17 +39,17 @@ class WatchAnswer(msgspec.Struct, frozen=True):
 
 def parse_request(body: bytes) -> WatchRequest:
     if len(body) > MAX_REQUEST_BYTES:
-        raise UserError(f"a watch is asked for in at most {MAX_REQUEST_BYTES} bytes")
+        raise UserError(f"a watch request has at most {MAX_REQUEST_BYTES} bytes")
     try:
         request = msgspec.json.decode(body, type=WatchRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"a watch is asked for with journals and seconds: {error}") from error
+        raise UserError(f"a watch request needs journals and seconds: {error}") from error
     if not all(map(is_id, request.journals)):
-        raise UserError("a watch is asked for with the ids of journals")
+        raise UserError("a watch request needs ids of journals")
     if not 0.005 <= request.gap_seconds <= request.heartbeat_seconds <= 60:
-        raise UserError("a watch is asked for with 0.005 <= gap_seconds <= heartbeat_seconds <= 60")
+        raise UserError("a watch request needs 0.005 <= gap_seconds <= heartbeat_seconds <= 60")
     if not 0 < request.seconds <= 3600:
-        raise UserError("a watch is asked for with 0 < seconds <= 3600")
+        raise UserError("a watch request needs 0 < seconds <= 3600")
     return request
 
 
@@ -58,7 +58,7 @@ class _Watched:
     """``log`` is None while the journal is not served."""
 
     log: Log | None = None
-    told: Position | None = None
+    sent: Position | None = None
     listener: Callable[[], None] = field(default=lambda: None)
 
 
@@ -90,12 +90,12 @@ class Watch:
         end = self._clock() + request.seconds
         try:
             self._follow()
-            answer = self._look(self._watched)
+            answer = self._changes(self._watched)
             yield answer
             while not (once or self._ended or gone() or self._clock() >= end):
                 self._rest(self._gap(answer))
                 moved = self._wait(min(end, self._clock() + request.heartbeat_seconds))
-                answer = self._look(moved)
+                answer = self._changes(moved)
                 yield answer
         finally:
             for watched in self._watched.values():
@@ -141,7 +141,7 @@ class Watch:
             if log is not watched.log:
                 if watched.log is not None:
                     watched.log.listeners.remove(watched.listener)
-                watched.log, watched.told = log, None
+                watched.log, watched.sent = log, None
                 watched.listener = partial(self._note, name)
                 if log is not None:
                     log.listeners.add(watched.listener)
@@ -155,7 +155,7 @@ class Watch:
                 self._changed.notify()
             self._moved.add(name)
 
-    def _look(self, names: Collection[str]) -> WatchAnswer:
+    def _changes(self, names: Collection[str]) -> WatchAnswer:
         positions: dict[str, Position] = {}
         gone: list[str] = []
         for name in names:
@@ -164,6 +164,6 @@ class Watch:
                 gone.append(name)
                 continue
             position = Position.of(watched.log)
-            if position != watched.told:
-                positions[name] = watched.told = position
+            if position != watched.sent:
+                positions[name] = watched.sent = position
         return WatchAnswer(positions, tuple(gone))

@@ -22,7 +22,7 @@ GRACE_SECONDS = 3.0
 """A server is unavailable when an answer or a connection is this late."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),  # or it inherits the waits of channels that failed
+    ("grpc.use_local_subchannel_pool", 1),  # else it inherits the back-off of failed channels
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -37,8 +37,8 @@ async def watch(
     silence_seconds = request.heartbeat_seconds + GRACE_SECONDS
     try:
         try:
-            wanted = msgspec.json.encode(request)
-            async for body in _act(channel, WATCH, wanted, silence_seconds):
+            encoded = msgspec.json.encode(request)
+            async for body in _act(channel, WATCH, encoded, silence_seconds):
                 yield msgspec.json.decode(body, type=WatchAnswer)
         except grpc.aio.AioRpcError as error:
             if "no action 'watch'" not in str(error.details()):
@@ -47,13 +47,13 @@ async def watch(
                 yield _only(request, msgspec.json.decode(body, type=dict[str, Position]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(
-            f"{address} answers {WATCH} with what this flumeng does not understand: {error}"
+            f"this flumeng cannot read the answer of {address} to {WATCH}: {error}"
         ) from error
     except grpc.aio.AioRpcError as error:
         raise UnavailableError(f"{address} does not answer: {error.details()}") from error
     except TimeoutError as error:
         raise UnavailableError(
-            f"{address} has said nothing for {silence_seconds:g} s, though it should"
+            f"{address} has sent nothing for {silence_seconds:g} s, not even a heartbeat"
         ) from error
     finally:
         await channel.close()
@@ -80,7 +80,7 @@ async def _act(
             try:
                 yield flight.Result.deserialize(answer).body.to_pybytes()
             except (flight.FlightError, OSError, ValueError) as error:
-                raise CorruptError(f"the answer to {action} is none of Flight's") from error
+                raise CorruptError(f"the answer to {action} is not one of Flight") from error
     finally:
         call.cancel()
 

@@ -79,22 +79,22 @@ def make_ticket(
     journal: str, start: int, end: int, *, tapped: bool = False, token: str = ""
 ) -> bytes:
     """A tap's ticket is invalid to a server without taps."""
-    wanted: dict[str, object] = {"journal": journal, "start": start, "end": end}
+    document: dict[str, object] = {"journal": journal, "start": start, "end": end}
     if token:
-        wanted["token"] = token
-    return json.dumps({"tap": wanted} if tapped else wanted).encode()
+        document["token"] = token
+    return json.dumps({"tap": document} if tapped else document).encode()
 
 
 def parse_ticket(ticket: bytes) -> Ticket:
     if len(ticket) > MAX_TICKET_BYTES:
         raise UserError(f"a ticket has at most {MAX_TICKET_BYTES} bytes")
     try:
-        wanted = json.loads(ticket)
-        tapped = "tap" in wanted
+        document = json.loads(ticket)
+        tapped = "tap" in document
         if tapped:
-            wanted = wanted["tap"]
-        name, start, end = wanted["journal"], wanted["start"], wanted["end"]
-        token = wanted.get("token", "")
+            document = document["tap"]
+        name, start, end = document["journal"], document["start"], document["end"]
+        token = document.get("token", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError("a ticket is a JSON object with journal, start and end") from error
     if not (isinstance(name, str) and is_id(name) and type(start) is int and type(end) is int):
@@ -102,5 +102,5 @@ def parse_ticket(ticket: bytes) -> Ticket:
     if not 0 <= start <= end:
         raise UserError(f"a ticket's range is 0 <= start <= end, not {start} to {end}")
     if not isinstance(token, str):
-        raise UserError("a ticket's token is a text")
+        raise UserError("a ticket's token must be a string")
     return Ticket(name, start, end, tapped, token)

@@ -55,7 +55,7 @@ class Channel:
             while True:
                 text = self._connection.recv_bytes(MOST_BYTES)
                 with self._changed:
-                    assert self._asked is not None, "the child answers only what it was asked"
+                    assert self._asked is not None, "the child answers only requests"
                     self._answered, self._asked = (self._asked, text), None
                     self._changed.notify_all()
         except (EOFError, OSError):

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS = 4
 """A further connection closes the oldest. Also the most requests that wait for children."""
-BUSY = b"others wait for the same already: ask again in some seconds\n"
+BUSY = b"too many requests are waiting: ask again in some seconds\n"
 
 REQUEST_SECONDS = 10.0
 PLAIN = "text/plain; charset=utf-8"
@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/healthz":
             self._say([health.stuck] if health.stuck else [])
         elif path not in ("/metrics", "/readyz"):
-            self._answer(HTTPStatus.NOT_FOUND, b"only /metrics, /healthz and /readyz are here\n")
+            self._answer(HTTPStatus.NOT_FOUND, b"not found: use /metrics, /healthz or /readyz\n")
         elif self.server.asking.acquire(blocking=False):
             try:
                 if path == "/metrics":

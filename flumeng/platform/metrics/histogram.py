@@ -39,9 +39,9 @@ class Histogram:
         self._lock = threading.Lock()
 
     def add(self, value: float, times: int = 1) -> None:
-        place = bisect_left(self._bounds, value)
+        bucket = bisect_left(self._bounds, value)
         with self._lock:
-            self._counts[place] += times
+            self._counts[bucket] += times
             self._sum += value * times
 
     def add_counts(self, counts: Counts) -> None:

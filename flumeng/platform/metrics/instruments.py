@@ -49,8 +49,8 @@ class Instruments:
         with self._lock:
             answers = self._ask(HEALTH)
         reasons = self.health.unready
-        for child, said in answers.items():
-            lines = ["it does not answer"] if said is None else said.decode().splitlines()
+        for child, answer in answers.items():
+            lines = ["it does not answer"] if answer is None else answer.decode().splitlines()
             reasons += [f"{child}: {line}" for line in lines]
         return reasons
 

@@ -15,13 +15,13 @@ FLOW = "flow"
 LABELS = {
     FLOW: "the flow; `_other` stands for all beyond 200",
     "source": "the kind of source, as in the flow's text",
-    "child": "which process the teller has started",
-    "version": "that of flumeng",
+    "child": "the process that was started",
+    "version": "the version of flumeng",
     "outcome": "how it ended",
-    "state": "what the task is in",
-    "kind": "of what kind it is",
-    "stage": "which part of the work",
-    "cause": "why",
+    "state": "the state of the task",
+    "kind": "its kind",
+    "stage": "the part of the work",
+    "cause": "the reason",
     "sink": "its place in the flow's text, with the names of branches",
     "filter": "its place in the flow's text, with the names of branches",
     "branch": "its name, behind those of the branches that it is in",
@@ -43,10 +43,10 @@ class Metric:
         assert len(labels) == len(self.labels), f"{self.name} has the labels {self.labels}"
         return Reading(self, value, labels)
 
-    def join(self, one: float | Histogram, other: float | Histogram) -> float:
-        assert not isinstance(one, Histogram), f"{self.name} is told twice"
-        assert not isinstance(other, Histogram), f"{self.name} is told twice"
-        return max(one, other) if self.largest else one + other
+    def join(self, value: float | Histogram, other: float | Histogram) -> float:
+        assert not isinstance(value, Histogram), f"{self.name} has two readings"
+        assert not isinstance(other, Histogram), f"{self.name} has two readings"
+        return max(value, other) if self.largest else value + other
 
 
 class Reading(NamedTuple):
@@ -96,10 +96,10 @@ def _flow_gauge(name: str, doc: str, area: str = COLLECT, *, largest: bool = Fal
 
 BUILD_INFO = _gauge("flumeng_build_info", EVERY, "Always 1; which flumeng this is.", "version")
 TURN_AGE = _gauge(
-    "flumeng_loop_age_seconds", EVERY, "How long ago the process's main loop last turned."
+    "flumeng_loop_age_seconds", EVERY, "The time since the last turn of the process's main loop."
 )
 READY = _gauge(
-    "flumeng_ready", EVERY, "1 when what the process depends on is there, as in /readyz."
+    "flumeng_ready", EVERY, "1 when the process and its dependencies are ready, as in /readyz."
 )
 _gauge("process_resident_memory_bytes", EVERY, "Resident memory size in bytes.")
 _gauge("process_virtual_memory_bytes", EVERY, "Virtual memory size in bytes.")
@@ -110,12 +110,12 @@ _gauge("process_max_fds", EVERY, "Maximum number of open file descriptors.")
 PROCESS_THREADS = _gauge("process_threads", EVERY, "Number of threads of the process.")
 
 ZOOKEEPER_CONNECTED = _gauge(
-    "flumeng_zookeeper_connected", ZOOKEEPER, "1 while the session is there and surely lives."
+    "flumeng_zookeeper_connected", ZOOKEEPER, "1 while the ZooKeeper session is certainly alive."
 )
 ZOOKEEPER_TRANSACTIONS = _counter(
     "flumeng_zookeeper_transactions_total",
     ZOOKEEPER,
-    "Transactions; of a conflict somebody else was first, unavailable has no known outcome.",
+    "Transactions; `conflict`: another writer was first, `unavailable`: the result is unknown.",
     "outcome",
 )
 ZOOKEEPER_SECONDS = _histogram(
@@ -126,7 +126,7 @@ ZOOKEEPER_READ = _counter("flumeng_zookeeper_znodes_read_total", ZOOKEEPER, "Zno
 TICKS = _counter(
     "flumeng_master_ticks_total",
     MASTER,
-    "Ticks of the loop; of a conflict another master was first, failed means that it cannot plan.",
+    "Ticks of the loop; `conflict`: another master was first, `failed`: the master cannot plan.",
     "outcome",
 )
 PLAN_SECONDS = _histogram(
@@ -135,8 +135,8 @@ PLAN_SECONDS = _histogram(
 MOVES = _counter(
     "flumeng_master_moves_total",
     MASTER,
-    "Tasks that got a node: that had none (placed), from one that is away (recovery), or from one "
-    "that let it go (handoff).",
+    "Tasks that got a node: they had none (`placed`), their node was away (`recovery`), or "
+    "released them (`handoff`).",
     "kind",
 )
 ACTIONS = _counter(
@@ -148,7 +148,7 @@ RECORDS_SET_ASIDE = _gauge(
 TROUBLES = _gauge(
     "flumeng_master_troubles",
     MASTER,
-    "Flows and nodes for which this master cannot do something, as `flumeng status` names them.",
+    "Flows and nodes with a problem of this master, as `flumeng status` lists them.",
 )
 FLOWS = _gauge("flumeng_master_flows", MASTER, "Flows that the master saw last.")
 NODES_LIVE = _gauge("flumeng_master_nodes_live", MASTER, "Nodes that are registered and live.")
@@ -168,7 +168,7 @@ CHILD_UP = _gauge(
 CHILD_HANGS = _counter(
     "flumeng_child_hangs_total",
     NODE,
-    "How often the child was ended since nothing was heard of its work.",
+    "How often the child was ended since it reported no progress.",
     "child",
 )
 CHILD_STARTS = _counter(
@@ -187,11 +187,11 @@ INGEST_TRUNCATED = _source_counter(
 )
 INGEST_DISCARDED = _source_counter(
     "flumeng_ingest_discarded_bytes_total",
-    "Bytes that were received and are in no event: the rest of messages that were too long, "
-    "unfinished messages of connections that broke or were closed, and what could not be stored.",
+    "Received bytes that are in no event: the rest of messages that were too long, unfinished "
+    "messages of connections that broke or were closed, and data that could not be stored.",
 )
 INGEST_MALFORMED = _source_counter(
-    "flumeng_ingest_malformed_total", "What could not be told apart or read."
+    "flumeng_ingest_malformed_total", "Input that could not be split into events or read."
 )
 INGEST_REFUSED = _source_counter(
     "flumeng_ingest_refused_total",
@@ -200,7 +200,7 @@ INGEST_REFUSED = _source_counter(
 INGEST_UNAUTHORIZED = _source_counter(
     "flumeng_ingest_unauthorized_total",
     "Connections that were closed, and requests that were answered with 401 or 403, since their "
-    "senders are not let in.",
+    "senders are not authorized.",
 )
 INGEST_UNDELIVERED = _source_counter(
     "flumeng_ingest_undelivered_requests_total",
@@ -223,7 +223,7 @@ INGEST_SKIPPED = _source_counter(
 )
 INGEST_CUT = _source_counter(
     "flumeng_ingest_cut_files_total",
-    "Files that were cut short or rewritten, and what was not read yet was in no copy.",
+    "Files that were truncated or rewritten, and no copy had their unread rest.",
 )
 INGEST_MISSED = _source_counter(
     "flumeng_ingest_missed_files_total",
@@ -247,16 +247,16 @@ INGEST_HELD = _counter(
 INGEST_HELD_AGE = _flow_gauge(
     "flumeng_ingest_hold_age_seconds",
     "For how long a source of the flow is held now; 0 while all of them take events. `flumeng flow "
-    "counters` says by what.",
+    "counters` shows the reason.",
     INGEST,
     largest=True,
 )
 JOURNAL_BYTES = _flow_gauge(
-    "flumeng_journal_bytes", "What the flow's journals hold on this node.", INGEST
+    "flumeng_journal_bytes", "Bytes in the flow's journals on this node.", INGEST
 )
 JOURNAL_LIMIT = _flow_gauge(
     "flumeng_journal_limit_bytes",
-    "At how many bytes a journal of the flow takes nothing more until something is acked.",
+    "The size at which a journal of the flow takes no more events until some are acked.",
     INGEST,
     largest=True,
 )
@@ -277,7 +277,7 @@ JOURNAL_LAG_SECONDS = _flow_gauge(
 )
 JOURNAL_UNREADABLE = _flow_gauge(
     "flumeng_journal_unreadable_events",
-    "Events behind damage or a loss that nobody has accepted: readers stand still before them.",
+    "Events after damage or a loss that is not accepted: readers stop before them.",
     INGEST,
 )
 JOURNALS = _gauge("flumeng_journals", INGEST, "Journals that the worker serves.")
@@ -293,14 +293,14 @@ JOURNAL_DISK_FREE = _gauge(
 
 FLOW_LAG_EVENTS = _flow_gauge(
     "flumeng_flow_lag_events",
-    "The lag in events of a flow, or of an isolated part (`FLOW~PART`), whatever its input: those "
-    "between its acks and the ends of its partitions. Of objects and polls each counts as one.",
+    "The lag in events of a flow, or of an isolated part (`FLOW~PART`), of any input: those "
+    "between its acks and the ends of its partitions. Each object or poll counts as one.",
 )
 FLOW_LAG_SECONDS = _flow_gauge(
     "flumeng_flow_lag_seconds",
-    "The lag in time of a flow, or of an isolated part: everything that had arrived so long ago is "
-    "delivered, or the end of a partition has been unknown for so long. At most a quarter too "
-    "large. It begins again with 0 when a task moves to another node.",
+    "The lag in time of a flow, or of an isolated part: all events that arrived this long ago are "
+    "delivered, or the end of a partition has been unknown for this long. At most a quarter too "
+    "large. It restarts at 0 when a task moves to another node.",
     largest=True,
 )
 COLLECT_EVENTS = _flow_counter(
@@ -317,8 +317,8 @@ COLLECT_LETTER_FILES_DELETED = _flow_counter(
 )
 COLLECT_GONE = _flow_counter(
     "flumeng_collect_gone_total",
-    "Offsets of events that the input had deleted before they were read, and that were passed over "
-    "as the flow says.",
+    "Offsets of events that the input had deleted before they were read, and that were skipped as "
+    "the flow allows.",
 )
 COLLECT_FAILED_EVENTS = _flow_counter(
     "flumeng_collect_filter_failed_total",
@@ -332,8 +332,8 @@ COLLECT_BRANCH_EVENTS = _flow_counter(
 )
 COLLECT_LINES_CLOSED = _flow_counter(
     "flumeng_collect_multiline_closed_total",
-    "Events of several lines that ended for another reason than that the next one began, as their "
-    "attribute `multiline_closed` says.",
+    "Events of several lines that did not end with the start of the next one; the cause is in "
+    "their attribute `multiline_closed`.",
     "cause",
 )
 COLLECT_REFUSED = _flow_counter(
@@ -348,7 +348,7 @@ COLLECT_LAST_SUCCESS = _flow_gauge(
 )
 COLLECT_FAILURES = _flow_counter(
     "flumeng_collect_failures_total",
-    "How often a task had to begin again, by what had happened.",
+    "How often a task had to begin again, by cause.",
     "cause",
 )
 SINK_RETRIES = _flow_counter(
@@ -399,12 +399,12 @@ SPARK_CPU_SECONDS = _flow_counter(
 )
 SPARK_GC_SECONDS = _flow_counter(
     "flumeng_flow_spark_gc_seconds_total",
-    "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran beside each "
-    "other count it each.",
+    "How long the JVM of Spark tasks collected garbage while they ran; tasks that ran at the "
+    "same time each count it.",
 )
 SPARK_SPILLED_BYTES = _flow_counter(
     "flumeng_flow_spark_spilled_bytes_total",
-    "What Spark tasks wrote to disk since it did not fit into memory.",
+    "Bytes that Spark tasks wrote to disk since they did not fit into memory.",
 )
 SPARK_FAILED_TASKS = _flow_counter(
     "flumeng_flow_spark_failed_tasks_total",
@@ -421,16 +421,16 @@ _gauge("flumeng_spark_process_virtual_memory_bytes", COLLECT, "Virtual memory of
 _gauge("flumeng_spark_process_start_time_seconds", COLLECT, "When Spark's JVM was started.")
 _counter("flumeng_spark_process_cpu_seconds_total", COLLECT, "Processor time of Spark's JVM.")
 _gauge("flumeng_spark_process_open_fds", COLLECT, "Open file descriptors of Spark's JVM.")
-_gauge("flumeng_spark_process_max_fds", COLLECT, "At most so many are open.")
+_gauge("flumeng_spark_process_max_fds", COLLECT, "The limit of open_fds.")
 
 
 def to_markdown() -> str:
     lines = [
-        "Every sample also has the label `process`: which process of the host tells it (`master`, "
-        "`node`, `ingest.0`, `collect`, `discover`, `standalone`). Of a histogram there are "
+        "Every sample also has the label `process`: the process of the host that reports it "
+        "(`master`, `node`, `ingest.0`, `collect`, `discover`, `standalone`). A histogram has "
         "`_bucket`, `_sum` and `_count`.",
         "",
-        "| label | what it says |",
+        "| label | meaning |",
         "|---|---|",
         *(f"| `{name}` | {doc} |" for name, doc in LABELS.items()),
     ]

@@ -16,8 +16,8 @@ from flumeng.platform.options.patterns import check_lake_path, split_query
 @dataclass(frozen=True)
 class Credentials:
     """The sink's identity in its store, by reference. Missing parts are looked up as the store's
-    own tools do: environment variables, files of the collector's user, the cloud's service for its
-    machines."""
+    own tools do: environment variables, files of the collector's user, the cloud's metadata
+    service."""
 
     access_key: str | None = option(
         doc="S3: the id of the access key.", secret=True, example="${secret:lake-id}", default=None
@@ -29,7 +29,7 @@ class Credentials:
         doc="S3: the token of a key that expires.", secret=True, default=None
     )
     role: str | None = option(
-        doc="S3: the role to take on, with what else is known.",
+        doc="S3: the role to assume, with the other credentials.",
         example='"arn:aws:iam::123456789012:role/lake"',
         default=None,
     )
@@ -68,8 +68,8 @@ STORES = {
 def check_location(text: str) -> None:
     """Checks a lake path without credentials, which all readers of the flow would see."""
     check_lake_path(text)
-    place, query = split_query(text)
-    user, at, _ = place.partition("://")[2].partition("/")[0].rpartition("@")
+    uri, query = split_query(text)
+    user, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
     named = sorted(parameters(query).keys() & {*NAMES, "role_arn"})
     if named or (at and ":" in user):
         raise ValueError("expected credentials in the option credentials, not in the URL")
@@ -111,15 +111,15 @@ def shared_option() -> Any:
 def located(path: str, credentials: Credentials | None) -> str:
     if credentials is None:
         return path
-    place, query = split_query(path)
-    return _joined(place, {**parameters(query), **credentials.given})
+    uri, query = split_query(path)
+    return _joined(uri, {**parameters(query), **credentials.given})
 
 
 def place_of(location: str) -> str:
     """The location without credentials, to compare places."""
-    place, query = split_query(location)
+    uri, query = split_query(location)
     kept = {name: value for name, value in parameters(query).items() if name not in NAMES}
-    return _joined(place, kept) if len(kept) < len(parameters(query)) else location
+    return _joined(uri, kept) if len(kept) < len(parameters(query)) else location
 
 
 def parameters(query: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def credential_problem(path: str, credentials: Credentials | None) -> str | None
     wrong = sorted(credentials.given.keys() - STORES.get(store, frozenset()))
     if not wrong:
         return None
-    return f"{', '.join(wrong)}: not for {store or 'a path without a host'}"
+    return f"{', '.join(wrong)}: not valid for {store or 'a path without a host'}"
 
 
 def store_of(path: str) -> str:
@@ -144,5 +144,5 @@ def store_of(path: str) -> str:
     return {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}.get(scheme, scheme)
 
 
-def _joined(place: str, query: Mapping[str, str]) -> str:
-    return f"{place}?{urlencode(query, safe='${}:/')}" if query else place
+def _joined(uri: str, query: Mapping[str, str]) -> str:
+    return f"{uri}?{urlencode(query, safe='${}:/')}" if query else uri

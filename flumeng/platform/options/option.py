@@ -64,10 +64,10 @@ def option(
 
 def described(field: dataclasses.Field[Any]) -> Option:
     """The metadata of a field made by ``option``. Every field of an option class must be."""
-    found = field.metadata[_KEY]
-    assert isinstance(found, Option)
-    unit = found.unit or _UNITS.get(field.name.rpartition("_")[2])
-    return dataclasses.replace(found, unit=unit)
+    metadata = field.metadata[_KEY]
+    assert isinstance(metadata, Option)
+    unit = metadata.unit or _UNITS.get(field.name.rpartition("_")[2])
+    return dataclasses.replace(metadata, unit=unit)
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:

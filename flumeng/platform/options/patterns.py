@@ -154,8 +154,8 @@ def split_query(path: str) -> tuple[str, str]:
     """A lake path and its query, or an empty one. In a local path ``?`` is a character."""
     if path.startswith(("/", "file:")):
         return path, ""
-    place, mark, query = path.partition("?")
-    return place, mark + query
+    uri, mark, query = path.partition("?")
+    return uri, mark + query
 
 
 def _compiled(text: str) -> re.Pattern[str]:

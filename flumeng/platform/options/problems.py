@@ -38,10 +38,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown ``word``: the nearest known one, or all of them."""
     names = list(known)
     folded = {name.lower().replace("_", "-"): name for name in names}
-    wanted = word.lower().replace("_", "-")
-    close = difflib.get_close_matches(wanted, folded, n=1)
-    if not close and len(wanted) > 2:
-        close = [name for name in folded if name.startswith(wanted)][:1]
+    unknown = word.lower().replace("_", "-")
+    close = difflib.get_close_matches(unknown, folded, n=1)
+    if not close and len(unknown) > 2:
+        close = [name for name in folded if name.startswith(unknown)][:1]
     if close:
         return f'did you mean "{folded[close[0]]}"?'
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""

@@ -42,7 +42,7 @@ def check_url(text: str) -> None:
     if parts.port == 0:
         raise ValueError("expected a port from 1 to 65535")
     if parts.fragment:
-        raise ValueError("expected nothing behind #")
+        raise ValueError("expected a URL without #")
 
 
 def with_port(host: str) -> str:

@@ -126,8 +126,8 @@ def load_authority(certificates: bytes, key: bytes) -> Authority:
     if loaded.public_key() != first.public_key():
         raise UserError("the authority's key is not that of its certificate")
     if not _signs(first):
-        raise UserError("that certificate may not sign others: it is no authority's")
-    return Authority(first, loaded, b"".join(_pem(one) for one in above))
+        raise UserError("the certificate is not that of an authority: it may not sign others")
+    return Authority(first, loaded, b"".join(_pem(certificate) for certificate in above))
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -162,7 +162,7 @@ def _host(name: str) -> x509.GeneralName:
 
 def _signs(certificate: x509.Certificate) -> bool:
     extensions: Iterable[x509.Extension[x509.ExtensionType]] = certificate.extensions
-    return any(isinstance(one.value, x509.BasicConstraints) and one.value.ca for one in extensions)
+    return any(isinstance(e.value, x509.BasicConstraints) and e.value.ca for e in extensions)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -82,25 +82,25 @@ class Keystore:
         """Raises UserError, one sentence that names the file."""
         deadline = time.monotonic() + ROTATION_SECONDS
         while True:
-            found = self._read()
-            if _belong_together(found):
-                return found
+            credentials = self._read()
+            if _belong_together(credentials):
+                return credentials
             if time.monotonic() > deadline:
                 raise UserError(f"{self.key} is not the key of {self.certificate}")
             time.sleep(0.02)
 
     def _read(self) -> Credentials:
         _require_closed(self.key)
-        found = Credentials(*map(_content, (self.ca, self.certificate, self.key)))
+        credentials = Credentials(*map(_content, (self.ca, self.certificate, self.key)))
         try:
-            identity = found.identity
+            identity = credentials.identity
         except ValueError as error:
             raise UserError(f"{self.certificate} is no certificate in PEM: {error}") from error
         except UserError as error:
             raise UserError(f"{self.certificate}: {error}") from error
         if identity.role != self.role:
-            raise UserError(f"{self.certificate} is that of {identity}, not of a {self.role}")
-        return found
+            raise UserError(f"{self.certificate} belongs to {identity}, not to a {self.role}")
+        return credentials
 
 
 def keystore_of(*roles: Role) -> Keystore | None:
@@ -121,16 +121,16 @@ def load(*roles: Role) -> Credentials | None:
     return keystore.load() if keystore else None
 
 
-def _belong_together(found: Credentials) -> bool:
+def _belong_together(credentials: Credentials) -> bool:
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415  as above
         load_pem_private_key,
     )
 
     try:
-        key = load_pem_private_key(found.key, None)
+        key = load_pem_private_key(credentials.key, None)
     except (ValueError, TypeError):
         return False
-    return key.public_key() == found.leaf.public_key()
+    return key.public_key() == credentials.leaf.public_key()
 
 
 def _any_of(roles: Sequence[Role]) -> str:

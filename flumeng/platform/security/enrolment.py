@@ -49,8 +49,7 @@ class ClusterAuthority:
         """Put certificates for these roles there, each whole or not at all. Raises UserError."""
         if not hosts and (servers := [role for role in roles if role in SERVERS]):
             raise UserError(
-                f"others connect to a {servers[0]}: name the host names and addresses under which, "
-                "with --host"
+                f"others connect to a {servers[0]}: give its host names and addresses with --host"
             )
         identities = [Identity(self.cluster, role, name) for role in roles]
         issued = [
@@ -62,9 +61,9 @@ class ClusterAuthority:
         ]
         _make_folder(folder)
         _write(folder / CA_FILE, self.authority.pem + self.authority.chain)
-        for keystore, one in issued:
-            _write(keystore.key, one.key)
-            _write(keystore.certificate, one.certificate)
+        for keystore, pair in issued:
+            _write(keystore.key, pair.key)
+            _write(keystore.certificate, pair.certificate)
 
 
 def create_authority(
@@ -74,7 +73,7 @@ def create_authority(
     also when the directory has an authority already."""
     Identity(cluster, "admin", "name")
     if (folder / KEY_FILE).exists():
-        raise UserError(f"{folder} has an authority already: it is used, or name another directory")
+        raise UserError(f"{folder} already has an authority: use it, or name another directory")
     issuer = ClusterAuthority(authority or new_authority(cluster, now), cluster)
     _make_folder(folder)
     _write(folder / CLUSTER_FILE, f"{cluster}\n".encode())
@@ -91,7 +90,7 @@ def open_authority(folder: Path) -> ClusterAuthority:
         key = (folder / KEY_FILE).read_bytes()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{folder} is no directory of an authority: `flumeng cluster secure init` makes one"
+            f"{folder} has no authority: `flumeng cluster secure init` makes one"
         ) from error
     return ClusterAuthority(load_authority(certificates, key), cluster)
 

@@ -12,29 +12,29 @@ from flumeng.platform.security.credentials import Credentials, Keystore
 from flumeng.platform.security.roles import ROLES
 
 WARN_DAYS = 30.0
-LOOK_SECONDS = 600.0
+CHECK_SECONDS = 600.0
 
 
 class Expiry:
-    """Checks this host's certificates every LOOK_SECONDS. ``clock`` is monotonic, ``now`` in
+    """Checks this host's certificates every CHECK_SECONDS. ``clock`` is monotonic, ``now`` in
     UTC."""
 
     def __init__(self, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._clock, self._now = clock, now
-        self._looked_at = float("-inf")
-        self._found: dict[str, str] = {}
+        self._checked_at = float("-inf")
+        self._problems: dict[str, str] = {}
 
     def problems(self) -> dict[str, str]:
         """``certificate of ROLE`` -> a warning; empty in an open cluster."""
         folder = roles.folder()
-        if folder is not None and self._clock() - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = self._clock()
-            self._found = {
+        if folder is not None and self._clock() - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = self._clock()
+            self._problems = {
                 f"certificate of {keystore.role}": text
-                for keystore, found in credentials_in(folder)
-                if (text := warning(found, self._now()))
+                for keystore, credentials in credentials_in(folder)
+                if (text := warning(credentials, self._now()))
             }
-        return self._found
+        return self._problems
 
 
 def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserError]]:
@@ -48,21 +48,21 @@ def credentials_in(folder: Path) -> Iterator[tuple[Keystore, Credentials | UserE
                 yield keystore, error
 
 
-def days_left(found: Credentials, now: datetime) -> float:
-    return (found.expires - now).total_seconds() / 86_400
+def days_left(credentials: Credentials, now: datetime) -> float:
+    return (credentials.expires - now).total_seconds() / 86_400
 
 
-def warning(found: Credentials | UserError, now: datetime) -> str:
+def warning(credentials: Credentials | UserError, now: datetime) -> str:
     """Empty until WARN_DAYS before the end."""
-    if isinstance(found, UserError):
-        return str(found)
-    left, when = days_left(found, now), f"{found.expires:%Y-%m-%d %H:%M} UTC"
+    if isinstance(credentials, UserError):
+        return str(credentials)
+    left, when = days_left(credentials, now), f"{credentials.expires:%Y-%m-%d %H:%M} UTC"
     if left > WARN_DAYS:
         return ""
     renew = "`flumeng node enroll` or `flumeng cluster secure issue` makes a new one"
     if left <= 0:
-        return f"it ended at {when}, and nobody lets it in any more; {renew}"
-    return f"it ends in {left:.0f} days, at {when}; {renew}"
+        return f"it expired at {when}, and servers refuse it; {renew}"
+    return f"it expires in {left:.0f} days, at {when}; {renew}"
 
 
 def utc_now() -> datetime:

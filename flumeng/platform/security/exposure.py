@@ -13,16 +13,16 @@ def require_proof_beyond_loopback(host: str) -> None:
     """Raises UserError when other hosts could reach ``host`` without proof of an identity."""
     if roles.folder() is None and not _is_loopback(host):
         raise UserError(
-            f"--host {host}: whoever reaches it could read all events of this node. Give it an "
-            "identity (`flumeng node enroll` makes one, FLUMENG_IDENTITY names it), or say "
-            "--insecure where nobody else can"
+            f"--host {host}: other hosts could read all events of this node. Give it an identity "
+            "(`flumeng node enroll` makes one, FLUMENG_IDENTITY names it), or add --insecure if no "
+            "other host can reach it"
         )
 
 
 def _is_loopback(host: str) -> bool:
     """False for an unknown name."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
+    return all(ipaddress.ip_address(text.partition("%")[0]).is_loopback for text in addresses)

@@ -59,10 +59,10 @@ class Identity:
 
 
 def parse_uri(uri: str) -> Identity:
-    found = _URI.fullmatch(uri)
-    if found is None or found[2] not in ROLES:
-        raise UserError(f"{uri!r} names nobody of a cluster: expected flumeng://CLUSTER/ROLE/NAME")
-    return Identity(found[1], found[2], found[3])
+    match = _URI.fullmatch(uri)
+    if match is None or match[2] not in ROLES:
+        raise UserError(f"{uri!r} is no identity: expected flumeng://CLUSTER/ROLE/NAME")
+    return Identity(match[1], match[2], match[3])
 
 
 def identity_of(certificate: x509.Certificate) -> Identity:
@@ -76,7 +76,7 @@ def identity_of(certificate: x509.Certificate) -> Identity:
         uris = []
     ours = [uri for uri in uris if uri.startswith("flumeng://")]
     if len(ours) != 1:
-        raise UserError("this certificate names nobody of a cluster: it was not made by flumeng")
+        raise UserError("this certificate has no identity in a cluster: flumeng did not make it")
     identity = parse_uri(ours[0])
     subject = certificate.subject.rfc4514_string()
     if subject != identity.subject:

@@ -13,10 +13,10 @@ from flumeng.platform.security.roles import PEOPLE, Role
 _roles: tuple[Role, ...] = PEOPLE
 
 
-def serve_as(*wanted: Role) -> None:
+def serve_as(*candidates: Role) -> None:
     """Use the first of these roles that has a certificate here, instead of the roles of people."""
     global _roles  # noqa: PLW0603  # process-wide
-    _roles = wanted
+    _roles = candidates
 
 
 def keystore() -> Keystore | None:
@@ -24,10 +24,10 @@ def keystore() -> Keystore | None:
     return keystore_of(*_roles)
 
 
-def member(*wanted: Role) -> str:
+def member(*candidates: Role) -> str:
     """The member name of the first role with a certificate here, or empty. Raises UserError."""
-    found = keystore_of(*wanted)
-    return found.load().identity.member if found else ""
+    keystore = keystore_of(*candidates)
+    return keystore.load().identity.member if keystore else ""
 
 
 def operators() -> list[str]:
@@ -37,8 +37,8 @@ def operators() -> list[str]:
 
 def administered_cluster() -> str | None:
     """The cluster of the administrator's certificate here; None without one. Raises UserError."""
-    found = keystore_of("admin") if _has("admin") else None
-    return found.load().identity.cluster if found else None
+    keystore = keystore_of("admin") if _has("admin") else None
+    return keystore.load().identity.cluster if keystore else None
 
 
 def _has(role: Role) -> bool:

@@ -27,8 +27,8 @@ NAMED: frozenset[Role] = frozenset({"node", "operator", "subscriber"})
 
 def folder() -> Path | None:
     """The identity directory of this process; None in an open cluster."""
-    told = os.environ.get(DIRECTORY)
-    return Path(told) if told else None
+    path = os.environ.get(DIRECTORY)
+    return Path(path) if path else None
 
 
 def member_of(role: Role, name: str = "") -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from cryptography import x509
 
 from flumeng.platform.errors import UserError
-from flumeng.platform.security import certified
+from flumeng.platform.security import cert_signatures as signatures
 from flumeng.platform.security.credentials import Credentials
 
 KNOWN = 16_384
@@ -22,7 +22,7 @@ def signature(credentials: Credentials, session: int) -> str:
     """A proof for this session, signed by the owner of the certificate."""
     identity = credentials.identity
     text = _text(identity.cluster, identity.name, session)
-    return base64.b64encode(certified.sign(certified.key_of(credentials), text)).decode()
+    return base64.b64encode(signatures.sign(signatures.key_of(credentials), text)).decode()
 
 
 @lru_cache(maxsize=KNOWN)
@@ -45,11 +45,11 @@ def why_unproven(
         return "it has no proof"
     try:
         leaf, *above = x509.load_pem_x509_certificates(certificates.encode())
-        found = certified.require_issued(leaf, above, ca, datetime.fromtimestamp(at, UTC))
-        if (found.cluster, found.role, found.name) != (cluster, "node", node):
-            return f"its certificate is that of {found} of {found.cluster}"
+        identity = signatures.require_issued(leaf, above, ca, datetime.fromtimestamp(at, UTC))
+        if (identity.cluster, identity.role, identity.name) != (cluster, "node", node):
+            return f"its certificate belongs to {identity} of {identity.cluster}"
         signed = base64.b64decode(signature, validate=True)
-        certified.require_signed(leaf, signed, _text(cluster, node, session))
+        signatures.require_signed(leaf, signed, _text(cluster, node, session))
     except (UserError, ValueError) as error:
         return str(error)
     return ""

@@ -40,21 +40,21 @@ def make_key(file: Path) -> str:
 
 def signature(flow: str, text: str) -> str:
     """Sign with the key of this process; empty without one. Raises UserError."""
-    told = os.environ.get(KEY)
-    if not told:
+    file = os.environ.get(KEY)
+    if not file:
         return ""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  rarely needed
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
     try:
-        key = serialization.load_pem_private_key(Path(told).read_bytes(), None)
+        key = serialization.load_pem_private_key(Path(file).read_bytes(), None)
     except OSError as error:
-        raise UserError(f"cannot read {told}, which {KEY} names: {error.strerror}") from error
+        raise UserError(f"cannot read {file}, which {KEY} names: {error.strerror}") from error
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise UserError(
-            f"{told} holds no key that signs: `flumeng cluster secure signing-key` makes one"
+            f"{file} has no signing key: `flumeng cluster secure signing-key` makes one"
         )
     return base64.b64encode(key.sign(_signed(flow, text))).decode()
 
@@ -65,13 +65,13 @@ def is_signed(flow: str, text: str, by: str, signers: Sequence[str]) -> bool:
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415  rarely needed
 
     try:
-        found = base64.b64decode(by, validate=True)
+        decoded = base64.b64decode(by, validate=True)
     except ValueError:
         return False
     for signer in signers:
         key = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(signer))
         try:
-            key.verify(found, _signed(flow, text))
+            key.verify(decoded, _signed(flow, text))
         except InvalidSignature:
             continue
         return True

@@ -1,4 +1,4 @@
-"""The words in which tables say what becomes of a component's properties.
+"""The answers by which tables map a component's properties.
 
 A table maps the name of a property, in which ``*`` stands for anything, to an answer. ``fill``
 applies a table and gives the options of a component of flumeng.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Setting:
     """One property of a component. ``raw`` is as it is written, ``value`` with variables filled in
     as far as they are known."""
 
-    place: Place
+    location: Location
     value: str
     raw: str
 
@@ -36,7 +36,7 @@ class To:
 
 @dataclass(frozen=True)
 class Needless:
-    """Nothing has to be said in its stead."""
+    """Needs no setting in flumeng."""
 
     why: str
 
@@ -50,7 +50,7 @@ class Differs:
 
 @dataclass(frozen=True)
 class Missing:
-    """flumeng does not do it; ``why`` says what to do by hand."""
+    """flumeng does not do it; ``why``: the manual step instead."""
 
     why: str
 
@@ -94,7 +94,7 @@ class Options:
 
 
 def fill(settings: Settings, answers: Answers, log: Log) -> Options:
-    """The options that the properties become; what no row of the table names is not mapped."""
+    """The options that the properties become; properties that no row names are not mapped."""
     options = Options()
     for name, setting in settings.items():
         answer = find(answers, name)
@@ -104,22 +104,25 @@ def fill(settings: Settings, answers: Answers, log: Log) -> Options:
             case To():
                 _convert(setting, answer, options, log)
             case Needless(why):
-                log.mapped(setting.place, f"nothing to set: {why}")
+                log.mapped(setting.location, f"nothing to set: {why}")
             case Differs(why):
-                log.differs(setting.place, why)
+                log.differs(setting.location, why)
             case Missing(why):
-                log.missing(setting.place, why)
+                log.missing(setting.location, why)
             case Elsewhere():
                 pass
     return options
 
 
 def _unknown(name: str, setting: Setting, answers: Answers, log: Log) -> None:
-    meant = next((known for known in answers if known.lower() == name.lower()), None)
+    meant = next((key for key in answers if key.lower() == name.lower()), None)
     if meant is not None:
-        log.mapped(setting.place, f"nothing to set: it is written {meant}, so Flume ignores it too")
+        log.mapped(
+            setting.location,
+            f"nothing to set: it is spelled {meant}, so Flume ignores this one too",
+        )
     else:
-        log.differs(setting.place, "left out: Flume's guide knows no such property")
+        log.differs(setting.location, "left out: Flume's guide has no such property")
 
 
 def find(answers: Answers, name: str) -> Answer | None:
@@ -132,19 +135,21 @@ def find(answers: Answers, name: str) -> Answer | None:
 
 def _convert(setting: Setting, answer: To, options: Options, log: Log) -> None:
     if (unknown := unresolved(setting.value)) is not None:
-        log.missing(setting.place, f"the value of {unknown} is not known: set it, import again")
+        log.missing(setting.location, f"the value of {unknown} is not known: set it, import again")
         return
     try:
         value = answer.convert(setting.value)
     except ValueError as error:
-        log.missing(setting.place, f"{error}; found {shown(setting.value)}")
+        log.missing(setting.location, f"{error}; found {shown(setting.value)}")
         return
     options.set(answer.option, value, setting)
-    told = answer.option if isinstance(value, dict | list) else f"{answer.option}: {written(value)}"
+    setting_text = (
+        answer.option if isinstance(value, dict | list) else f"{answer.option}: {written(value)}"
+    )
     if answer.but:
-        log.differs(setting.place, f"{told}, but {answer.but}")
+        log.differs(setting.location, f"{setting_text}, but {answer.but}")
     else:
-        log.mapped(setting.place, told)
+        log.mapped(setting.location, setting_text)
 
 
 _REFERENCE = re.compile(r"\$\{(?P<inside>[^{}]*)\}")
@@ -152,15 +157,15 @@ _REFERENCE = re.compile(r"\$\{(?P<inside>[^{}]*)\}")
 
 def unresolved(value: str) -> str | None:
     """The first reference to a variable in a value, if there is one still."""
-    found = _REFERENCE.search(value)
-    return found[0] if found else None
+    match = _REFERENCE.search(value)
+    return match[0] if match else None
 
 
 def secret_reference(setting: Setting) -> str:
     """``${secret:NAME}``: the name of the variable that stood there, or one of the property's."""
-    found = _REFERENCE.fullmatch(setting.raw)
-    text = found["inside"] if found else setting.place.subject
-    if found and (quoted := re.search(r"\[\s*[\"']?([^\"'\]]+)", text)):
+    match = _REFERENCE.fullmatch(setting.raw)
+    text = match["inside"] if match else setting.location.subject
+    if match and (quoted := re.search(r"\[\s*[\"']?([^\"'\]]+)", text)):
         text = quoted[1]
     name = re.sub("[^A-Za-z0-9_-]+", "-", text).strip("-_")[:200]
     return "${secret:" + (name or "password") + "}"
@@ -172,11 +177,11 @@ def shown(value: str) -> str:
 
 
 def whole_path(setting: Setting, log: Log) -> str:
-    """A path that begins at the root; where Flume was started nobody knows here."""
+    """An absolute path; Flume's working directory is unknown."""
     if setting.value.startswith("/") or unresolved(setting.value):
         return setting.value
     path = "/" + setting.value.removeprefix("./")
-    log.missing(setting.place, f"is relative to where Flume was started: correct {path}")
+    log.missing(setting.location, f"is relative to Flume's working directory: correct {path}")
     return path
 
 
@@ -207,5 +212,5 @@ def millis(text: str) -> float | int:
 
 
 def words(text: str) -> list[str]:
-    """What is apart by commas or white space."""
+    """The words between commas or white space."""
     return [word for word in re.split(r"[,\s]+", text.strip()) if word]

@@ -29,16 +29,16 @@ out_option = click.option(
 
 @click.command(name="flume-ng")
 @files_argument
-@click.option("--agent", metavar="NAME", help="Import this agent of the files alone.")
+@click.option("--agent", metavar="NAME", help="Import only this agent of the files.")
 @out_option
 @json_option
 def flume_ng(files: tuple[Path, ...], agent: str | None, out: Path | None, as_json: bool) -> None:
     """Import agents of Flume 1.x from their properties files.
 
-    Give the files of all agents that send to each other: what is between them is left out.
-    Variables of the environment are filled in as Flume does it. Without --out the flows are shown.
+    Give the files of all agents that send to each other: hops between them are left out.
+    Environment variables are filled in as in Flume. Without --out the flows are shown.
 
-    Exit code 1 when something could not be mapped; what could is there nevertheless.
+    Exit code 1 when a property could not be mapped; all others are imported nevertheless.
     """
     from flumeng_flume.ng.flows import translate  # noqa: PLC0415  for this command alone
 
@@ -55,7 +55,7 @@ def flume_og(files: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     Agents and the collectors behind them become one flow, so give the files of both. Without --out
     the flows are shown.
 
-    Exit code 1 when something could not be mapped; what could is there nevertheless.
+    Exit code 1 when a component could not be mapped; all others are imported nevertheless.
     """
     from flumeng_flume.og.flows import translate  # noqa: PLC0415  for this command alone
 
@@ -78,45 +78,44 @@ def _contents(files: Sequence[Path]) -> dict[str, str]:
     return texts
 
 
-def _tell(found: Imported, out: Path | None, as_json: bool) -> None:
+def _tell(imported: Imported, out: Path | None, as_json: bool) -> None:
     if out is not None:
-        _write(found, out)
+        _write(imported, out)
     if as_json:
-        show_json(found)
+        show_json(imported)
     else:
         if out is None:
-            for flow in found.flows:
+            for flow in imported.flows:
                 click.echo(f"{flow.text}---")
         show_table(
-            ("FILE", "LINE", "WHAT", "OUTCOME", "BECAUSE"),
+            ("FILE", "LINE", "SUBJECT", "OUTCOME", "REASON"),
             (
                 (f.place.file, f.place.line, f.place.subject, f.outcome, f.message)
-                for f in found.findings
+                for f in imported.findings
                 if out is None or f.outcome != "mapped"
             ),
         )
-        click.echo(_summary(found), err=True)
-    if found.count("not mapped"):
+        click.echo(_summary(imported), err=True)
+    if imported.count("not mapped"):
         raise SystemExit(1)
 
 
-def _summary(found: Imported) -> str:
+def _summary(imported: Imported) -> str:
     return (
-        f"{count(len(found.flows), 'flow')}; {found.count('mapped')} mapped, "
-        f"{found.count('approximately')} approximately, {found.count('not mapped')} not mapped"
+        f"{count(len(imported.flows), 'flow')}; {imported.count('mapped')} mapped, "
+        f"{imported.count('approximately')} approximately, "
+        f"{imported.count('not mapped')} not mapped"
     )
 
 
-def _write(found: Imported, out: Path) -> None:
+def _write(imported: Imported, out: Path) -> None:
     """Writes all files, or none when one is there with another text."""
-    texts = {out / f"{flow.name}.yaml": flow.text for flow in found.flows}
-    texts[out / "report.txt"] = "".join(f"{one}\n" for one in found.findings)
+    texts = {out / f"{flow.name}.yaml": flow.text for flow in imported.flows}
+    texts[out / "report.txt"] = "".join(f"{finding}\n" for finding in imported.findings)
     try:
         for path, text in texts.items():
             if path.exists() and path.read_bytes() != text.encode():
-                raise UserError(
-                    f"{path}: is there already, and has another text: name another --out"
-                )
+                raise UserError(f"{path}: exists with other content: name another --out")
         out.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             path.write_text(text)

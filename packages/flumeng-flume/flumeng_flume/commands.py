@@ -12,14 +12,14 @@ _COUNT = re.compile(r"-n|--lines|-c|--bytes|--pid|-s|--sleep-interval|--max-unch
 
 @dataclass(frozen=True)
 class Followed:
-    """What a ``tail -f`` follows."""
+    """The files that a ``tail -f`` follows."""
 
     paths: tuple[str, ...]
     from_beginning: bool
 
 
 def followed(command: str) -> Followed | None:
-    """What the source ``tail`` can follow instead; None for any other command."""
+    """The files for the source ``tail`` instead; None for any other command."""
     words = command.split()
     if not words or words[0].rpartition("/")[2] != "tail" or _SHELL.search(" ".join(words[1:])):
         return None

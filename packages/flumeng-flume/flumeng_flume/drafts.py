@@ -1,5 +1,5 @@
-"""Flows in the making. Nothing leaves here that ``flumeng flow validate`` would refuse: what an
-option or a component may not be is found by asking the flow language itself."""
+"""Drafts of flows and their parts, checked with the flow language itself: ``flumeng flow validate``
+accepts each result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from flumeng.config import Problem, SpecError, check_flow
 from flumeng_flume.answers import Options, Setting
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 
 COMMENTS = 20
 _UNCHECKED_SOURCE: Any = {"generate": {}}
@@ -22,12 +22,12 @@ _UNCHECKED_SOURCE: Any = {"generate": {}}
 
 @dataclass
 class Draft:
-    """A source or sink of flumeng, and where in Flume it comes from. ``batch_seconds`` is what a
+    """A source or sink of flumeng, and its origin in Flume. ``batch_seconds``: the interval that a
     sink asks of its flow."""
 
     kind: Literal["source", "sink"]
     name: str
-    place: Place
+    location: Location
     options: Options = field(default_factory=Options)
     batch_seconds: tuple[int, Setting] | None = None
 
@@ -58,69 +58,69 @@ class Way:
 
 @dataclass
 class Fork:
-    """Where a flow parts into branches, for what stands at ``place``."""
+    """Where a flow parts into branches, for the component at ``location``."""
 
     ways: list[Way]
-    place: Place
+    location: Location
 
     def to_yaml(self) -> Any:
         return [way.to_yaml() for way in self.ways]
 
 
 End = Draft | Fork
-"""What is behind the filters of a flow, or of a branch: a sink, or branches."""
+"""The end of a flow or branch, after its filters: a sink, or branches."""
 
 
 def segment(ends: Sequence[End]) -> dict[str, Any]:
     """The sinks and branches of a flow, or of a branch."""
-    forks = [one.to_yaml() for one in ends if isinstance(one, Fork)]
-    several = [{"name": f"part-{n}", "branches": one} for n, one in enumerate(forks, 1)]
-    found = {
-        "sinks": [one.to_yaml() for one in ends if isinstance(one, Draft)],
+    forks = [fork.to_yaml() for fork in ends if isinstance(fork, Fork)]
+    several = [{"name": f"part-{n}", "branches": branches} for n, branches in enumerate(forks, 1)]
+    parts = {
+        "sinks": [end.to_yaml() for end in ends if isinstance(end, Draft)],
         "branches": forks[0] if len(forks) == 1 else several,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in parts.items() if value}
 
 
 def sinks_of(ends: Iterable[End]) -> list[Draft]:
     """All sinks, also those of branches."""
-    found: list[Draft] = []
-    for one in ends:
-        if isinstance(one, Draft):
-            found.append(one)
+    sinks: list[Draft] = []
+    for end in ends:
+        if isinstance(end, Draft):
+            sinks.append(end)
         else:
-            found += [draft for way in one.ways for draft in sinks_of(way.ends)]
-    return found
+            sinks += [draft for way in end.ways for draft in sinks_of(way.ends)]
+    return sinks
 
 
 def valid(draft: Draft, log: Log, filters: Iterable[Any] = ()) -> bool:
-    """Take what flumeng does not take out of a component, and say so; false when it cannot be
-    without that."""
+    """Remove options that flumeng refuses, and report them; false when the component is invalid
+    without them."""
     for _ in range(len(draft.options.origins) + 1):
-        found = problems_of(draft, filters)
-        if not found:
+        problems = problems_of(draft, filters)
+        if not problems:
             return True
-        wrong = [(option, why) for path, why in found if (option := _option_at(draft, path))]
+        wrong = [(option, why) for path, why in problems if (option := _option_at(draft, path))]
         if not wrong:
-            log.missing(draft.place, f"{draft.name}: {found[0][1]}")
+            log.missing(draft.location, f"{draft.name}: {problems[0][1]}")
             return False
         for option, why in wrong:
             if (origin := draft.options.origins.pop(option, None)) is not None:
-                log.missing(origin.place, f"{option}: {why}")
+                log.missing(origin.location, f"{option}: {why}")
             draft.options.drop(option)
-    log.missing(draft.place, f"{draft.name}: what flumeng needs could not be made of it")
+    log.missing(draft.location, f"{draft.name}: its required options could not be derived")
     return False
 
 
 def refused(filters: Iterable[Any], *, kafka: bool = False) -> str | None:
     """Why a flow may not have these filters, if so."""
     source: Any = {"kafka": {"brokers": ["a:1"], "topics": ["a"]}} if kafka else _UNCHECKED_SOURCE
-    found = problems({"flow": "a", "sources": [source], "filters": [*filters], "sinks": ["noop"]})
-    return found[0].message if found else None
+    wrong = problems({"flow": "a", "sources": [source], "filters": [*filters], "sinks": ["noop"]})
+    return wrong[0].message if wrong else None
 
 
 def problems(flow: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """What is wrong with a flow. JSON is YAML, and is written several times faster."""
+    """The problems of a flow. JSON is YAML, and is written several times faster."""
     given = {name: value for name, value in flow.items() if value not in ({}, [], None)}
     return _checked(json.dumps(given, ensure_ascii=False))
 
@@ -169,7 +169,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def problems_of(draft: Draft, filters: Iterable[Any]) -> list[tuple[str, str]]:
-    """What is wrong with a component behind such filters, by path."""
+    """The problems of a component after such filters, by path."""
     other: dict[str, Any] = {"sources": [_UNCHECKED_SOURCE], "sinks": ["noop"]}
     flow = {"flow": "a", "filters": [*filters], **other, f"{draft.kind}s": [draft.to_yaml()]}
     return [(problem.path, problem.message) for problem in problems(flow)]

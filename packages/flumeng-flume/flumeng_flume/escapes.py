@@ -35,29 +35,29 @@ class Rounding:
 def translate(
     text: str, stream: Stream, rounding: Rounding | None = None, *, times: str = _OWN
 ) -> tuple[str, list[str]]:
-    """The text with escapes of flumeng, for which columns are added to the stream, and what could
-    not be said. ``times`` are the escapes of time that may stay."""
+    """The text with escapes of flumeng, and the errors. Adds columns that it needs to ``stream``.
+    ``times``: escapes of time that may stay."""
     wrong: list[str] = []
     for letter, written in _LONG.items():
         text = text.replace(f"%{letter}", written)
 
-    def meant(found: re.Match[str]) -> str:
+    def meant(match: re.Match[str]) -> str:
         try:
-            column = _column(found, stream, rounding, times)
+            column = _column(match, stream, rounding, times)
         except ValueError as error:
-            wrong.append(f"{found[0]}: {error}")
+            wrong.append(f"{match[0]}: {error}")
             return "unknown"
         return column
 
     return _ESCAPE.sub(meant, text), wrong
 
 
-def _column(found: re.Match[str], stream: Stream, rounding: Rounding | None, times: str) -> str:
-    if found["header"]:
-        return f"{{{_of_header(found['header'], stream)}}}"
-    if found["host"] is not None:
+def _column(match: re.Match[str], stream: Stream, rounding: Rounding | None, times: str) -> str:
+    if match["header"]:
+        return f"{{{_of_header(match['header'], stream)}}}"
+    if match["host"] is not None:
         return "{host}"
-    letter = found["letter"]
+    letter = match["letter"]
     if letter == "%":
         return "_"
     if rounding is not None and (rounded := _rounded(letter, rounding)) is not None:
@@ -82,20 +82,20 @@ def _of_header(name: str, stream: Stream) -> str:
     if column == "ts":
         return _time(stream, *_NUMBERS["t"])
     if column is None:
-        raise ValueError(f"no event has a header {name} here: let select make a column of it")
+        raise ValueError(f"unknown header {name}: make a column of it with select")
     return column
 
 
 def _time(stream: Stream, expression: str, name: str) -> str:
     """The column with a part of the time, which is made once."""
-    known = stream.headers.get(expression)
-    if known is None:
-        known = stream.headers[expression] = stream.add(name, expression)
-    return known
+    column = stream.headers.get(expression)
+    if column is None:
+        column = stream.headers[expression] = stream.add(name, expression)
+    return column
 
 
 def _rounded(letter: str, rounding: Rounding) -> str | tuple[str, str] | None:
-    """What an escape becomes: a text, or an expression and the name of its column."""
+    """The mapping of an escape: a text, or an expression and the name of its column."""
     smaller = {"hour": "MS", "minute": "S", "second": ""}[rounding.unit]
     if letter in smaller:
         return "00"

@@ -1,4 +1,4 @@
-"""What became of each thing in a configuration of Flume."""
+"""Findings: how each property or component of Flume was mapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANK: dict[Outcome, int] = {"mapped": 0, "approximately": 1, "not mapped": 2}
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Location:
     """Where something stands: ``subject`` is the key of a property, or a node's name."""
 
     file: str
@@ -23,15 +23,15 @@ class Place:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """What one thing became, or why it did not."""
+    """How a property or component was mapped, or why it was not."""
 
-    place: Place
+    place: Location
     outcome: Outcome
     message: str
 
     def __str__(self) -> str:
-        place = self.place
-        return f"{place.file}:{place.line}: {place.subject}: {self.outcome}: {self.message}"
+        where = self.place
+        return f"{where.file}:{where.line}: {where.subject}: {self.outcome}: {self.message}"
 
 
 class Log:
@@ -39,49 +39,49 @@ class Log:
 
     def __init__(self) -> None:
         self._findings: dict[Finding, None] = {}
-        self._answered: set[Place] = set()
+        self._answered: set[Location] = set()
 
-    def mapped(self, place: Place, to: str) -> None:
-        self._add(place, "mapped", to)
+    def mapped(self, location: Location, to: str) -> None:
+        self._add(location, "mapped", to)
 
-    def differs(self, place: Place, why: str) -> None:
-        self._add(place, "approximately", why)
+    def differs(self, location: Location, why: str) -> None:
+        self._add(location, "approximately", why)
 
-    def missing(self, place: Place, why: str) -> None:
-        self._add(place, "not mapped", why)
+    def missing(self, location: Location, why: str) -> None:
+        self._add(location, "not mapped", why)
 
-    def has(self, place: Place) -> bool:
-        """Whether anything was said of it."""
-        return place in self._answered
+    def has(self, location: Location) -> bool:
+        """Whether it has a finding."""
+        return location in self._answered
 
     def add(self, other: Log) -> None:
-        """Take over what another one has."""
+        """Add all findings of another log."""
         self._findings |= other._findings
         self._answered |= other._answered
 
     def findings(self) -> tuple[Finding, ...]:
-        """In the order of the files, and of each place what is worst of it last: that something
-        was mapped is left out where more is to be said."""
-        worst: dict[Place, Outcome] = {}
-        for found in self._findings:
-            outcome = worst.get(found.place, "mapped")
-            worst[found.place] = max(outcome, found.outcome, key=_RANK.__getitem__)
+        """In the order of the files, for each location the worst last; ``mapped`` is left out where
+        there is a worse one."""
+        worst: dict[Location, Outcome] = {}
+        for finding in self._findings:
+            outcome = worst.get(finding.place, "mapped")
+            worst[finding.place] = max(outcome, finding.outcome, key=_RANK.__getitem__)
         return tuple(
-            found
-            for found in sorted(
-                self._findings, key=lambda one: (one.place, _RANK[one.outcome], one.message)
+            finding
+            for finding in sorted(
+                self._findings, key=lambda f: (f.place, _RANK[f.outcome], f.message)
             )
-            if found.outcome != "mapped" or worst[found.place] == "mapped"
+            if finding.outcome != "mapped" or worst[finding.place] == "mapped"
         )
 
-    def _add(self, place: Place, outcome: Outcome, message: str) -> None:
-        self._answered.add(place)
-        self._findings[Finding(place, outcome, message)] = None
+    def _add(self, location: Location, outcome: Outcome, message: str) -> None:
+        self._answered.add(location)
+        self._findings[Finding(location, outcome, message)] = None
 
 
 @dataclass(frozen=True)
 class ImportedFlow:
-    """A flow file, valid as it is; ``of`` says what of Flume it was."""
+    """A valid flow file; ``of``: the agents or nodes of Flume that it replaces."""
 
     name: str
     of: str
@@ -96,7 +96,7 @@ class Imported:
     findings: tuple[Finding, ...]
 
     def count(self, outcome: Outcome) -> int:
-        return sum(found.outcome == outcome for found in self.findings)
+        return sum(finding.outcome == outcome for finding in self.findings)
 
 
 class NotReadableError(UserError):

@@ -27,32 +27,32 @@ def from_regex(pattern: str) -> tuple[str, bool]:
     text = re.sub(r"^\^|(?<!\\)\$$", "", pattern)
     if _is_of_branches(text):
         return "*", False
-    found, exact, at = "", True, 0
+    glob, exact, at = "", True, 0
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            found, exact = found + "*", False
+            glob, exact = glob + "*", False
             break
         at = token.end()
         if token["plain"] or token["sign"]:
             sign = token["plain"] or token["sign"]
-            found += f"[{sign}]" if sign in "*?[{" else sign
+            glob += f"[{sign}]" if sign in "*?[{" else sign
         elif token["one"]:
-            found += "."
+            glob += "."
         elif token["set"]:
-            found += token["set"]
+            glob += token["set"]
         elif token["digit"]:
-            found += "[0-9]"
+            glob += "[0-9]"
         elif token["count"]:
-            found += "[0-9]" * int(token["count"])
+            glob += "[0-9]" * int(token["count"])
         else:
             exact = exact and token["any"] is not None and "+" not in token[0]
-            found += "*"
-    return re.sub(r"\*+", "*", found) or "*", exact
+            glob += "*"
+    return re.sub(r"\*+", "*", glob) or "*", exact
 
 
 def _is_of_branches(text: str) -> bool:
-    """Whether ``|`` stands outside of groups, or flags change what the rest means."""
+    """Whether ``|`` stands outside of groups, or flags change the meaning of the rest."""
     depth = 0
     for token in _GROUPING.finditer(text):
         if token["flags"] or (token["mark"] == "|" and depth == 0):

@@ -1,4 +1,4 @@
-"""Groups of sinks, for what Flume has of failover and of sharing the load."""
+"""Groups of sinks, for Flume's failover and load balancing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from flumeng_flume.drafts import Draft, End, problems_of
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 
 Kind = Literal["first_of", "one_of"]
 
@@ -18,28 +18,32 @@ class NoGroupError(Exception):
 def grouped(
     kind: Kind,
     alternatives: Sequence[Sequence[End]],
-    place: Place,
+    location: Location,
     filters: Iterable[Any],
     log: Log,
 ) -> Draft:
-    """A group for what stands at ``place``, in which each alternative is a member. Raises
+    """A group at ``location``, in which each alternative is a member. Raises
     NoGroupError."""
     members: list[Draft] = []
     for ends in alternatives:
         if len(ends) != 1 or not isinstance(ends[0], Draft):
-            raise NoGroupError("one of them goes several ways, and a member of a group is one sink")
+            raise NoGroupError("a member of a group is a single sink, and one of these has several")
         members.append(ends[0])
-    group = Draft("sink", kind, place)
-    told: list[Any] = []
+    group = Draft("sink", kind, location)
+    entries: list[Any] = []
     for member in members:
         same = member.name == kind
-        told += member.options.values["sinks"] if same else [member.to_yaml()]
-    group.options.set("sinks", [one for n, one in enumerate(told) if one not in told[:n]])
+        entries += member.options.values["sinks"] if same else [member.to_yaml()]
+    group.options.set(
+        "sinks", [entry for n, entry in enumerate(entries) if entry not in entries[:n]]
+    )
     if wrong := problems_of(group, filters):
         raise NoGroupError(wrong[0][1])
-    asked = [one.batch_seconds for one in members if one.batch_seconds is not None]
-    group.batch_seconds = min(asked, key=lambda one: one[0], default=None)
-    for one in asked:
-        if one is not group.batch_seconds:
-            log.differs(one[1].place, "batch.seconds is for all sinks of the flow: the shortest")
+    asked = [member.batch_seconds for member in members if member.batch_seconds is not None]
+    group.batch_seconds = min(asked, key=lambda seconds: seconds[0], default=None)
+    for setting in asked:
+        if setting is not group.batch_seconds:
+            log.differs(
+                setting[1].location, "batch.seconds is for all sinks of the flow: the shortest"
+            )
     return group

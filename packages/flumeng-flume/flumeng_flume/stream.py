@@ -1,4 +1,4 @@
-"""What happens to events on their way, as filters of flumeng.
+"""The filters that events pass.
 
 Flume's events have headers; flumeng's have columns. A stream knows the expression in SQL that gives
 each header, and makes it a column when something needs it.
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from flumeng.config.kinds import EVENT, MESSAGE
+from flumeng.config.column_kinds import EVENT, MESSAGE
 from flumeng_flume.drafts import refused
 
 ANY = "*"
@@ -71,9 +71,9 @@ class Stream:
     def where(self, condition: str) -> None:
         self._try([*self.filters, {"where": condition}])
 
-    def add(self, wanted: str, expression: str) -> str:
+    def add(self, name_hint: str, expression: str) -> str:
         """Add a column, called nearly as wanted; gives its name."""
-        name = self._free(wanted)
+        name = self._free(name_hint)
         last = self.own[-1] if self.own else None
         added = f"{expression} AS {name}"
         if isinstance(last, dict) and last.get("select", ["?"])[0] == "*":
@@ -86,9 +86,9 @@ class Stream:
         self.columns.append(name)
         return name
 
-    def set(self, wanted: str, text: str) -> str:
+    def set(self, name_hint: str, text: str) -> str:
         """Add a column that is the same text in each event; gives its name."""
-        name = self._free(wanted)
+        name = self._free(name_hint)
         constant = text.replace("{", "{{").replace("}", "}}")
         last = self.own[-1] if self.own else None
         if isinstance(last, dict) and "set" in last and "when" not in last:
@@ -132,8 +132,8 @@ class Stream:
         self.headers[name] = column
         return column
 
-    def _free(self, wanted: str) -> str:
-        name = re.sub("[^A-Za-z0-9_]+", "_", wanted).strip("_") or "value"
+    def _free(self, name_hint: str) -> str:
+        name = re.sub("[^A-Za-z0-9_]+", "_", name_hint).strip("_") or "value"
         name = f"h_{name}" if name[0].isdigit() else name
         taken = {column.lower() for column in (*self.columns, *EVENT, *MESSAGE)}
         name = f"{name}_header" if name.lower() in taken else name

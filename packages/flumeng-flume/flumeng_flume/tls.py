@@ -27,7 +27,9 @@ SERVER_TLS: Answers = {
 }
 CLIENT_TLS: Answers = {
     **SERVER_TLS,
-    "trust-all-certs": Differs("servers are always checked: name what to trust in tls as ca"),
+    "trust-all-certs": Differs(
+        "servers are always checked: name the trusted authorities in tls as ca"
+    ),
     "truststore": _TRUST,
     "truststore-password": Differs("PEM files have no password"),
     "truststore-type": _TRUST,
@@ -40,10 +42,10 @@ def serve_tls(settings: Settings, options: Options, log: Log) -> None:
     if asked is None:
         return
     if not truth(asked.value):
-        log.mapped(asked.place, "no tls")
+        log.mapped(asked.location, "no tls")
         return
     options.set("tls", {"certificate": CERTIFICATE, "key": KEY}, asked)
-    log.differs(asked.place, f"tls: PEM files are to be put at {CERTIFICATE} and {KEY}")
+    log.differs(asked.location, f"tls: put PEM files at {CERTIFICATE} and {KEY}")
 
 
 def use_tls(settings: Settings, options: Options, log: Log) -> None:
@@ -52,7 +54,9 @@ def use_tls(settings: Settings, options: Options, log: Log) -> None:
     if asked is None:
         return
     if not truth(asked.value):
-        log.mapped(asked.place, "no tls")
+        log.mapped(asked.location, "no tls")
         return
     options.set("tls", {}, asked)
-    log.differs(asked.place, "tls: the server's certificate is checked with the host's authorities")
+    log.differs(
+        asked.location, "tls: the server's certificate is checked with the host's authorities"
+    )

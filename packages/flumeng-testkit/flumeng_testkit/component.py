@@ -1,4 +1,4 @@
-"""What holds for the options of every component."""
+"""The contract of every component's options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ComponentContract:
     name: ClassVar[str]
 
     def options(self, folder: Path) -> Mapping[str, Any]:
-        """The options as a flow file has them. ``folder`` is an empty directory of the test."""
+        """The options as in a flow file. ``folder`` is an empty directory of the test."""
         raise NotImplementedError
 
     def made(self, folder: Path) -> Any:
-        """An instance of the option class, read as those of a flow are."""
+        """An instance of the option class, parsed from a flow."""
         parts: dict[str, Any] = {"source": "generate", "filter": None, "sink": "noop"}
         parts[self.kind] = {self.name: self.options(folder)}
         flow = {"flow": "contract"} | {f"{kind}s": [part] for kind, part in parts.items() if part}
@@ -37,14 +37,16 @@ class ComponentContract:
 
     def test_component_is_found_by_its_entry_point(self) -> None:
         entry = registry.find(self.kind, self.name)
-        assert entry is not None, f"no entry point of a {self.kind} is called {self.name}"
+        assert entry is not None, f"no entry point for the {self.kind} {self.name}"
         assert entry.fault() == ""
 
     def test_every_option_is_documented(self) -> None:
         cls = registry.get(self.kind, self.name).options_class()
-        assert (cls.__doc__ or "").strip(), "the docstring is the text of `flumeng components`"
+        assert (cls.__doc__ or "").strip(), (
+            "the class needs a docstring: `flumeng components` shows it"
+        )
         for field in dataclasses.fields(cls):
-            assert described(field).doc.endswith("."), f"{field.name}: its doc is a sentence"
+            assert described(field).doc.endswith("."), f"the doc of {field.name} ends with a dot"
 
     def test_options_are_read_from_a_flow(self, tmp_path: Path) -> None:
         assert isinstance(self.made(tmp_path), registry.get(self.kind, self.name).options_class())

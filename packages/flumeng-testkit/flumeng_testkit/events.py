@@ -32,22 +32,22 @@ def events(bodies: Sequence[bytes], first: int = 0) -> pa.RecordBatch:
 
 def no_session() -> None:
     """In place of a Spark session. Raises AssertionError."""
-    raise AssertionError("the component asks for Spark: a stage in Arrow needs none")
+    raise AssertionError("the component uses Spark: its stages must be Arrow stages")
 
 
 def batch(schema: pa.Schema = READ_SCHEMA, *, identified: bool = False) -> LazyBatch:
-    """A batch without stages; ``identified`` as for a component that is."""
+    """A batch without stages; ``identified``: with the identity columns."""
     given = identity.with_identity(schema) if identified else schema
     return LazyBatch(no_session, 1, None, (), given)  # type: ignore[arg-type]
 
 
 def run(stages: LazyBatch, splits: Iterable[Sequence[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    """What comes out of the stages of a batch, split by split."""
-    found = stages.all_arrow
-    assert found is not None, "a stage is not in Arrow"
-    return [out for split in splits for out in found(iter(split))]
+    """The output of a batch's stages, split by split."""
+    stage = stages.all_arrow
+    assert stage is not None, "all stages must be Arrow stages"
+    return [out for split in splits for out in stage(iter(split))]
 
 
 def identified(given: pa.RecordBatch, split: int = 0) -> pa.RecordBatch:
-    """The events with the columns that say which event a row is."""
+    """The events with the identity columns."""
     return identity.identify(given, split)

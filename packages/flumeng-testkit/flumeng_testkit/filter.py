@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from flumeng.config import registry
-from flumeng.config.kinds import EVENT
+from flumeng.config.column_kinds import EVENT
 from flumeng_testkit import events as made_up
 from flumeng_testkit.component import ComponentContract
 
@@ -20,7 +20,7 @@ class FilterContract(ComponentContract):
     kind: ClassVar[Literal["filter"]] = "filter"
 
     def bodies(self) -> list[bytes]:
-        """Bodies that the filter is tried with; the first ones should be such as it is made for."""
+        """Bodies for the tests; the first ones should be typical input of the filter."""
         return BODIES
 
     def applied(self, folder: Path) -> Any:
@@ -29,9 +29,9 @@ class FilterContract(ComponentContract):
         return implementation(options).apply(made_up.batch(identified=True))
 
     def test_columns_are_those_that_the_options_say(self, tmp_path: Path) -> None:
-        said = self.made(tmp_path).behind(EVENT)
+        expected = self.made(tmp_path).behind(EVENT)
         given = set(self.applied(tmp_path).schema.names) - {"__journal", "__seq", "__split"}
-        assert given == set(said)
+        assert given == set(expected)
 
     def test_batches_have_the_schema_that_was_said(self, tmp_path: Path) -> None:
         applied = self.applied(tmp_path)
@@ -40,7 +40,7 @@ class FilterContract(ComponentContract):
             assert out.schema.types == applied.schema.types
 
     def test_each_event_keeps_its_identity(self, tmp_path: Path) -> None:
-        """Acks and exactly once rest on the columns that say which event a row is."""
+        """Acks and exactly-once delivery need the identity columns."""
         for out in self._run(self.applied(tmp_path), self.bodies()):
             assert {*out.column("__journal").to_pylist()} <= {made_up.JOURNAL}
             assert {*out.column("__seq").to_pylist()} <= {*range(len(self.bodies()))}
@@ -54,7 +54,7 @@ class FilterContract(ComponentContract):
         assert sum(out.num_rows for out in self._run(self.applied(tmp_path), [])) == 0
 
     def test_events_one_by_one_give_the_same_as_together(self, tmp_path: Path) -> None:
-        """Where a stream is cut into batches must not matter, but for a filter that says so."""
+        """The batch boundaries must not matter, except to a filter that ``regroups``."""
         options = self.made(tmp_path)
         if options.regroups:
             return
@@ -67,7 +67,7 @@ class FilterContract(ComponentContract):
         assert each == self._rows(applied, self.bodies())
 
     def test_stages_are_pickled(self, tmp_path: Path) -> None:
-        """Executors get them so."""
+        """Executors receive pickled stages."""
         for stage in self.applied(tmp_path).pending:
             pickle.loads(pickle.dumps(stage))
 

@@ -23,8 +23,8 @@ class RangedInputContract(ComponentContract):
     kind: ClassVar[Literal["source"]] = "source"
 
     def fill(self, folder: Path, events: int) -> None:
-        """Put so many further events where the options of ``folder`` read. Called several times
-        in a test. Name partitions as they are named outside, also with spaces where that may be."""
+        """Add this number of events to the source that the options of ``folder`` read. Called
+        several times in a test. Use realistic partition names, with spaces if these may occur."""
         raise NotImplementedError
 
     def test_it_is_a_ranged_input_of_its_name(self) -> None:
@@ -70,7 +70,7 @@ class RangedInputContract(ComponentContract):
         before = source.ends(list(listed))
         self.fill(tmp_path, 5)
         assert {**source.list(), **listed} == source.list(), (
-            "a known partition has a new incarnation"
+            "an existing partition has a new incarnation"
         )
         for name, ends in source.ends(list(before)).items():
             assert ends.end >= before[name].end
@@ -96,7 +96,7 @@ class RangedInputContract(ComponentContract):
         return RangedReader(kind, self.made(folder))
 
     def _read(self, folder: Path, name: str, start: int, end: int) -> pa.Table:
-        """The events as an executor reads them, checked as it checks them."""
+        """The events as an executor reads and checks them."""
         reader = self._reader(folder)
         incarnation = self._source(folder).list()[name]
         piece = Range(partition_name(self.name, name, incarnation), start, end)

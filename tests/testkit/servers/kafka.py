@@ -56,10 +56,12 @@ listener.name.ssl.ssl.client.auth=required
 
 
 class RealKafka(ServerProcess):
-    """Everybody may do everything at ``address``. With ``keystore``, a PEM file of a key and its
-    certificate, it listens with TLS too, for those who may do what ACLs allow: at
-    ``secure_address`` with SASL, for USER, at ``certified_address`` for who has a certificate of
-    ``ca``."""
+    """Without authentication all operations are allowed at ``address``.
+
+    With ``keystore``, a PEM file of a key and its certificate, it listens with TLS too, and ACLs
+    apply: at ``secure_address`` with SASL, for USER; at ``certified_address`` for clients with a
+    certificate of ``ca``.
+    """
 
     name = "Kafka"
     variable = "FLUMENG_TEST_KAFKA"
@@ -91,8 +93,7 @@ class RealKafka(ServerProcess):
         self._admin().list_topics(timeout=wait_seconds)
 
     def restore(self) -> None:
-        """Let it answer again, whatever was done to it, and have no topics; not one that only was
-        named."""
+        """Bring the broker back from any state and delete all topics; internal ones stay."""
         if self.given is not None:
             return
         self.thaw()
@@ -114,7 +115,7 @@ class RealKafka(ServerProcess):
         admin.create_topics([topic])[name].result(30)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """So that it has so many."""
+        """Raise the topic's number of partitions to ``partitions``."""
         from confluent_kafka.cimpl import NewPartitions  # noqa: PLC0415  an extra
 
         admin = self._admin()
@@ -125,7 +126,7 @@ class RealKafka(ServerProcess):
         admin.delete_topics([name])[name].result(30)
 
     def allow(self, user: str, topic: str, operation: str = "WRITE") -> None:
-        """May do that with it, over ``secure_address``."""
+        """Allow an operation over ``secure_address``."""
         import confluent_kafka.admin as kafka  # noqa: PLC0415  an extra
 
         names: Any = kafka
@@ -182,7 +183,7 @@ class RealKafka(ServerProcess):
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
+    """Ports without a listener, all different."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -58,7 +58,7 @@ class LossyProxy:
     def _answers(
         self, server: socket.socket, client: socket.socket, asked: threading.Event
     ) -> None:
-        """Until one is lost."""
+        """Forward answers until one is lost."""
         while content := server.recv(CHUNK_BYTES):
             if asked.is_set():
                 asked.clear()

@@ -29,13 +29,14 @@ POM = """\
 
 
 def cache() -> Path:
-    """What ``FLUMENG_CACHE`` names, else the user's own cache."""
+    """The directory in ``FLUMENG_CACHE``, else the user's own cache."""
     given = os.environ.get("FLUMENG_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "flumeng"
 
 
 def jars(*artifacts: str) -> Path:
-    """A directory with the jars of all ``artifacts`` (``group:name:version``) and what they need.
+    """A directory with the jars of all ``artifacts`` (``group:name:version``) and their
+    dependencies.
 
     Raises UserError without Maven, UnavailableError when the jars cannot be fetched.
     """
@@ -67,7 +68,7 @@ def _fetch(artifacts: tuple[str, ...], scratch: Path) -> None:
 
 
 def _maven() -> str:
-    """Where Maven is; as root on Debian it is installed when it is missing."""
+    """The path of Maven; as root on Debian it is installed when it is missing."""
     if shutil.which("mvn") is None and os.getuid() == 0 and shutil.which("apt-get"):
         for arguments in (["update", "-qq"], ["install", "-y", "-qq", "maven"]):
             subprocess.run(

@@ -1,8 +1,8 @@
 """A real PostgreSQL on a free port, from the packages of the system.
 
-``FLUMENG_TEST_POSTGRES=postgresql://USER:PASSWORD@HOST:PORT/DATABASE`` names one that runs already;
-a database of its own is made there, by a user who may, and dropped again. A server refuses to run
-as root, so root runs it as another user.
+``FLUMENG_TEST_POSTGRES=postgresql://USER:PASSWORD@HOST:PORT/DATABASE`` names one that runs already,
+with a user that may create databases; a database of its own is made there, and dropped again. A
+server refuses to run as root, so root runs it as another user.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def find() -> Path:
 
 
 class RealPostgres(ServerProcess):
-    """One server with one database. ``close`` removes what it had on disk."""
+    """One server with one database. ``close`` removes its files."""
 
     name = "PostgreSQL"
     variable = "FLUMENG_TEST_POSTGRES"
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
-        """``certificate``: the files of one and its key, with which it takes TLS too."""
+        """``certificate``: the files of a certificate and its key, which enable TLS."""
         self._programs = Path() if os.environ.get(self.variable) else find()
         self._folder = Path(tempfile.mkdtemp(prefix="flumeng-postgres-"))
         super().__init__(self._folder / "server.log")
@@ -80,7 +80,7 @@ class RealPostgres(ServerProcess):
         self._wait(self._answers, wait_seconds)
 
     def kill(self) -> None:
-        """An immediate end, as after a crash: what was not committed is lost."""
+        """End it immediately, as a crash does: uncommitted transactions are lost."""
         self._end(signal.SIGQUIT)
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class RealPostgres(ServerProcess):
         shutil.rmtree(self._folder)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """The rows of the last one; each is a transaction."""
+        """Run each statement in a transaction; returns the rows of the last one."""
         rows: list[tuple[Any, ...]] = []
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
@@ -108,7 +108,7 @@ class RealPostgres(ServerProcess):
         )
 
     def _ask_first(self, statement: str) -> None:
-        """In the database that was named, where there is another yet to be made or dropped."""
+        """Run in the server's own database, before the test's exists or after it."""
         with self.connect(self._first_database) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
 
@@ -160,7 +160,7 @@ class RealPostgres(ServerProcess):
             return False
 
     def _signal(self, number: signal.Signals) -> None:
-        """All of its backends too, whose connections live on."""
+        """Signal its backends too, whose connections live on."""
         super()._signal(number)
         children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children")
         for pid in map(int, children.read_text().split()):

@@ -27,7 +27,7 @@ REGION = "us-east-1"
 
 
 class RealS3(ServerProcess):
-    """One server with one bucket, which nobody else uses."""
+    """One server with one bucket of its own."""
 
     name = "the S3 server"
     variable = "FLUMENG_TEST_S3"
@@ -43,12 +43,12 @@ class RealS3(ServerProcess):
 
     @property
     def keeps(self) -> bool:
-        """Whether objects are there again after ``kill`` and ``start``."""
+        """Whether objects survive ``kill`` and ``start``."""
         return self.given is None and self._versitygw is not None
 
     @property
     def environment(self) -> dict[str, str]:
-        """The credentials, where clients look for them by themselves."""
+        """The credentials in the variables that clients read."""
         return {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
 
     @property
@@ -68,7 +68,7 @@ class RealS3(ServerProcess):
         )
 
     def location(self, path: str) -> str:
-        """``path`` in the bucket, as a flow says it."""
+        """The URL of ``path`` in the bucket, for a flow."""
         query = f"endpoint_override={self.address}&scheme={self._scheme}&region={REGION}"
         return f"s3a://{self.bucket}/{path}?{query}"
 

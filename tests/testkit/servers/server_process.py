@@ -6,17 +6,17 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-PAUSE_SECONDS = 0.05
+from tests.testkit.daemons import start_logged
+from tests.testkit.waiting import wait_for
 
 
 class ServerProcess:
-    """What servers have in common. ``given``: the address of one that runs already, as the
-    environment has it in ``variable``; it is never started, frozen or killed here."""
+    """Base of the servers. ``given``: the address of a running server from the environment variable
+    ``variable``; it is never started, frozen or killed here."""
 
     name: str
     variable: str
@@ -27,16 +27,16 @@ class ServerProcess:
         self._log = log
 
     def kill(self) -> None:
-        """SIGKILL; what is on disk stays."""
+        """SIGKILL; the files stay."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it if it was started; what is on disk stays."""
+        """End it if it was started; the files stay."""
         if self.process is not None:
             self.kill()
 
     def freeze(self) -> None:
-        """It takes connections and answers nothing, until ``thaw``."""
+        """Accept connections and answer nothing, until ``thaw``."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -44,16 +44,15 @@ class ServerProcess:
 
     def _launch(self, command: Sequence[str], **options: Any) -> None:
         """Start it, and do not wait. ``options`` are those of ``Popen``."""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, **options)
+        self.process = start_logged(self._log, *command, **options)
 
     def _wait(self, answers: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not answers():
+        def is_ready() -> bool:
             if self.process is not None:
                 assert self.process.poll() is None, self._log.read_text()[-5000:]
-            assert time.monotonic() < deadline, f"{self.name} did not answer in time"
-            time.sleep(PAUSE_SECONDS)
+            return answers()
+
+        wait_for(is_ready, f"{self.name} does not answer", seconds=seconds)
 
     def _end(self, number: signal.Signals) -> None:
         started = self._started
@@ -71,7 +70,7 @@ class ServerProcess:
 
 
 def listens(address: str) -> bool:
-    """Whether somebody takes connections at ``host:port``."""
+    """Whether there is a listener at ``host:port``."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()

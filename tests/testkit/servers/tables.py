@@ -23,14 +23,14 @@ SPARK: Any = None
 
 
 class Lake(Protocol):
-    """A table of one format in a directory, and how others see it."""
+    """A table of one format in a directory, and its content for other readers."""
 
     def sink(self, *by: str, schema: Evolution = "add", task: TaskRevision = TASK) -> TableSink: ...
 
     def rows(self) -> pa.Table: ...
 
     def append(self, rows: pa.Table) -> None:
-        """As a foreign writer does."""
+        """Append as a foreign writer does."""
 
     def drop(self, column: str) -> None:
         """Take a column away."""
@@ -88,13 +88,13 @@ class IcebergDirectory:
 
 
 def elsewhere(sink: TableSink) -> TableSink:
-    """``sink``, as in another process: it shares no commits."""
+    """``sink`` as in another process, without shared commits."""
     sink._commits = GroupCommit()
     return sink
 
 
 def staged(sink: Sink, rows: pa.Table, attempt: Attempt | None = None) -> list[Row]:
-    """What the stage of one split yields."""
+    """The rows that the stage of one split yields."""
     batch = LazyBatch(SPARK, 1, None, (), rows.schema)
     stage = sink.stage(batch, attempt or Attempt()).all_arrow
     assert stage is not None

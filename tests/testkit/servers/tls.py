@@ -40,7 +40,7 @@ def _openssl(folder: Path, *arguments: str) -> None:
 
 
 class TlsFront:
-    """Takes TLS connections and passes what comes on to ``port``."""
+    """Takes TLS connections and forwards their bytes to ``port``."""
 
     def __init__(self, port: int, certificate: Path, key: Path) -> None:
         self._port = port
@@ -73,7 +73,7 @@ class TlsFront:
 
 
 def _pass(source: socket.socket, target: socket.socket) -> None:
-    """Until one of them ends."""
+    """Forward bytes until one side ends."""
     with suppress(OSError):
         while content := source.recv(1 << 16):
             target.sendall(content)

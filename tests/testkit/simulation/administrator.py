@@ -1,5 +1,5 @@
 """The operator of a varied world, who also changes nodes, settings and rollouts, and gives up hosts
-that are gone for good."""
+that never return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flumeng.control.commands.settings import (
     set_setting,
     unset_setting,
 )
-from flumeng.control.commands.unfinished import decided_batches, drop_batch
+from flumeng.control.commands.unfinished_writes import decided_batches, drop_batch
 from flumeng.control.snapshot.assignment_pages import PAGES, assignment_writes, read_assignment
 from flumeng.control.snapshot.task_map import Tasks, plan_writes, read_plan
 from flumeng.platform.errors import ConflictError, UnavailableError, UserError
@@ -39,8 +39,10 @@ DEADLINE_SECONDS = 60
 
 
 class Administrator(Operator):
-    """Every second command is one of its own. ``large``: each plan and assignment goes over into
-    buckets and pages at once, as those do that have grown."""
+    """Every second command is one of its own.
+
+    ``large``: each plan and assignment is split into buckets and pages at once, as large ones are.
+    """
 
     def __init__(self, world: Cluster, hosts: Mapping[str, Host], flows: Sequence[str]) -> None:
         super().__init__(world, hosts, flows)
@@ -66,13 +68,13 @@ class Administrator(Operator):
         random.choice(commands)()
 
     def settle(self) -> None:
-        """In the calm nothing is left that only an operator could end."""
+        """End everything in the calm that only an operator can end."""
         self._end_maintenance()
         for flow in self.flows:
             self._do(partial(self._change_rollout, flow, "resume"), f"resumes {flow}")
 
     def replace(self, host: Host) -> None:
-        """A new host takes the place of one that is gone for good, once that is given up."""
+        """Replace a host that never returns by a new one, once it is given up."""
         try:
             discard_node(self.signed(), host.name)
         except UserError:
@@ -83,7 +85,7 @@ class Administrator(Operator):
         self.give_up_batches()
 
     def give_up_batches(self) -> None:
-        """Those of which a journal is gone."""
+        """Give up batches with a lost journal."""
         for batch in decided_batches(self.store):
             if batch.problem:
                 drop = partial(drop_batch, self.signed(), batch.flow, batch.task)
@@ -91,7 +93,7 @@ class Administrator(Operator):
                 self._do(drop, what)
 
     def _may_register(self, node: str) -> bool:
-        """Whether the lost node is known after all, or a write of it may come late."""
+        """Whether the lost node is registered, or a late write may register it."""
         ensemble = self.world.ensemble
         late = (s for s in self.world.sessions if s.name == node and ensemble.is_open(s.session))
         return any(late) or ensemble.newest(str(paths.node(node))) is not None

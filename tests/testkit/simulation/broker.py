@@ -10,7 +10,7 @@ from tests.testkit.simulation.partition_file import PartitionFile
 
 
 class Broker:
-    """A topic that is recreated has partitions of other names, with nothing in them."""
+    """A recreated topic has empty partitions with other names."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, PartitionFile]] = {}
@@ -18,7 +18,7 @@ class Broker:
         self._made = count(1)
 
     def topic(self, flow: str) -> Mapping[str, PartitionFile]:
-        """The partitions of the flow's topic by name; one when nobody has asked before."""
+        """The partitions of the flow's topic by name; a new topic has one."""
         if flow not in self._topics:
             self.make_anew(flow)
         return self._topics[flow]
@@ -60,7 +60,7 @@ class ModelFinder:
         return dict.fromkeys(at, 0)
 
     def finished(self) -> None:
-        """Nobody has to know."""
+        """Nothing to report."""
 
     def close(self) -> None:
         """It has no connection."""

@@ -1,9 +1,9 @@
 """A modelled object store: for each flow a place where objects appear, are rewritten, go, and
 cannot be read.
 
-An object of n bytes has n events, one at each position. What the flow's ``order`` relies on holds:
-with ``name`` a new object comes behind all others and is never rewritten, with ``modified`` it
-is younger than they are.
+An object of n bytes has n events, one at each position. The assumption of the flow's ``order``
+holds: with ``name`` a new object comes behind all others and is never rewritten, with ``modified``
+it is younger than they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from flumeng.connectors.api.ranged import Range, UnreadableError
-from flumeng.connectors.objects.aftermath import Aftermath
+from flumeng.connectors.objects.cleanup import Cleanup
 from flumeng.connectors.objects.listing import Lister, Listing
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.connectors.objects.pages import Listed
@@ -34,22 +34,22 @@ Identity = tuple[str, int, int, str]
 
 
 def identity(one: Listed | Item) -> Identity:
-    """What tells an object from all others, also from itself once it is rewritten."""
+    """Distinguishes an object from all others, also from an earlier version of itself."""
     modified = one.modified_us
     return one.location, one.size, modified, one.tag
 
 
 @dataclass(frozen=True)
 class Stored:
-    """``sound``: so many bytes can be read; what comes then is damaged."""
+    """``sound``: the number of readable bytes; the bytes behind them are damaged."""
 
     listed: Listed
     sound: int
 
 
 class Bucket:
-    """Of one flow. ``silent_until``: nobody is answered before. ``ahead_us``: how much its clock is
-    ahead of those of all hosts."""
+    """The objects of one flow. ``silent_until``: requests before are not answered. ``ahead_us``:
+    how much its clock is ahead of those of all hosts."""
 
     def __init__(self, flow: str, random: Random, clock: Callable[[], float]) -> None:
         self.flow = flow
@@ -67,7 +67,7 @@ class Bucket:
         return BEGAN_US + int(self._clock() * 1_000_000)
 
     def put(self) -> str:
-        """Some new objects, or old ones rewritten; gives what happened."""
+        """Add some objects or rewrite old ones; returns a sentence for the story."""
         names = [self._put_one() for _ in range(self._random.randint(1, MOST_NEW))]
         return f"has {', '.join(names)}"
 
@@ -86,7 +86,7 @@ class Bucket:
         )
 
     def remove(self) -> str:
-        """One is gone."""
+        """Remove one object."""
         if not self.objects:
             return ""
         place = self._random.choice(sorted(self.objects))
@@ -94,7 +94,7 @@ class Bucket:
         return f"loses {place}"
 
     def heal(self) -> str:
-        """What was damaged can be read."""
+        """Make damaged objects readable."""
         for place, one in self.objects.items():
             self.objects[place] = replace(one, sound=one.listed.size)
         return "heals"
@@ -109,7 +109,7 @@ class Bucket:
             raise UnavailableError(f"the bucket of {self.flow} does not answer")
 
     def read(self, piece: Range, address: str) -> Iterator[int]:
-        """The offsets of the events of a range, each, as ``ObjectsReader`` reads them."""
+        """The offset of each event in a range, as ``ObjectsReader`` reads them."""
         for item in items.decode(address):
             first, end = max(piece.start, item.begin), min(piece.end, item.start + item.size)
             stored = self.objects.get(item.location)
@@ -139,7 +139,7 @@ class BucketLister(Lister):
 
 
 class BucketListing(Listing):
-    """Each page is what lies there when it is asked for."""
+    """Each page has the objects at the time of its request."""
 
     def __init__(self, bucket: Bucket, after: str) -> None:
         self._bucket = bucket
@@ -157,8 +157,8 @@ class BucketListing(Listing):
             yield [bucket.objects[place].listed for place in behind[:PAGE]]
 
 
-class BucketAftermath(Aftermath):
-    """``on_removed`` is told of each object before it goes."""
+class BucketCleanup(Cleanup):
+    """``on_removed`` is called with each object before it is removed."""
 
     def __init__(
         self, bucket: Bucket, source: ObjectsSource, on_removed: Callable[[Item], None]
@@ -173,7 +173,7 @@ class BucketAftermath(Aftermath):
         try:
             self._bucket.answer()
         except FlumengError as error:
-            return f"{done[0].location} is done, and is still there: {error}"
+            return f"{done[0].location} was read, but cannot be removed: {error}"
         for item in done:
             stored = self._bucket.objects.get(item.location)
             if stored is not None and identity(stored.listed) == identity(item):

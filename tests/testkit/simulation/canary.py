@@ -14,7 +14,7 @@ from zkschema.records import COLLECT, Flow, Plan, PlannedTask, Revision
 
 CANARY = 1
 BROKEN = "filters: [{where: host = 'broken'}]\n"
-"""Whoever runs a collect task of a revision with this fails."""
+"""A collect task of a revision with this text fails."""
 
 
 class Canary:
@@ -29,7 +29,7 @@ class Canary:
         self._taken.subtract(dict.fromkeys(self._taken, 1))
 
     def on_plan(self, flow: str, old: Plan, new: Plan) -> str:
-        """What is wrong with the new plan; empty when nothing is."""
+        """The violation in the new plan; empty when there is none."""
         znode = self._ensemble.newest(str(paths.flow(flow)))
         if znode is None or not isinstance(znode.value, Flow):
             return ""

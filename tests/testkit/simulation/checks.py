@@ -1,23 +1,23 @@
-"""What must never happen, checked after every transaction and every deed on a disk.
+"""Invariants of the simulated cluster, checked after every transaction and every deed on a disk.
 
 1. Once an ack of one node is accepted under an epoch, none of another node is at or below it; and
    an offset is moved only by the process that claimed the partition last.
 2. The offset of a partition's ack never goes back.
-3. No ack is above what the journal holds, nothing is trimmed or removed above the ack, and who
-   claims a partition can read on at its ack.
-4. No task is told to two nodes, no partition is in two tasks of a flow, a flow's epoch never goes
-   back, each is given once, and a task or partition that changes hands gets a higher one.
-5. A live owner keeps a task until it has let it go, or its time for that is over.
+3. No ack is above the end of the journal, nothing is trimmed or removed above the ack, and a
+   claimant of a partition can read on at its ack.
+4. No task is assigned to two nodes, no partition is in two tasks of a flow, a flow's epoch never
+   goes back, each is given once, and a task or partition that changes hands gets a higher one.
+5. A live owner keeps a task until it has released it, or its time for that is over.
 6. A broken revision is taken by its canary alone; another task takes it only for one that was lost.
-7. A flow goes only once it was deleted, and then all that it accepted is acked, or was to be
-   discarded; what a host held that was given up is lost, and no ack speaks of it any more.
+7. A flow goes only once it was deleted, and then all its accepted events are acked, or were to be
+   discarded; the events of a host that was given up are lost, and no ack counts them any more.
 8. A target that knows batches by number has each acked event once, unless its batch was given up,
    and none twice; no partition leaves a task whose batch is decided and not acked.
-9. No balance move begins beyond the cluster's throttle, whatever number of masters there is.
+9. No balance move begins beyond the cluster's throttle, for any number of masters.
 10. The record of a flow's partitions is written by the node to which the discovery task was given
    under the record's epoch, which never goes back; a partition ends where it is acked.
 
-What must never happen to a work queue is listed in ``tests.testkit.simulation.queue_checks``.
+``tests.testkit.simulation.queue_checks`` has the invariants of a work queue.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from zkschema.records import (
 
 DRAINING = "draining"
 STANDBY = "standby"
-EVEN_OUT = "has more to do than"
+EVEN_OUT = "is busier than"
 """Part of the reason of every balance move."""
 OPERATOR = "operator"
 Names = tuple[str, ...]
@@ -62,7 +62,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Accepted:
-    """The last ack of a partition, and who wrote it: which node, and which process of it."""
+    """The last ack of a partition, with its node and process."""
 
     node: str
     process: str
@@ -72,14 +72,14 @@ class Accepted:
 
 @dataclass
 class Mark:
-    """Since when a task is marked as draining."""
+    """The time since when a task is marked as draining."""
 
     zxid: int
     seconds: float
 
 
 class Checks:
-    """Hears of everything. ``acked``: the newest offset of each partition, also once it is gone."""
+    """Checks every change. ``acked``: the newest offset of each partition, also of removed ones."""
 
     def __init__(
         self,
@@ -152,13 +152,13 @@ class Checks:
         self._require(start >= floor, f"{journal} is to be read from {start}, kept from {floor}")
 
     def on_written(self, journal: str, start: int, end: int) -> None:
-        """The target has taken these events, or has refused to."""
+        """The target has taken or refused these events."""
         assert self._target is not None
         wrong = "" if journal in self.queues.lanes else self._target.twice(journal, start, end)
         self._require(not wrong, wrong)
 
     def lane(self, partition: str) -> PartitionFile | None:
-        """What can be read of a lane."""
+        """The readable range of a lane."""
         lane = self.queues.lanes.get(partition)
         return lane.file if lane else None
 
@@ -305,12 +305,12 @@ class Checks:
             self._given_up.add(names[0])
 
     def _on_node(self, process: str, change: Change, names: Names) -> None:
-        """What only the disk of that host knew of is gone with it."""
+        """Journals that only this host had are lost with it."""
         if change.after is None and process == OPERATOR:
             self._given_up.update(self._disks.of[names[0]].files)
 
     def _on_handover(self, key: str, owner: str, change: Change) -> None:
-        """A master decides on what it has read after the plan that it replaces."""
+        """A master decides on records that it has read after the plan that it replaces."""
         assert change.before is not None
         if self._ensemble.newest(str(paths.live_node(owner))) is None:
             return
@@ -333,7 +333,7 @@ class Checks:
         return znode.value
 
     def _on_status(self, _process: str, change: Change, names: Names) -> None:
-        """Which tasks the node has let go, knowing that it should."""
+        """Record the tasks that the node has released after it knew that it should."""
         if change.after is None:
             return
         node, status = names[0], change.after.value

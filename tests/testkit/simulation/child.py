@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from flumeng.agent.node.events import Ended, Said
+from flumeng.agent.node.events import Ended, Reported
 from flumeng.agent.node.protocol import Message
 from tests.testkit.simulation.cluster import Cluster
 from tests.testkit.simulation.environment import Process
@@ -14,7 +14,7 @@ END_OF_INPUT: Message = {"type": "end of input"}
 
 
 class ChildProcess(Process):
-    """``alive`` until it has ended; what it sends to a node that is gone is lost."""
+    """``alive`` until it has ended; messages to a node that is gone are lost."""
 
     def __init__(self, world: Cluster, parent: SteppedNode, role: str, name: str) -> None:
         super().__init__(world, name)
@@ -30,7 +30,7 @@ class ChildProcess(Process):
         return super().ready or bool(self.inbox)
 
     def tell(self, message: Message) -> None:
-        """The node's call."""
+        """Receive a message from the node."""
         self.inbox.append(message)
 
     def kill(self) -> None:
@@ -43,10 +43,10 @@ class ChildProcess(Process):
 
     def send(self, message: Message) -> None:
         if self._parent is not None:
-            self._parent.hear(Said(self.role, message))
+            self._parent.hear(Reported(self.role, message))
 
     def report(self, status: Message) -> None:
-        """Send a status unless the last one said the same."""
+        """Send a status unless it equals the last one."""
         if status != self._said:
             self._said = status
             self.send(status)

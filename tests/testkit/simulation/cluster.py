@@ -1,4 +1,5 @@
-"""What all hosts of a world share: the ensemble with its settings, the disks, and the checks."""
+"""The shared parts of a world's hosts: the ensemble with its settings, the disks, and the
+checks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from zkschema.records import MaintenanceLimits
 ROOMY = Scale()
 SECURED = Secured("c", groups=tuple((group, group) for group in (*NAMED, ANY_OPERATOR)))
 TIGHT = Scale(secured=SECURED, limit_bytes=40_000)
-"""Of a secured cluster whose servers take small requests, since simulated clusters are small."""
+"""Limits of a secured cluster whose servers take only small requests, since simulated clusters are
+small."""
 
 
 @dataclass(frozen=True)

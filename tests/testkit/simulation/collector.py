@@ -1,6 +1,6 @@
 """A modelled collector: its tasks claim and move acks with the code that the real one has.
 
-What the batches do with events is left out; when and under which claim their acks move is as in
+The processing of events is left out; when and under which claim their acks move is as in
 ``flumeng.agent.collector.runner`` and ``flumeng.agent.collector.claim``. For a target that knows
 batches by number they decide and repeat batches with that code too.
 """
@@ -40,7 +40,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the node wants of a task."""
+    """A task as the node's assignment has it."""
 
     flow: str
     task: str
@@ -58,7 +58,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Batch:
-    """``reached`` says how lanes are read; of ``gaps`` nothing is, nor of what is ``left_out``."""
+    """``reached`` are the reaches of lanes; ``gaps`` and ``left_out`` are ranges that are not
+    read."""
 
     ranges: Sequence[Range]
     reached: Reaches = field(default_factory=dict)
@@ -67,12 +68,12 @@ class Batch:
 
     @property
     def also(self) -> list[Write]:
-        """What is written with its acks."""
+        """Writes in the transaction of its acks."""
         return [write for gap in self.gaps or self.left_out for write in gap.also]
 
 
 class Runner:
-    """One task. ``due`` is when it goes on; each step is one turn of its loop."""
+    """One task. ``due`` is the time of its next step; each step is one turn of its loop."""
 
     def __init__(self, collector: Collector, wanted: Wanted) -> None:
         self.collector = collector
@@ -84,7 +85,7 @@ class Runner:
         self._turns = self._run()
 
     def step(self) -> bool:
-        """Whether there will be another; gives the time to others in between."""
+        """Whether there will be another step; others act in between."""
         wait = next(self._turns, None)
         if wait is None:
             return False
@@ -139,7 +140,7 @@ class Runner:
             self.lanes.partitions.close()
 
     def _batches(self, wanted: Wanted) -> Iterator[float]:
-        """Own the task until it is wanted otherwise."""
+        """Own the task until the assignment changes."""
         collector = self.collector
         if self.lanes is not None:
             self.lanes.partitions.open(collector.spec_of(wanted))
@@ -199,7 +200,7 @@ class Runner:
         collector.say(f"{wanted.key} acks {_ends(ranges)}")
 
     def _next_batch(self, offsets: Mapping[str, int], reached: Reaches) -> Batch:
-        """What is lost of lanes is a batch of its own."""
+        """Lost ranges of lanes are a batch of their own."""
         if self.lanes is None:
             return Batch(self.collector.next_ranges(offsets))
         gaps = self.lanes.gaps(offsets, reached)
@@ -306,11 +307,12 @@ class Collector(ChildProcess):
         return acks
 
     def is_outdated(self, wanted: Wanted) -> bool:
-        """Whether a batch of another revision is to be repeated, as far as it has seen."""
+        """Whether a batch of another revision is to be repeated, by the records that it has
+        read."""
         return self._outdated(wanted) is not None
 
     def spec_of(self, wanted: Wanted) -> FlowSpec:
-        """What partitions are read by: that of a batch that is to be repeated, if there is one."""
+        """The spec for reading: that of a batch to be repeated, if there is one."""
         assert self.session is not None
         revision = self._outdated(wanted)
         path = paths.revision(wanted.flow, str(revision))
@@ -318,7 +320,7 @@ class Collector(ChildProcess):
         return _parsed(wanted.spec if found is None else found.value.effective)
 
     def _outdated(self, wanted: Wanted) -> int | None:
-        """The revision of a batch that is to be repeated, when it is another one."""
+        """The revision of a batch to be repeated, if it differs."""
         assert self.session is not None
         found = read(self.session, wanted.flow, wanted.task) if self.world.by_batch else None
         is_other = found is not None and found.ranges and found.revision != wanted.revision
@@ -332,7 +334,7 @@ class Collector(ChildProcess):
         return kind(self.session, acks, wanted.flow, wanted.task, lambda: name)
 
     def readable(self, ranges: list[Range]) -> list[Range]:
-        """These ranges of journals and topics, when all of them can be read now."""
+        """These ranges of journals and topics, if all of them can be read now."""
         files = [self.world.disks.served(piece.partition) for piece in ranges]
         readable = all(
             file is not None and file.floor <= piece.start and piece.end <= file.end
@@ -346,9 +348,9 @@ class Collector(ChildProcess):
             self.world.checks.on_written(piece.partition, piece.start, piece.end)
 
     def next_ranges(self, offsets: Mapping[str, int], more: Sequence[Range] = ()) -> list[Range]:
-        """Some of what can be read now, and ``more``; each range begins at its ack.
+        """Some readable ranges, and ``more``; each range begins at its ack.
 
-        Who cannot read on there has perhaps missed that somebody else has acked.
+        An owner that cannot read from its ack has perhaps missed another owner's ack.
         """
         random, rough = self.world.random, self.world.rough
         ranges = list(more)
@@ -374,7 +376,7 @@ class Collector(ChildProcess):
             self._remove(write.path)
 
     def finish_commits(self, flow: str) -> None:
-        """Whatever an earlier owner has decided."""
+        """Finish the commits of earlier owners."""
         assert self.session is not None
         for name in self.session.children(paths.commits(flow)):
             path = paths.commit(flow, name)

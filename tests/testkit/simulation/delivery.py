@@ -11,8 +11,8 @@ from tests.testkit.simulation.output import Events, Output
 
 
 class Delivery:
-    """``commit`` is the record that shows what is staged; without one all is shown before the acks
-    move."""
+    """``commit`` is the record that publishes staged events; without one they are published before
+    the acks move."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

@@ -15,7 +15,7 @@ from flumeng.connectors.objects.finder import ObjectsFinder, Surroundings
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.platform.errors import FlumengError
 from tests.testkit.simulation.broker import ModelFinder
-from tests.testkit.simulation.bucket import BucketAftermath, BucketLister
+from tests.testkit.simulation.bucket import BucketCleanup, BucketLister
 from tests.testkit.simulation.child import END_OF_INPUT, ChildProcess
 from tests.testkit.simulation.cluster import Cluster
 from tests.testkit.simulation.stepped_node import SteppedNode
@@ -65,7 +65,7 @@ class Discovery(ChildProcess):
         state, seen = "running", 0
         try:
             run.task = run.task or self._task(run.wanted)
-            run.task.look()
+            run.task.discover()
         except SupersededError as error:
             self.say(f"{run.wanted['flow']}: {error}")
             state, seen, run.due = "stopped", error.seen, NEVER
@@ -120,7 +120,7 @@ class Discovery(ChildProcess):
             world.clock,
             bucket.now_us,
             lambda _: BucketLister(bucket),
-            lambda source: BucketAftermath(bucket, source, on_removed),
+            lambda source: BucketCleanup(bucket, source, on_removed),
             partial(world.parts.queue_log.take, new_id=world.new_queue_id),
         )
         return ObjectsFinder(options, self.session, task, around, most_waiting=MOST_WAITING)

@@ -1,4 +1,4 @@
-"""What hosts keep when their processes die: the node's home, and journals."""
+"""The disk of a host, which survives its processes: the node's home, and journals."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from flumeng.agent.node.claim import Claim
-from flumeng.agent.node.events import Wanted
-from flumeng.agent.node.home import Home, KnownNames
+from flumeng.agent.node.data_directory import DataDirectory, KnownNames
+from flumeng.agent.node.events import Assigned
 from tests.testkit.simulation.broker import Broker
 from tests.testkit.simulation.bucket import Bucket
 from tests.testkit.simulation.environment import Process
@@ -41,8 +41,11 @@ class Journals:
 
 
 class Disks:
-    """The journals of all hosts: ``of`` host -> its journals; what Kafka has, which is always
-    there; and the objects of flows. ``lane`` tells what a lane holds."""
+    """The journals of all hosts: ``of`` maps hosts to journals.
+
+    ``broker`` is the Kafka of all, which never fails; ``bucket`` gives the objects of flows, and
+    ``lane`` the content of a lane.
+    """
 
     def __init__(self, random: Random, clock: Callable[[], float]) -> None:
         self.of: dict[str, Journals] = {}
@@ -53,7 +56,7 @@ class Disks:
         self._buckets: dict[str, Bucket] = {}
 
     def bucket(self, flow: str) -> Bucket:
-        """The objects of the flow; none when nobody has asked before."""
+        """The objects of the flow; a new bucket is empty."""
         if flow not in self._buckets:
             self._buckets[flow] = Bucket(flow, self._random, self._clock)
         return self._buckets[flow]
@@ -77,14 +80,14 @@ class Disks:
             yield from journals.files.items()
 
 
-class ModelHome(Home):
+class ModelDataDirectory(DataDirectory):
     """A home without files. ``data_id`` is the UUID of the data directory."""
 
     def __init__(self, data_id: str) -> None:
         self._id = data_id
         self.path = Path("/nonexistent")
         self.problems = {}
-        self._kept: Wanted | None = None
+        self._kept: Assigned | None = None
         self._known: dict[str, KnownNames] = {}
         self._claim = Claim()
         self._cluster = ""
@@ -105,10 +108,10 @@ class ModelHome(Home):
     def identity(self) -> str:
         return self._id
 
-    def keep(self, wanted: Wanted) -> None:
+    def keep(self, wanted: Assigned) -> None:
         self._kept = wanted
 
-    def kept(self) -> Wanted | None:
+    def kept(self) -> Assigned | None:
         return self._kept
 
     def claim(self) -> Claim:
@@ -120,5 +123,5 @@ class ModelHome(Home):
     def keep_known(self, file: str, known: KnownNames) -> None:
         self._known[file] = known
 
-    def known(self, file: str) -> KnownNames:
+    def known_names(self, file: str) -> KnownNames:
         return self._known.get(file, KnownNames())

@@ -1,8 +1,8 @@
-"""What ZooKeeper's servers hold: one log of transactions, and every znode as it was after each.
+"""The data of ZooKeeper's servers: one log of transactions, and every znode as it was after each.
 
 Writes are linearised: each is one transaction at the end of the log, all or nothing. A server may
-lag: whoever reads says after which transaction (zxid). Nothing here is lost, delayed or random;
-that is the business of the session and its network.
+lag: a reader names the transaction (zxid) after which it reads. Nothing here is lost, delayed or
+random; that is the business of the session and its network.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Znode:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one transaction did to a znode; None when it was not there before or is not after."""
+    """The change of a znode in one transaction; ``before`` is None for a created znode, ``after``
+    for a removed one."""
 
     path: str
     before: Znode | None
@@ -44,9 +45,9 @@ _History = list[tuple[int, Znode | None]]
 
 
 class Ensemble:
-    """``zxid`` is that of the newest transaction; ``scale`` says which are too large for it.
+    """``zxid`` is that of the newest transaction; ``scale`` decides which are too large.
 
-    Each of ``listeners`` is told the session and the changes of every transaction, in order.
+    Each of ``listeners`` is called with the session and the changes of every transaction, in order.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Ensemble:
         self._log: list[tuple[str, ...]] = [()]
 
     def open_session(self, name: str) -> int:
-        """A new session of whoever has this name; its number is never used again."""
+        """A new session for this name; its number is never reused."""
         session = next(self._ids)
         self._names[session] = name
         self._sessions[session] = set()

@@ -50,11 +50,11 @@ class Environment:
 
     @property
     def anyone_ready(self) -> bool:
-        """Whether anyone wants to run now."""
+        """Whether any process wants to run now."""
         return bool(self._ready)
 
     def step(self) -> None:
-        """Something happens: trouble, or one step of one process."""
+        """One step of the world: a fault, or one step of one process."""
         self.story.step += 1
         self.now += self.random.random() * STEP_SECONDS
         if self.rough:
@@ -94,7 +94,7 @@ class Environment:
         return [process for process in self.processes if process.may_run and process.ready]
 
     def _wait(self) -> None:
-        """Until someone wants to run."""
+        """Advance the clock until a process wants to run."""
         times = [max(p.due, p.paused_until) for p in self.processes if not p.busy]
         later = min((time for time in times if time > self.now), default=self.now)
         self.now = min(later, self.now + 30.0)
@@ -109,11 +109,11 @@ class Environment:
 
 
 class Process:
-    """``due``: when it wants to run next; ``paused_until``: it gets no processor before that.
-    ``hangs``: its loop makes no turn any more, while its session and its watches live on.
+    """``due``: the time of its next step; ``paused_until``: it does not run before that.
 
-    ``busy`` while one of its steps is under way: a step may be interrupted, so that others act in
-    between, but it does not begin again. ``session`` is its session in ZooKeeper, if it has one.
+    ``hangs``: its loop makes no more turns, while its session and its watches live on. ``busy``
+    while one of its steps is under way: others may act in between, but it does not begin another.
+    ``session`` is its session in ZooKeeper, if it has one.
     """
 
     def __init__(self, world: Environment, name: str) -> None:
@@ -138,18 +138,18 @@ class Process:
         return not (self.busy or self.paused or self.hangs)
 
     def step(self) -> None:
-        """Do the next thing, and say in ``due`` when there is another."""
+        """Do the next step, and set ``due`` for another."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """The connection is back, or there may be something new."""
+        """The connection is back, or there may be news."""
         self.due = min(self.due, self._environment.now)
 
     def journals_grew(self) -> None:
-        """There may be more to read."""
+        """There may be more events to read."""
 
     def hear(self) -> None:
-        """Its server goes on applying the log, and its watches tell."""
+        """Its server applies more of the log, and its watches fire."""
         if self.session is not None:
             newest = self.session.ensemble.zxid
             self.session.see(self._environment.random.randint(self.session.zxid, newest))

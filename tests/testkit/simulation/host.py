@@ -13,7 +13,7 @@ from tests.testkit.simulation.child import ChildProcess
 from tests.testkit.simulation.cluster import Cluster
 from tests.testkit.simulation.collector import Collector
 from tests.testkit.simulation.discovery import Discovery
-from tests.testkit.simulation.disk import Journals, ModelHome
+from tests.testkit.simulation.disk import Journals, ModelDataDirectory
 from tests.testkit.simulation.ingest import Ingest
 from tests.testkit.simulation.node import NodeProcess
 from zkschema.records import DISCOVER, INGEST
@@ -21,7 +21,7 @@ from zkschema.records import DISCOVER, INGEST
 
 @dataclass(frozen=True)
 class Profile:
-    """What the host's node is started with."""
+    """The options of the host's node."""
 
     roles: tuple[str, ...]
     zone: str
@@ -36,7 +36,7 @@ class Host:
         self.name = name
         self._world = world
         self._profile = profile
-        self._home = ModelHome(f"data of {name}")
+        self._home = ModelDataDirectory(f"data of {name}")
         self._journals = world.disks.of[name] = Journals(name)
         self.node: NodeProcess | None = None
         self.lost = False
@@ -45,7 +45,7 @@ class Host:
         self._replaced = 0
 
     def start(self) -> None:
-        """Start a node; it goes on from what the disk keeps."""
+        """Start a node with the state on its disk."""
         assert self.node is None
         settings = Settings(
             self.name,
@@ -77,7 +77,7 @@ class Host:
         return node or any(child.busy for child in self._children if child.alive)
 
     def lose(self) -> None:
-        """The host is gone with all that it has, for good; not while it is ``busy``."""
+        """The host is lost with its disk, for good; not while it is ``busy``."""
         self.lost = True
         if self.node is not None:
             self.kill_node()
@@ -88,7 +88,7 @@ class Host:
         """A new host under the same name, with an empty disk."""
         self.lost = False
         self._replaced += 1
-        self._home = ModelHome(f"data of {self.name}, {self._replaced}")
+        self._home = ModelDataDirectory(f"data of {self.name}, {self._replaced}")
         self._journals.lose()
 
     def _node_stopped(self) -> None:

@@ -15,7 +15,7 @@ MOST_EVENTS = 40
 
 
 class Ingest(ChildProcess):
-    """``journals`` are the host's; see ``flumeng.agent.ingest.worker`` for what is modelled."""
+    """``journals`` are the host's; it models ``flumeng.agent.ingest.worker``."""
 
     def __init__(
         self, world: Cluster, parent: SteppedNode, role: str, name: str, journals: Journals

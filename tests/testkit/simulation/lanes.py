@@ -12,7 +12,7 @@ from flumeng.agent.collector.partitions import Partitions
 from flumeng.agent.collector.ranges import MOST
 from flumeng.connectors.api.ranged import Range, Reach
 from flumeng.connectors.objects.input import LanePositions
-from flumeng.connectors.objects.watcher import LOOK_SECONDS, RETRY_SECONDS, QueueWatcher
+from flumeng.connectors.objects.watcher import REREAD_SECONDS, RETRY_SECONDS, QueueWatcher
 from flumeng.connectors.ranged.positions import Probes
 from flumeng.control.snapshot import items
 from flumeng.control.snapshot.partitions import OBJECTS, input_of
@@ -24,17 +24,17 @@ Reaches = Mapping[str, Reach]
 
 
 def lanes_of(offsets: Mapping[str, int]) -> dict[str, int]:
-    """Those of the partitions that are lanes."""
+    """The partitions that are lanes."""
     return {name: at for name, at in offsets.items() if input_of(name) == OBJECTS}
 
 
 class SteppedWatcher(QueueWatcher):
-    """A watcher whose turns are called for."""
+    """A watcher whose turns the simulation calls."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         super().__init__(store)
         self._clock = clock
-        self._due = clock() + LOOK_SECONDS
+        self._due = clock() + REREAD_SECONDS
         self._later: set[str] = set()
         self._later_at = 0.0
 
@@ -46,7 +46,7 @@ class SteppedWatcher(QueueWatcher):
 
     @property
     def due(self) -> float:
-        """When to look again although nothing was heard."""
+        """The time of the next look without a notification."""
         if not self._queues:
             return float("inf")
         return min(self._due, self._later_at) if self._later else self._due
@@ -55,19 +55,19 @@ class SteppedWatcher(QueueWatcher):
         if self._later and self._clock() >= self._later_at:
             self._changed |= self._later
             self._later = set()
-        self._due = self._clock() + LOOK_SECONDS
+        self._due = self._clock() + REREAD_SECONDS
         self._turn(0.0)
 
     def _begin(self) -> None:
-        """No thread."""
+        """Start no thread."""
 
-    def _look_later(self, flow: str) -> None:
+    def _reread_later(self, flow: str) -> None:
         self._later.add(flow)
         self._later_at = self._clock() + RETRY_SECONDS
 
 
 class AtOnce(Executor):
-    """Does what it is given before it returns."""
+    """Runs each call in ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -106,7 +106,7 @@ class Lanes:
         return gone(tuple(ranges), reached)
 
     def next_ranges(self, starts: Mapping[str, int], reached: Reaches) -> list[Range]:
-        """Some of what can be read now; a range may end within an item."""
+        """Some readable ranges; a range may end within an item."""
         return [
             Range(name, start, self._end(start, reached[name]))
             for name, start in sorted(lanes_of(starts).items())

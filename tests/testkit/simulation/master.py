@@ -36,6 +36,6 @@ class MasterProcess(Process):
     def step(self) -> None:
         sentence = self._master.turn()
         self._settled = self._world.now + SETTLE_SECONDS * self._world.random.random()
-        self.due = self._world.now + max(LEAST_REST_SECONDS, self._master.rests_seconds)
+        self.due = self._world.now + max(LEAST_REST_SECONDS, self._master.wait_seconds)
         if sentence != IDLE:
             self.say(sentence)

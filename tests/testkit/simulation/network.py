@@ -12,7 +12,8 @@ LATE_FATES = (Fate.UNANSWERED, Fate.UNANSWERED, Fate.LATE, Fate.LOST)
 FRAGILE_LOSES = 0.125
 
 WRITES_WAIT = 5.0
-"""How much more often it is a write that takes long: what it was decided on may be over by then."""
+"""How much more often writes are slow than reads: their preconditions may be outdated when they
+arrive."""
 
 
 class Rough:
@@ -53,7 +54,7 @@ class Rough:
 
 
 class Fragile:
-    """As another network while that is rough, but that one of eight replies to a write is lost."""
+    """As another network while that is rough, but one of eight replies to a write is lost."""
 
     def __init__(self, network: Rough, random: Random) -> None:
         self._network = network
@@ -74,7 +75,7 @@ class Fragile:
 
 
 class Answering(Rough):
-    """As rough, but every write is answered: for an operator, who would look by hand."""
+    """As rough, but every write is answered: for an operator, who would check by hand."""
 
     def fate(self) -> Fate:
         return Fate.ANSWERED

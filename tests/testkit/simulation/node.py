@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flumeng.agent.node.daemon import TICK_SECONDS
-from flumeng.agent.node.home import Home
+from flumeng.agent.node.data_directory import DataDirectory
 from flumeng.agent.node.settings import Settings
 from tests.testkit.simulation.environment import Environment, Process
 from tests.testkit.simulation.stepped_node import Child, SteppedNode
@@ -21,7 +21,7 @@ class NodeProcess(Process):
         self,
         world: Environment,
         settings: Settings,
-        home: Home,
+        home: DataDirectory,
         start_child: Callable[[str], Child],
         on_stopped: Callable[[], None],
     ) -> None:

@@ -1,6 +1,6 @@
 """An operator of a world: flows come, change and go, tasks are moved, nodes drained and taken back.
 
-Some revisions are broken: whoever runs such a collect task fails. They are rolled out behind a
+Some revisions are broken: every collect task that runs one fails. They are rolled out behind a
 canary, and only over a revision that has been planned, so that there is one to go back to.
 """
 
@@ -78,7 +78,7 @@ class Operator(Process):
             self._do(partial(self.apply, name), f"applies {name}")
 
     def step(self) -> None:
-        """One command, and whatever comes of it."""
+        """Run one random command; it may fail."""
         random = self.world.random
         flow = random.choice(self.flows)
         node = random.choice(sorted(self.hosts)[1:])
@@ -118,7 +118,7 @@ class Operator(Process):
         apply_flow(self.signed(), text, expect_revision=before)
 
     def sources(self, flow: str) -> str:
-        """Where its events come from, in a flow file."""
+        """The sources of a flow file."""
         if self.world.queued:
             objects = self._objects(flow)
             return self.world.random.choice((SYSLOG, objects, objects, f"{SYSLOG}, {objects}"))
@@ -137,13 +137,13 @@ class Operator(Process):
         )
 
     def decide_once(self, flow: str) -> None:
-        """About what has failed."""
+        """Decide about the failed items of the flow."""
         wanted = self.world.random.choice(DECISIONS)
         command = partial(decide, self.signed(), flow, (), wanted)
         self._do(command, f"{wanted} what failed of {flow}")
 
     def place(self) -> str:
-        """Where a flow is to run, in a flow file."""
+        """The place of a flow file."""
         random = self.world.random
         tasks, spread = random.randint(1, MOST_TASKS), random.choice(("load", "zone"))
         return PLACE.format(tasks=tasks, spread=spread, replicas=self.replicas())
@@ -153,7 +153,7 @@ class Operator(Process):
         return self.world.random.randint(1, 3) if self.world.replicated else 1
 
     def rollout(self) -> str:
-        """How a new revision is to reach the tasks, in a flow file."""
+        """The rollout of a flow file."""
         random = self.world.random
         return ROLLOUT.format(parallel=random.randint(1, 2), settle=random.choice((0, 3)))
 

@@ -1,4 +1,4 @@
-"""What was written of lanes, where the target does not know batches by number.
+"""The written events of lanes, where the target does not know batches by number.
 
 Where a flow delivers exactly once, its files are staged, and become visible with the commit record
 that is written with their acks. Else they are visible before that, perhaps more than once.
@@ -26,7 +26,7 @@ class Output:
         self._staged[commit] = events
 
     def commit(self, commit: str) -> None:
-        """Its record is written."""
+        """The batch's record is written."""
         self.show(self._staged.pop(commit, {}))
 
     def times(self, partition: str, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""What a partition holds: a journal on a disk, or a partition of the modelled Kafka."""
+"""The events of a partition: a journal on a disk, or a partition of the modelled Kafka."""
 
 from __future__ import annotations
 

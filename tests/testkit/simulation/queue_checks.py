@@ -1,13 +1,13 @@
-"""What must never happen to a work queue, checked after every transaction.
+"""Invariants of a work queue, checked after every transaction.
 
-1. The items of a lane that are kept are numbered without a gap, and end where the queue's head says
-   that the next one comes; the epoch of a head never goes back.
-2. An object is an item of one lane, once; what failed of it is one again when an operator wants it,
-   in the transaction that strikes its failure off.
+1. The items of a lane that are kept are numbered without a gap, and end at the queue head's number
+   of the next one; the epoch of a head never goes back.
+2. An object is an item of one lane, once; a failed one becomes an item again when an operator wants
+   it, in the transaction that removes its failure.
 3. A segment goes when all of it is acked, and an object only when all of its items are.
-4. What is acked of a lane was written: each event at least once, where the flow delivers exactly
-   once not twice. Only what failed is passed over: to the end of the item in which it was noted, in
-   one transaction with the ack; nothing behind the place where it could not be read is written.
+4. The acked events of a lane were written: each at least once, where the flow delivers exactly once
+   not twice. Only failed items are passed over: to the end of the item in which the failure was
+   noted, in one transaction with the ack; nothing behind the unreadable place is written.
 5. There is no queue without its flow.
 """
 
@@ -33,9 +33,11 @@ RETRY = "retry"
 @dataclass
 class Lane:
     """``items`` are all that it ever had, by their numbers; ``kept`` the segments that are there.
-    ``passed_over`` are offsets: from where on -> to the end of that item; items that were
-    ``retried`` are items again, from there on. What is ``excused`` was in a batch that was given
-    up."""
+
+    ``passed_over`` maps the offset where an item was passed over to its end; items that were
+    ``retried`` are read again from there on. Events in ``excused`` were in a batch that was given
+    up.
+    """
 
     flow: str
     items: list[Item] = field(default_factory=list)
@@ -47,7 +49,7 @@ class Lane:
 
     @property
     def file(self) -> PartitionFile:
-        """What can be read of it."""
+        """Its readable range."""
         end = items.offset_of(len(self.items))
         floor = items.offset_of(min(self.kept)) if self.kept else end
         return PartitionFile(self.flow, floor, end)
@@ -63,10 +65,12 @@ class Lane:
 
 
 class QueueChecks:
-    """Hears of every transaction. ``lanes``: partition -> the lane. ``times`` tells how often an
-    event of a lane is in the target; more than ``most`` times is wrong. ``strict``: what
-    was passed over is not there at all; a target that knows batches by number may have taken it
-    with a batch that cannot be repeated as a whole."""
+    """Checks every transaction. ``lanes``: partition -> the lane.
+
+    ``times`` tells how often an event of a lane is in the target; more than ``most`` times is
+    wrong. ``strict``: events that were passed over must not be there; a target that knows batches
+    by number may have taken them with a batch that cannot be repeated as a whole.
+    """
 
     def __init__(
         self,
@@ -91,8 +95,8 @@ class QueueChecks:
         """Id of a queue -> the objects that became items of it -> the lanes and numbers."""
 
     def hear(self, changes: Iterable[tuple[str, tuple[str, ...], Change]]) -> None:
-        """Of one transaction, each with its pattern and names; a lane is looked at when all of it
-        is known."""
+        """Check the changes of one transaction, each with its pattern and names; a lane is checked
+        when all its changes are known."""
         by_kind: defaultdict[str, list[tuple[tuple[str, ...], Change]]] = defaultdict(list)
         for pattern, names, change in changes:
             by_kind[pattern].append((names, change))
@@ -114,14 +118,14 @@ class QueueChecks:
             self._require_whole(flow)
 
     def excuse(self, partition: str, start: int, end: int) -> bool:
-        """The batch with these was given up. Whether it is a lane."""
+        """A batch with these ranges was given up. Returns whether it is of a lane."""
         lane = self.lanes.get(partition)
         if lane is not None:
             lane.excused.update(lane.events(start, end))
         return lane is not None
 
     def unfinished(self, flow: str, queue: str, there: Iterable[Identity]) -> str:
-        """What of the flow's objects is not read, at rest."""
+        """Unread objects of the flow at rest, as a sentence."""
         for one in there:
             if one not in self._known[queue]:
                 return f"{one[0]} is in no lane of {flow}: it is lost"
@@ -134,7 +138,7 @@ class QueueChecks:
         return ""
 
     def on_removed(self, flow: str, item: Item) -> None:
-        """The object is to go, since it is done."""
+        """The object is about to be removed, since it is done."""
         for (owner, _), partition in self._partitions.items():
             lane = self.lanes[partition]
             for one in lane.items if owner == flow else ():

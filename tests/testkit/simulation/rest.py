@@ -1,7 +1,7 @@
 """The end of a world: nothing goes wrong any more, and all must come to rest as it should.
 
-Every flow that is to run is collected to the end of its journals and its rollout is over, what was
-deleted is gone, what was drained is empty, and planning again gives nothing to do.
+Every flow that is to run is collected to the end of its journals and its rollout is over, deleted
+flows are gone, drained nodes are empty, and planning again gives nothing to do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from flumeng.config import parse_flow
 from flumeng.connectors.objects.options import ObjectsSource
 from flumeng.control.commands.nodes import left
-from flumeng.control.commands.unfinished import decided_batches
+from flumeng.control.commands.unfinished_writes import decided_batches
 from flumeng.control.planner import Planner
 from flumeng.control.snapshot import queues
 from flumeng.control.snapshot.reader import Reader
@@ -39,7 +39,7 @@ class Rest:
         self._store: Store = Session(world.ensemble)
 
     def run(self) -> None:
-        """Raises ViolationError when something is not as it should be within the bound."""
+        """Raises ViolationError when the world is not at rest within the bound."""
         world = self._world
         self._repair()
         until, last = world.now + MOST_SECONDS, world.story.step + MOST_STEPS
@@ -51,7 +51,7 @@ class Rest:
             world.step()
 
     def _repair(self) -> None:
-        """All faults end: whoever is gone comes back, whoever is cut off is connected."""
+        """End all faults: restart absent processes, reconnect sessions that are cut off."""
         world = self._world
         world.calm_down()
         living = {id(process.session) for process in world.processes}
@@ -79,7 +79,7 @@ class Rest:
                 host.start()
 
     def _missing(self) -> str:
-        """What is not yet as it should be."""
+        """The reason why the world is not at rest yet."""
         if isinstance(self._operator, Administrator):
             self._operator.give_up_batches()
         waiting = Waiting(self._reader("nobody").snapshot())
@@ -134,7 +134,7 @@ class Rest:
         return ""
 
     def _undiscovered(self, waiting: Waiting) -> str:
-        """What is in Kafka is read to its end, and what is not wanted is not registered."""
+        """Kafka is read to its end, and no unwanted partition is registered."""
         for name in self._store.children(paths.flows()):
             flow = self._store.read(paths.flow(name))
             assert flow is not None
@@ -159,7 +159,7 @@ class Rest:
         return ""
 
     def _unread_objects(self, flow: str, known: Mapping[str, object]) -> str:
-        """All objects that are there are items, and all items are acked and gone."""
+        """All present objects are items, and all items are acked and removed."""
         head = queues.head(self._store, flow)
         if head is None:
             return f"{flow} reads objects and has no queue"

@@ -4,12 +4,12 @@ Rules
 1. A session reads from one server, which has applied some prefix of the log. The prefix only grows:
    also over a reconnect, and it holds all that was there when a write of the session was answered.
 2. Writes are linearised. One whose reply is lost was done, was not done, or is still under way;
-   what is under way arrives before anything that the session does next, or not at all.
+   it then arrives before anything that the session does next, or not at all.
 3. A session that the servers have ended learns of it at its next call or reconnect. It is another
    session from then on, and a connection counts only once it is made.
-4. Watches tell as late as the server is, in order, and before a call shows the change (the store
-   hears events on the thread that reads replies). What changed while there was no connection is
-   not told: after a reconnect all that is told is to look again.
+4. Watches report as late as the server is, in order, and before a call shows the change (the store
+   gets events on the thread that reads replies). Changes while there was no connection are not
+   reported one by one: after a reconnect the watcher only learns that it has to look again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Fate(Enum):
-    """What becomes of a write: all but the first raise UnavailableError, if they are tried."""
+    """The outcome of a write: all but the first raise UnavailableError."""
 
     ANSWERED = "answered"
     UNANSWERED = "done, but the reply is lost"
@@ -53,7 +53,7 @@ class Fate(Enum):
 
 
 class Network(Protocol):
-    """What lies between a session and the servers."""
+    """The network between a session and the servers."""
 
     @property
     def prompt(self) -> bool:
@@ -63,16 +63,16 @@ class Network(Protocol):
         """Called before each request: time passes, and others act."""
 
     def applied(self, seen: int, newest: int, /) -> int:
-        """Up to which transaction the server is that answers, from ``seen`` to ``newest``."""
+        """The transaction up to which the answering server is, from ``seen`` to ``newest``."""
 
     def fate(self) -> Fate:
-        """What becomes of the next write."""
+        """The outcome of the next write."""
 
     def cuts(self) -> bool:
         """Whether the connection is lost together with a reply."""
 
     def arrives(self) -> bool:
-        """Whether a write that was under way when the connection was lost is done after all."""
+        """Whether a write under way is carried out after the connection is lost."""
 
 
 class Calm:
@@ -121,7 +121,7 @@ class Session:
         return [readable(found) for found in self.read_each(wanted)]
 
     def read_each(self, wanted: Sequence[ZPath[R]]) -> list[Found[R]]:
-        """One server answers, but it goes on applying what is in the log."""
+        """One server answers, and applies more of the log between the reads."""
         self._reach()
         found = []
         for path in wanted:
@@ -231,7 +231,7 @@ class Session:
         self.ensemble.close_session(self.session)
 
     def heal(self) -> None:
-        """There is a connection again, perhaps to another server: of a new session, if need be."""
+        """Reconnect, perhaps to another server, with a new session if needed."""
         if not self.ensemble.is_open(self.session):
             self.session = self.ensemble.open_session(self.name)
             self.zxid = self.ensemble.zxid
@@ -245,7 +245,7 @@ class Session:
             listener(True)
 
     def arrive(self) -> None:
-        """What is under way is done now. Nobody is told whether it succeeded."""
+        """Writes under way are applied now. Their authors get no reply."""
         writes, self._under_way = self._under_way, []
         for write in writes:
             try:
@@ -254,7 +254,7 @@ class Session:
                 continue
 
     def see(self, zxid: int) -> None:
-        """The server has applied the log up to there, and its watches have told."""
+        """The server has applied the log up to ``zxid``, and its watches have fired."""
         if not self.connected or zxid <= self.zxid:
             return
         before, self.zxid = self.zxid, zxid

@@ -1,6 +1,6 @@
 """The real master, whose ticks are called for.
 
-Who looks after which flow only saves work: what keeps plans whole is that their versions are
+The division of flows among masters only saves work: plans stay whole because their versions are
 compared. So in some worlds every master takes every flow for its own while times are rough.
 """
 
@@ -16,7 +16,7 @@ from flumeng.control.snapshot.snapshot import Snapshot
 
 
 class Greedy(Planner):
-    """Takes all flows for its own as long as ``grabs`` says so."""
+    """Takes all flows for its own while ``grabs`` returns true."""
 
     def __init__(self, grabs: Callable[[], bool]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Greedy(Planner):
 
 
 class SteppedMaster(Master):
-    """A master whose ticks are called for."""
+    """A master whose ticks the simulation calls."""
 
     def grab(self, grabs: Callable[[], bool]) -> None:
         self._planner = IsolatingPlanner(lambda: Greedy(grabs), self._clock)
@@ -39,11 +39,11 @@ class SteppedMaster(Master):
         return not self._wakes.empty()
 
     def turn(self) -> str:
-        """One tick; gives its sentence. What a master survives is a fault here all the same."""
+        """One tick; returns its sentence. Errors that a master survives are failures here."""
         while self.woken:
             self._wakes.get()
         sentence = self.attempt()
-        self.measures.health.turned(next_within_seconds=self.rests_seconds)
+        self.measures.health.turned(next_within_seconds=self.wait_seconds)
         failed = [why for why in self.troubles.values() if "planner failed" in why]
         assert not failed, failed
         return sentence

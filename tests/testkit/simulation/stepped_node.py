@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from flumeng.agent.node.daemon import Node
+from flumeng.agent.node.data_directory import DataDirectory
 from flumeng.agent.node.events import Event, Tick
-from flumeng.agent.node.home import Home
 from flumeng.agent.node.protocol import Message
 from flumeng.agent.node.settings import Settings
 from flumeng.control.zookeeper import Store
@@ -24,12 +24,12 @@ class Child(Protocol):
 
 
 class SteppedNode(Node):
-    """A node whose turns are called for, and whose children are modelled."""
+    """A node whose turns the simulation calls, with modelled children."""
 
     def __init__(
         self,
         settings: Settings,
-        home: Home,
+        home: DataDirectory,
         store: Store,
         clock: Callable[[], float],
         start: Callable[[str], Child],

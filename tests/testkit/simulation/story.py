@@ -1,4 +1,4 @@
-"""What happened last in a world, to be told when something went wrong."""
+"""The last steps of a world, to be printed when something went wrong."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ KEEP_EVENTS = 40
 
 
 class ViolationError(AssertionError):
-    """Something that must never happen: carries the seed and the story."""
+    """A violated invariant: carries the seed and the story."""
 
 
 class Story:
-    """``step`` counts what the world's scheduler did."""
+    """``step`` counts the steps of the world's scheduler."""
 
     def __init__(self, seed: int, now: Callable[[], float]) -> None:
         self.seed = seed

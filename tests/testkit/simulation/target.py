@@ -8,8 +8,10 @@ from tests.testkit.simulation.output import Events
 
 
 class Target:
-    """It has taken batches up to a number in each series, and takes each once. What is
-    ``excused`` may be there twice: its batch was given up."""
+    """A target with a highest batch number for each series; it takes each batch once.
+
+    Events in ``excused`` may be there twice: their batch was given up.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -30,7 +32,7 @@ class Target:
         self._excused[journal].update(range(start, end))
 
     def wrong(self, journal: str, start: int, end: int) -> str:
-        """What is wrong with these events, which are acked: each is to be there once."""
+        """The error in these acked events, each of which must be there once."""
         times, excused = self._times[journal], self._excused[journal]
         for seq in range(start, end):
             if times[seq] != 1 and (seq not in excused or not times[seq]):

@@ -1,8 +1,8 @@
-"""Days of traffic before a model of collect tasks, to see what the scaling makes of them.
+"""Days of traffic before a model of collect tasks, to evaluate the scaling.
 
 A task does so many events per second, shared out evenly over the partitions that it reads. When
-the number of tasks changes, nothing is known for a while, and only what did not move is read. A
-partition is a queue, so how late its oldest event is follows exactly from what came.
+the number of tasks changes, nothing is known for a while, and only partitions that did not move are
+read. A partition is a queue, so how late its oldest event is follows exactly from its arrivals.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ DAY = 86_400
 STEP = 5
 SAMPLE = int(SAMPLE_SECONDS)
 START_SECONDS = 40
-"""So long after a change of the number until all tasks run."""
+"""Seconds from a change of the number until all tasks run."""
 RATE = 1000.0
-"""What a task does in a second."""
+"""Events per second of one task."""
 PARTITIONS = 32
 LIMITS = Limits(min=1, max=8, lag_seconds=60.0, batch_seconds=1.0, partitions=PARTITIONS)
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something from second ``begin`` to ``end``: ``burst`` (what comes, times ``factor``),
-    ``slow`` (a task does ``factor`` of what it does else), ``bound`` (all tasks together do no more
-    than ``factor`` tasks), ``broker`` (a third of the partitions is away), ``restart`` (of
-    everything that remembers)."""
+    """A fault from second ``begin`` to ``end``:
+
+    ``burst`` (arrivals times ``factor``), ``slow`` (each task at ``factor`` of its rate), ``bound``
+    (all tasks together at most at the rate of ``factor`` tasks), ``broker`` (a third of the
+    partitions is away), ``restart`` (of all processes with a memory).
+    """
 
     kind: str
     begin: int
@@ -67,10 +69,11 @@ class Day:
 
 @dataclass
 class Outcome:
-    """``changes``: second, and what was decided. ``turns``: how often out followed in, or in out.
-    ``late`` are the seconds in which the oldest event was older than it may be, ``longest`` the
-    most of them at a stretch. ``least_task_seconds`` is what somebody would have needed who knows
-    what comes."""
+    """``changes``: second and decision. ``turns``: how often in followed out, or out in.
+
+    ``late`` are the seconds in which the oldest event was older than allowed, ``longest`` the
+    longest stretch of them. ``least_task_seconds`` is the need with knowledge of the coming load.
+    """
 
     changes: list[tuple[int, Decision]] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -86,7 +89,7 @@ class Outcome:
 
 
 def troubled(seed: int) -> Day:
-    """A day with all that a day may have, at times that the seed says."""
+    """A day with every kind of fault, at times from the seed."""
     rng = Random(seed)
 
     def at(seconds: int) -> tuple[int, int]:
@@ -108,7 +111,7 @@ def troubled(seed: int) -> Day:
 
 
 def run_day(day: Day, watch: Callable[[Sample, Decision, Standing], None] | None = None) -> Outcome:
-    """The day with the scaling at work; ``watch`` is told of each decision, and on what it was."""
+    """The day with the scaling at work; ``watch`` is called with each decision and its inputs."""
     outcome, late_for = Outcome(), 0
     queues = _Queues(day)
     standing = Standing(day.limits.min, 0.0)
@@ -147,7 +150,7 @@ class _Queues:
         self._day = day
         self._rng = Random(day.seed)
         self._come = [[0.0] for _ in range(day.limits.partitions)]
-        """How many events had come to the partition after each step."""
+        """The number of events that had arrived at the partition after each step."""
         self._done = [0.0] * day.limits.partitions
         self._oldest = [0] * day.limits.partitions
         self._tasks = 0
@@ -198,7 +201,7 @@ class _Queues:
         return range(partitions // 3 if self._day.during("broker", second) else 0)
 
     def _work(self, second: int, away: range) -> Iterator[tuple[int, float]]:
-        """How many events of each partition can be done in this step."""
+        """The number of events of each partition that can be processed in this step."""
         slow, bound = self._day.during("slow", second), self._day.during("bound", second)
         tasks, partitions = self._tasks, len(self._come)
         whole = RATE * STEP * (slow.factor if slow else 1.0)

@@ -1,4 +1,4 @@
-"""What goes wrong in a rough world, one thing at a time."""
+"""Failures of a rough world, one thing at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNWATCHED = 0.5
 
 
 class Trouble:
-    """Chooses by the world's chance; what does not apply now does nothing."""
+    """Chooses faults by the world's random generator; one that does not apply now has no effect."""
 
     def __init__(self, world: Cluster, hosts: Mapping[str, Host], operator: Operator) -> None:
         self._world = world
@@ -76,7 +76,7 @@ class Trouble:
             process.wake()
 
     def _expire(self) -> None:
-        """Only who is cut off, paused or gone can be too late with a heartbeat."""
+        """Only a session that is cut off, paused or gone can miss its heartbeat."""
         world = self._world
         living = {id(process.session): process for process in world.processes}
         late = []
@@ -202,8 +202,11 @@ class Trouble:
         self._world.journals_grew()
 
     def _change_topic(self) -> None:
-        """A topic gets one more partition, or is recreated. A batch of what is gone could never be
-        finished, and nobody is here to give it up."""
+        """Add a partition to a topic, or recreate the topic.
+
+        With decided batches only a partition is added: a batch of deleted partitions could never be
+        finished, and this world has no operator who gives it up.
+        """
         broker, flow = self._world.disks.broker, self._world.random.choice(self._operator.flows)
         if self._world.by_batch or self._world.random.random() < 0.7:
             self._world.story.tell("broker", f"has one more partition of {flow}")
@@ -235,5 +238,5 @@ class Trouble:
             self._world.story.tell("bucket", what)
 
     def _long(self) -> None:
-        """Nobody acts for a long time."""
+        """Nothing happens for a long time."""
         self._world.now += self._world.random.random() * LONG_SECONDS

@@ -11,8 +11,11 @@ from zkschema.records import COLLECT, DISCOVER, PlannedTask
 
 
 class Waiting:
-    """``tasks`` (``flow/task``) wait, or stay on a node that may not keep them, and ``journals``
-    are what nobody reads because of that. ``missing`` names a task that need not wait."""
+    """``tasks`` (``flow/task``) wait, or stay on a node that may not keep them; ``journals`` are
+    unread because of that.
+
+    ``missing`` names a task that need not wait.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -46,9 +49,9 @@ class Waiting:
                     yield flow, name, task
 
     def _is_unread(self, flow: FlowView, name: str, task: PlannedTask) -> bool:
-        """While no other node may run a task, its owner goes on with it."""
+        """While no other node may run a task, its owner continues with it."""
         node = self._snapshot.nodes.get(task.node or "")
-        return node is None or node.has_let_go(flow.name, name)
+        return node is None or node.has_released(flow.name, name)
 
     def _room(self, flow: FlowView, task: PlannedTask) -> str | None:
         place = flow.collect_place

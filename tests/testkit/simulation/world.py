@@ -1,4 +1,4 @@
-"""A world: a cluster, what goes wrong in it, and who acts when. All from one seed."""
+"""A world: a cluster, its failures, and the order in which its parts act. All from one seed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class World(Cluster):
         self.operator.apply_first()
 
     def run(self) -> None:
-        """Rough times, then a calm in which everything must come to rest as it should. It takes
-        longer until a queue is filled and read."""
+        """Rough times, then a calm in which everything must come to rest.
+
+        It takes longer until a queue is filled and read.
+        """
         until = self.random.randint(*ROUGH_STEPS) * (1 + self.queued)
         while self.story.step < until:
             self.step()
@@ -65,7 +67,7 @@ class World(Cluster):
                 self.enter(MasterProcess(self, process.name))
 
     def _has_ended(self, process: Process) -> None:
-        """In rough times the servers notice late that its session is over."""
+        """In rough times the servers notice the end of its session late."""
         process.say("is ended by its watchdog")
         assert process.session is not None
         if not self.rough:

@@ -85,12 +85,12 @@ def _read_cri(bodies: pa.Array) -> Unwrapped:
 
 
 def _read_docker(bodies: pa.Array) -> Unwrapped:
-    found = DockerReader().read(bodies, bodies)
-    stream, tag, message = found.columns
-    assert found.ts is not None
+    parsed = DockerReader().read(bodies, bodies)
+    stream, tag, message = parsed.columns
+    assert parsed.ts is not None
     texts = pc.if_else(message.is_null(), bodies, message.cast(pa.binary()))
     partial = pc.fill_null(pc.equal(tag, "P"), False).to_numpy(zero_copy_only=False)
-    return Unwrapped(texts, stream, partial, found.ts, found.reasons)
+    return Unwrapped(texts, stream, partial, parsed.ts, parsed.reasons)
 
 
 _READ: dict[str, Callable[[pa.Array], Unwrapped]] = {"cri": _read_cri, "docker": _read_docker}

@@ -53,7 +53,7 @@ import numpy as np
 
 from flumeng.agent.collector.lines.machine import Flags, Machine, Numbers
 from flumeng.agent.collector.lines.pauses import InStreams
-from flumeng.config.traces import OTHER
+from flumeng.config.stack_traces import OTHER
 from flumeng.connectors.api.ranged import Progress
 
 ENDED, TIMEOUT, MAX_LINES, MAX_BYTES = range(4)
@@ -166,20 +166,20 @@ def group(
     closed = ~mine.waiting[last]
     late = np.where(newest, closed & ~flush, streams.pauses[following])
     several = mine.messages[bounds.ends] - mine.messages[bounds.begins] > 1
-    told = mine.unfinished[last] | (several & ~mine.alone)
-    reasons = np.where((late | (newest & flush)) & told, TIMEOUT, bounds.reasons)
+    reported = mine.unfinished[last] | (several & ~mine.alone)
+    reasons = np.where((late | (newest & flush)) & reported, TIMEOUT, bounds.reasons)
     wholes = bounds.wholes - 1
     closed &= ~mine.undecided[wholes] | (bounds.ends <= mine.doubts[wholes])
     firsts, lasts = mine.lines.offsets[bounds.begins], mine.lines.offsets[last]
-    known = bounds.headed & (firsts < at.emitted)
-    emitted = int(np.min(firsts[~closed & ~known], initial=max(end, at.emitted)))
-    doubted = mine.places[mine.doubts[wholes[known & mine.led[wholes]]]]
+    emitted_before = bounds.headed & (firsts < at.emitted)
+    emitted = int(np.min(firsts[~closed & ~emitted_before], initial=max(end, at.emitted)))
+    doubted = mine.places[mine.doubts[wholes[emitted_before & mine.led[wholes]]]]
     emitted = int(np.min(doubted[doubted >= at.emitted], initial=emitted))
     across = bounds.headed & (firsts < emitted) & ((lasts >= emitted) | ~closed)
     sure = int(np.min(firsts[across], initial=emitted))
     if machine is not None:
         sure = _outside(sure, emitted, mine.lines.offsets, bounds, mine.waiting)
-    chosen = np.flatnonzero(closed & ~known & (firsts < emitted))
+    chosen = np.flatnonzero(closed & ~emitted_before & (firsts < emitted))
     chosen = chosen[np.argsort(firsts[chosen])]
     begins, ends = bounds.begins[chosen], bounds.ends[chosen]
     for number in np.flatnonzero(~bounds.headed[chosen] & (lasts[chosen] >= emitted)):
@@ -202,9 +202,9 @@ def _progress(lines: Lines, streams: InStreams, sure: int, emitted: int) -> Prog
     if lines.pieces is None or not lines.pieces.unfinished.any():
         return Progress(sure, emitted)
     offsets = lines.offsets[streams.order]
-    told = streams.waiting & lines.pieces.unfinished[streams.order]
-    told[:-1] |= lines.pieces.continues[streams.order][1:] & (offsets[1:] >= sure)
-    offset = int(np.min(offsets[told], initial=sure))
+    carried = streams.waiting & lines.pieces.unfinished[streams.order]
+    carried[:-1] |= lines.pieces.continues[streams.order][1:] & (offsets[1:] >= sure)
+    offset = int(np.min(offsets[carried], initial=sure))
     return Progress(offset, emitted, sure if offset < sure else 0)
 
 
@@ -275,8 +275,8 @@ class _Ordered:
 def _any_from(flags: Flags, rows: Numbers) -> Flags:
     """For each of ``rows``: whether a row after the row before it, up to itself, has the flag."""
     before = np.concatenate(([0], np.cumsum(flags)))
-    found: Flags = before[rows + 1] > before[np.append(0, rows[:-1] + 1)[: len(rows)]]
-    return found
+    flagged: Flags = before[rows + 1] > before[np.append(0, rows[:-1] + 1)[: len(rows)]]
+    return flagged
 
 
 def _outside(offset: int, emitted: int, offsets: Numbers, bounds: _Bounds, waiting: Flags) -> int:

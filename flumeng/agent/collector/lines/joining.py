@@ -55,10 +55,10 @@ def find_groups(
         sizes=sizes,
     )
     if unwrapped is None:
-        found = replace(columns, starts=rules.starts(bodies), kinds=rules.kinds(bodies))
+        marked = replace(columns, starts=rules.starts(bodies), kinds=rules.kinds(bodies))
     else:
-        found = _in_pieces(columns, bodies, unwrapped.unfinished, rules, flush=flush)
-    return group(found, at, end, rules.limits, flush=flush, machine=rules.machine)
+        marked = _in_pieces(columns, bodies, unwrapped.unfinished, rules, flush=flush)
+    return group(marked, at, end, rules.limits, flush=flush, machine=rules.machine)
 
 
 def _each_alone(offsets: Numbers, at: Progress, end: int) -> Groups:
@@ -169,12 +169,12 @@ def _attributes(attrs: pa.MapArray, counts: Numbers | None, reasons: Numbers) ->
     places[closed_places] = len(keys) + counted + np.arange(len(closed))
     places[places < 0] = np.flatnonzero(kept)
     numbers = pc.dictionary_encode(pa.array(counts if counts is not None else [], pa.int64()))
-    said = numbers.dictionary.cast(pa.string()).take(numbers.indices)
+    counts_text = numbers.dictionary.cast(pa.string()).take(numbers.indices)
     why = pa.array([REASONS[reason] for reason in reasons[closed].tolist()], pa.string())
     names = pa.array([LINES, CLOSED]).take(pa.array(np.repeat([0, 1], [counted, len(closed)])))
     taken = pa.array(places)
     return pa.MapArray.from_arrays(
         pa.array(borders.astype(np.int32)),
         pa.concat_arrays([keys, names]).take(taken),
-        pa.concat_arrays([items, said, why]).take(taken),
+        pa.concat_arrays([items, counts_text, why]).take(taken),
     )

@@ -1,4 +1,4 @@
-"""Runs the state machine of a preset over lines, see ``flumeng.config.traces``. No Arrow."""
+"""Runs the state machine of a preset over lines, see ``flumeng.config.stack_traces``. No Arrow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flumeng.config.traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
+from flumeng.config.stack_traces import FRAME, INDENTED, LEAD, LEAD_LINES, OTHER, UNKNOWN, Traces
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -30,12 +30,12 @@ class Machine:
         assert states[0] == UNKNOWN
 
         def move(state: str, kind: str) -> int:
-            said = traces.moves[state].get(kind, state)
-            return 2 * states.index(said.removeprefix("+")) + said.startswith("+")
+            target = traces.moves[state].get(kind, state)
+            return 2 * states.index(target.removeprefix("+")) + target.startswith("+")
 
-        known = [[move(state, kind) for kind in names] for state in states]
+        moves = [[move(state, kind) for kind in names] for state in states]
         rows = [
-            (*row, 2 * number, *known[0], 0) for number, row in enumerate(known) for _ in range(2)
+            (*row, 2 * number, *moves[0], 0) for number, row in enumerate(moves) for _ in range(2)
         ]
         return cls(names, traces.leads, tuple(rows))
 
@@ -84,7 +84,7 @@ class Machine:
         open_end = ~decides[stops] & open_ends[stops] & near
         undecided[stops[open_end]] = True
         np.minimum.at(doubts, stops[open_end], others[open_end])
-        found = others[(near & (kinds[stops] == number[FRAME])) | open_end]
+        leads = others[(near & (kinds[stops] == number[FRAME])) | open_end]
         kinds = kinds.copy()
-        kinds[found] = number[LEAD]
+        kinds[leads] = number[LEAD]
         return kinds, undecided, doubts

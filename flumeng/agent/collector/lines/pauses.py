@@ -40,9 +40,9 @@ class InStreams:
 
     def following(self, flags: Flags) -> Flags:
         """Whether each line follows, in its stream and without a pause, a line with the flag."""
-        found = np.zeros(len(flags), np.bool_)
-        found[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
-        return found
+        follows = np.zeros(len(flags), np.bool_)
+        follows[self.order[1:]] = flags[self.order[:-1]] & ~(self.fresh | self.pauses)[1:]
+        return follows
 
     def only(self, kept: Flags) -> InStreams:
         """The same for the ``kept`` lines alone; each stream begins with its first kept line."""
@@ -61,18 +61,18 @@ class InStreams:
 
 
 def _pauses(times: Numbers, order: Numbers, patience: Numbers) -> Flags:
-    found = np.zeros(len(order), np.bool_)
+    pauses = np.zeros(len(order), np.bool_)
     if len(order) < 2:
-        return found
+        return pauses
     mine, most = times[order], (times + patience)[order]
-    found[1:] = mine[1:] > most[:-1]
+    pauses[1:] = mine[1:] > most[:-1]
     newest = np.maximum.accumulate(times)
     perhaps = newest[order[1:]] > most[:-1]
-    unsure = np.flatnonzero(perhaps & ~found[1:] & (order[1:] > order[:-1])) + 1
+    unsure = np.flatnonzero(perhaps & ~pauses[1:] & (order[1:] > order[:-1])) + 1
     if len(unsure):
         spans = np.column_stack((order[unsure - 1] + 1, order[unsure] + 1)).ravel()
-        found[unsure] = np.maximum.reduceat(np.append(times, 0), spans)[::2] > most[unsure - 1]
-    return found
+        pauses[unsure] = np.maximum.reduceat(np.append(times, 0), spans)[::2] > most[unsure - 1]
+    return pauses
 
 
 def _outlasted(times: Numbers, rows: Numbers, patience: Numbers) -> Flags:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from flumeng.agent.collector.lines.groups import Limits
 from flumeng.agent.collector.lines.machine import Flags, Machine, Numbers
 from flumeng.config.multiline import PIECE_SECONDS, Container, Multiline
-from flumeng.config.traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
+from flumeng.config.stack_traces import INDENTED, ISO_LOG_LINE, LOG, OTHER, TRACES, Kinds, Traces
 from flumeng.platform.errors import UserError
 
 
@@ -64,10 +64,10 @@ class Rules:
         """Lines that start an event, judged by themselves. Lines are bytes without an encoding."""
         if self.traces is not None or self.alone:
             return np.full(len(bodies), self.alone)
-        found = pc.match_substring_regex(bodies, pattern=self.pattern)
+        starts = pc.match_substring_regex(bodies, pattern=self.pattern)
         if self.continues:
-            found = pc.invert(found)
-        return _flags(pc.fill_null(found, True))  # a null body starts an event
+            starts = pc.invert(starts)
+        return _flags(pc.fill_null(starts, True))  # a null body starts an event
 
     def kinds(self, bodies: pa.Array) -> Numbers | None:
         """The kinds of lines for the machine; the frequent frames and log lines are found first."""
@@ -82,13 +82,13 @@ class Rules:
         kinds[rows] = self.machine.names.index(INDENTED)
         self._set_kinds(kinds, rows, bodies, patterns[:indented])
         rows = np.flatnonzero(_flags(pc.fill_null(pc.invert(spaced), True)))
-        found = _matched(bodies.take(pa.array(rows)), ISO_LOG_LINE)
-        kinds[rows[found]] = self.machine.names.index(LOG)
-        rows = rows[~found]
+        matches = _matched(bodies.take(pa.array(rows)), ISO_LOG_LINE)
+        kinds[rows[matches]] = self.machine.names.index(LOG)
+        rows = rows[~matches]
         rare = "|".join(f"(?:{pattern})" for _, pattern in patterns[:log])
-        found = _matched(bodies.take(pa.array(rows)), rare)
-        self._set_kinds(kinds, rows[found], bodies, patterns[:log])
-        self._set_kinds(kinds, rows[~found], bodies, patterns[log:])
+        matches = _matched(bodies.take(pa.array(rows)), rare)
+        self._set_kinds(kinds, rows[matches], bodies, patterns[:log])
+        self._set_kinds(kinds, rows[~matches], bodies, patterns[log:])
         return kinds
 
     def _set_kinds(self, kinds: Numbers, rows: Numbers, bodies: pa.Array, patterns: Kinds) -> None:
@@ -97,9 +97,9 @@ class Rules:
         for kind, pattern in patterns:
             if not len(rows):
                 return
-            found = _matched(left, pattern)
-            kinds[rows[found]] = self.machine.names.index(kind)
-            rows, left = rows[~found], left.filter(pa.array(~found))
+            matches = _matched(left, pattern)
+            kinds[rows[matches]] = self.machine.names.index(kind)
+            rows, left = rows[~matches], left.filter(pa.array(~matches))
 
     def streams(self, lines: pa.RecordBatch, of_container: pa.Array | None = None) -> Numbers:
         """A number for each line's stream."""
@@ -143,12 +143,12 @@ class _Attributes:
     def numbered(self, name: str) -> tuple[Numbers, int]:
         """A number for each value of an attribute, 0 for none; and the number of values."""
         numbers = np.zeros(len(self._attrs), np.int64)
-        found = np.flatnonzero(self._codes == self._names.index(name).as_py())
-        if not len(found):
+        indexes = np.flatnonzero(self._codes == self._names.index(name).as_py())
+        if not len(indexes):
             return numbers, 1
-        found += self._low
-        encoded, count = _numbered(self._attrs.items.take(pa.array(found)))
-        numbers[np.searchsorted(self._offsets, found, side="right") - 1] = encoded + 1
+        indexes += self._low
+        encoded, count = _numbered(self._attrs.items.take(pa.array(indexes)))
+        numbers[np.searchsorted(self._offsets, indexes, side="right") - 1] = encoded + 1
         return numbers, count + 1
 
 

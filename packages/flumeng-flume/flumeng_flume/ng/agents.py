@@ -1,4 +1,4 @@
-"""The agents of a properties file: which components there are, and what is set for each.
+"""The agents of a properties file: their components, with the properties of each.
 
 A key is ``AGENT.KINDS = names`` or ``AGENT.KINDS.NAME.PROPERTY = value``. Of a key that is there
 twice the last one counts. A component that its agent does not name is not used, as in Flume.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from flumeng.platform.errors import UserError
 from flumeng_flume.answers import Setting
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 from flumeng_flume.ng import properties
 
 KINDS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
@@ -27,7 +27,7 @@ class Part:
     agent: str
     kind: str
     name: str
-    place: Place
+    location: Location
     settings: dict[str, Setting] = field(default_factory=dict)
 
     @property
@@ -35,13 +35,13 @@ class Part:
         return self.get("type")
 
     @property
-    def type_place(self) -> Place:
-        found = self.settings.get("type")
-        return found.place if found else self.place
+    def type_location(self) -> Location:
+        setting = self.settings.get("type")
+        return setting.location if setting else self.location
 
     def get(self, name: str, otherwise: str = "") -> str:
-        found = self.settings.get(name)
-        return found.value if found else otherwise
+        setting = self.settings.get(name)
+        return setting.value if setting else otherwise
 
     def first(self, *names: str) -> Setting | None:
         """That one of these properties which is set."""
@@ -74,7 +74,7 @@ def read(
         raise UserError(f"{file}: is no text")
     entries = list(properties.read(text))
     if only is not None:
-        entries = [one for one in entries if one.key.strip().partition(".")[0] == only]
+        entries = [entry for entry in entries if entry.key.strip().partition(".")[0] == only]
         if not entries:
             return []
     settings = _settings(file, entries, environment, log)
@@ -84,9 +84,9 @@ def read(
         if kind in KINDS and agent:
             made = agents.setdefault(agent, Agent(agent, file))
             for name in setting.value.split():
-                made.parts[kind].setdefault(name, Part(agent, kind, name, setting.place))
+                made.parts[kind].setdefault(name, Part(agent, kind, name, setting.location))
             if kind != "sources" or not setting.value:
-                log.mapped(setting.place, "the components that are used")
+                log.mapped(setting.location, "the components that are used")
     for key, setting in settings.items():
         _file_in(key, setting, agents, log)
     if not any(agent.parts["sources"] or agent.parts["channels"] for agent in agents.values()):
@@ -114,31 +114,31 @@ def _settings(
     }
     for entry in entries:
         key, raw = entry.key.strip(), entry.value.strip()
-        place = Place(file, entry.line, key)
+        location = Location(file, entry.line, key)
         if entry.damage:
-            log.missing(place, entry.damage)
+            log.missing(location, entry.damage)
         if key in settings:
-            log.differs(settings[key].place, f"replaced by line {entry.line}, as in Flume")
-        settings[key] = Setting(place, _resolved(raw, environment, filters, place, log), raw)
+            log.differs(settings[key].location, f"replaced by line {entry.line}, as in Flume")
+        settings[key] = Setting(location, _resolved(raw, environment, filters, location, log), raw)
     return settings
 
 
 def _resolved(
-    raw: str, environment: Mapping[str, str], filters: set[str], place: Place, log: Log
+    raw: str, environment: Mapping[str, str], filters: set[str], location: Location, log: Log
 ) -> str:
-    """With the variables that are known filled in; never in what is secret."""
+    """Fills in known variables, but never in secrets."""
 
-    def value(found: re.Match[str]) -> str:
-        known = environment.get(found["name"])
-        if known is None:
-            return found[0]
-        log.differs(place, f"what {found['name']} is now is written into the flow")
-        return known
+    def value(match: re.Match[str]) -> str:
+        text = environment.get(match["name"])
+        if text is None:
+            return match[0]
+        log.differs(location, f"the present value of {match['name']} is written into the flow")
+        return text
 
-    def filtered(found: re.Match[str]) -> str:
-        return value(found) if found["filter"] in filters else found[0]
+    def filtered(match: re.Match[str]) -> str:
+        return value(match) if match["filter"] in filters else match[0]
 
-    if re.search(r"password|passphrase|secret|token|jaas", place.subject, re.IGNORECASE):
+    if re.search(r"password|passphrase|secret|token|jaas", location.subject, re.IGNORECASE):
         return raw
     return _FILTERED.sub(filtered, _VARIABLE.sub(value, raw))
 
@@ -151,15 +151,15 @@ def _file_in(key: str, setting: Setting, agents: Mapping[str, Agent], log: Log) 
     if not rest and kind in KINDS and agent_name:
         return
     if agent is None or kind not in KINDS or not property_name:
-        log.missing(setting.place, "no property of a component of an agent")
+        log.missing(setting.location, "no property of a component of an agent")
         return
     part = agent.parts[kind].get(name)
     if part is None:
         log.mapped(
-            setting.place,
+            setting.location,
             f"nothing to set: {agent_name}.{kind} does not name {name}, so Flume does not use it",
         )
     elif not setting.value:
-        log.mapped(setting.place, "nothing to set: has no value, so Flume does not use it")
+        log.mapped(setting.location, "nothing to set: has no value, so Flume does not use it")
     else:
         part.settings[property_name] = setting

@@ -1,4 +1,4 @@
-"""The channels of Flume NG: what a flow's journal is, and how durable."""
+"""The channels of Flume NG, as the journal and durability of a flow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flumeng_flume.answers import (
     fill,
     positive,
 )
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 from flumeng_flume.ng import kafka
 from flumeng_flume.ng.agents import Part
 
@@ -36,10 +36,10 @@ class Row:
 
 @dataclass
 class Journal:
-    """What a channel becomes: ``kafka`` has the options of a journal in Kafka."""
+    """The journal for a channel; ``kafka`` has the options of a journal in Kafka."""
 
     durability: str
-    place: Place | None = None
+    location: Location | None = None
     options: dict[str, Any] = field(default_factory=dict)
     kafka: Options | None = None
 
@@ -49,16 +49,16 @@ def translate(part: Part, log: Log) -> Journal:
     row = ROWS.get(kind)
     if row is None:
         log.missing(
-            part.type_place,
+            part.type_location,
             f"durability: disk; flumeng does not know {part.type or 'a channel without a type'}",
         )
         row = Row("disk", {"*": Missing("belongs to a channel that is not mapped")})
     elif row.but:
-        log.differs(part.type_place, f"durability: {row.durability}, but {row.but}")
+        log.differs(part.type_location, f"durability: {row.durability}, but {row.but}")
     else:
-        log.mapped(part.type_place, f"durability: {row.durability}")
+        log.mapped(part.type_location, f"durability: {row.durability}")
     options = fill(part.settings, {**COMMON, **row.answers}, log)
-    journal = Journal(row.durability, part.type_place)
+    journal = Journal(row.durability, part.type_location)
     if kind == KAFKA:
         if kafka.brokers(part, options, log):
             options.values.setdefault("topic", "flume-channel")
@@ -69,7 +69,8 @@ def translate(part: Part, log: Log) -> Journal:
         }
         for name in options.values.keys() - journal.options.keys():
             log.differs(
-                options.origins[name].place, f"{name}: flumeng's own, this is none it takes"
+                options.origins[name].location,
+                f"{name}: flumeng's default, since it does not take this value",
             )
     return journal
 
@@ -77,23 +78,25 @@ def translate(part: Part, log: Log) -> Journal:
 def unneeded(part: Part, log: Log) -> None:
     """A channel between Kafka and sinks."""
     for setting in part.settings.values():
-        log.mapped(setting.place, "nothing to set: Kafka keeps events until they are in the sinks")
+        log.mapped(
+            setting.location, "nothing to set: Kafka keeps events until they are in the sinks"
+        )
 
 
 def joined(journals: Sequence[Journal], log: Log) -> Journal:
     """One journal in the stead of several channels that have the same events: the most durable."""
-    most = max(journals, key=lambda one: _ORDER.index(one.durability))
-    for one in journals:
-        if one.place is not None and one.durability != most.durability:
-            log.differs(one.place, f"durability: {most.durability}; a flow has one journal")
+    most = max(journals, key=lambda journal: _ORDER.index(journal.durability))
+    for journal in journals:
+        if journal.location is not None and journal.durability != most.durability:
+            log.differs(journal.location, f"durability: {most.durability}; a flow has one journal")
     sizes = [
-        one.options["max_bytes"]
-        for one in journals
-        if "max_bytes" in one.options and one.durability == most.durability
+        journal.options["max_bytes"]
+        for journal in journals
+        if "max_bytes" in journal.options and journal.durability == most.durability
     ]
     options = {"max_bytes": max(sizes)} if sizes else {}
-    kept = next((one.kafka for one in journals if one.kafka is not None), None)
-    return Journal(most.durability, most.place, {} if kept else options, kept)
+    kept = next((journal.kafka for journal in journals if journal.kafka is not None), None)
+    return Journal(most.durability, most.location, {} if kept else options, kept)
 
 
 def _takes(name: str, value: Any) -> bool:
@@ -106,15 +109,15 @@ def _takes(name: str, value: Any) -> bool:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})\s*([kKmMgG]?)[bB]?", text.strip())
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,15})\s*([kKmMgG]?)[bB]?", text.strip())
+    if not match:
         return positive(text)
-    return int(found[1]) << 10 * " kmg".index(found[2].lower() or " ")
+    return int(match[1]) << 10 * " kmg".index(match[2].lower() or " ")
 
 
 COMMON: Answers = {
     "type": Elsewhere(),
-    "transactionCapacity": Needless("batches follow from what comes"),
+    "transactionCapacity": Needless("flumeng sizes batches itself"),
     "keep-alive": Needless("senders wait until the journal takes more"),
 }
 _MEMORY: Answers = {
@@ -131,10 +134,10 @@ _FILE: Answers = {
     "checkpointInterval": Needless("events are synced before their sender is answered"),
     "checkpointOnClose": Needless("events are synced before their sender is answered"),
     "capacity": Differs("a journal is bounded in bytes (journal.max_bytes), not in events"),
-    "maxFileSize": Needless("segments are for flumeng to cut"),
-    "minimumRequiredSpace": Differs("how much of a disk stays free is a setting of the node"),
-    "use-log-replay-v1": Needless("a journal is read in one way"),
-    "use-fast-replay": Needless("a journal is read in one way"),
+    "maxFileSize": Needless("flumeng cuts segments itself"),
+    "minimumRequiredSpace": Differs("the free space of a disk is a setting of the node"),
+    "use-log-replay-v1": Needless("journals have a single way of reading"),
+    "use-fast-replay": Needless("journals have a single way of reading"),
     "encryption.*": Missing("encrypt the disks of the data directories"),
     "fsyncPerTransaction": Needless("events are synced before their sender is answered"),
     "fsyncInterval": Needless("events are synced before their sender is answered"),
@@ -166,8 +169,8 @@ ROWS: Mapping[str, Row] = {
             "groupId": Differs(kafka.OFFSETS),
             "migrateZookeeperOffsets": Differs(kafka.OFFSETS),
             "readSmallestOffset": Differs(kafka.OFFSETS),
-            "pollTimeout": Needless("how long to wait for Kafka is for flumeng to know"),
-            "kafka.pollTimeout": Needless("how long to wait for Kafka is for flumeng to know"),
+            "pollTimeout": Needless("flumeng chooses the time-outs of Kafka itself"),
+            "kafka.pollTimeout": Needless("flumeng chooses the time-outs of Kafka itself"),
             "defaultPartitionId": Missing("messages of one host go into one partition"),
             "partitionIdHeader": Missing("messages of one host go into one partition"),
             **kafka.CONNECTION,

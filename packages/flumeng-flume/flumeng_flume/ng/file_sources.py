@@ -1,4 +1,4 @@
-"""The sources of Flume NG that read files, or what a command prints."""
+"""The sources of Flume NG that read files, or the output of a command."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from flumeng_flume.stream import Stream, quoted
 def _tail_dir(part: Part, options: Options, stream: Stream, log: Log) -> list[Options]:
     groups = part.first("filegroups")
     if groups is None:
-        log.missing(part.type_place, "has no filegroups")
+        log.missing(part.type_location, "has no filegroups")
         return []
     paths: list[str] = []
     for name in groups.value.split():
-        found = part.first(f"filegroups.{name}")
-        if found is None:
-            log.missing(groups.place, f"filegroups.{name} is not set")
+        group = part.first(f"filegroups.{name}")
+        if group is None:
+            log.missing(groups.location, f"filegroups.{name} is not set")
             continue
-        folder, _, pattern = whole_path(found, log).rpartition("/")
+        folder, _, pattern = whole_path(group, log).rpartition("/")
         glob, exact = globs.from_regex(pattern)
         paths.append(f"{globs.escaped(folder)}/{glob}")
         if exact:
-            log.mapped(found.place, f"paths: {paths[-1]}")
+            log.mapped(group.location, f"paths: {paths[-1]}")
         else:
             log.differs(
-                found.place, f"paths: {paths[-1]}, which may mean more files than {pattern}"
+                group.location, f"paths: {paths[-1]}, which may match more files than {pattern}"
             )
         _headers_of_group(part, name, f"^{re.escape(folder)}/{pattern}$", stream, log)
-    log.mapped(groups.place, "paths")
+    log.mapped(groups.location, "paths")
     options.set("paths", paths, groups)
     stream.headers.setdefault(part.get("fileHeaderKey", "file"), "attrs['path']")
     return [options]
@@ -58,29 +58,29 @@ def _headers_of_group(part: Part, group: str, pattern: str, stream: Stream, log:
         before = stream.headers.get(header, "CAST(NULL AS STRING)")
         condition = f"attrs['path'] RLIKE {quoted(pattern)}"
         stream.headers[header] = f"if({condition}, {quoted(setting.value)}, {before})"
-        log.mapped(setting.place, f"{header} follows from attrs['path']")
+        log.mapped(setting.location, f"{header} is derived from attrs['path']")
 
 
 def _spool(part: Part, options: Options, stream: Stream, log: Log) -> list[Options]:
     folder, include = part.first("spoolDir"), part.first("includePattern")
     if folder is None:
-        log.missing(part.type_place, "has no spoolDir")
+        log.missing(part.type_location, "has no spoolDir")
         return []
     glob, exact = globs.from_regex(include.value) if include else ("*", True)
     if include is not None and exact:
-        log.mapped(include.place, f"paths: {glob}")
+        log.mapped(include.location, f"paths: {glob}")
     elif include is not None:
-        log.differs(include.place, f"paths: {glob}, which may mean more files")
+        log.differs(include.location, f"paths: {glob}, which may match more files")
     deep = "**/" if truth(part.get("recursiveDirectorySearch")) else ""
     within = f"{globs.escaped(whole_path(folder, log).rstrip('/'))}/{deep}"
     options.set("paths", [within + glob], folder)
-    log.mapped(folder.place, f"paths: {options.values['paths'][0]}")
+    log.mapped(folder.location, f"paths: {options.values['paths'][0]}")
     _exclude(part, within, options, log)
     if (reader := part.first("deserializer")) is not None:
         if reader.value.upper() == "LINE":
-            log.mapped(reader.place, "nothing to set: an event is a line")
+            log.mapped(reader.location, "nothing to set: an event is a line")
         else:
-            log.missing(reader.place, "an event is a line: convert the files, or send to http")
+            log.missing(reader.location, "an event is a line: convert the files, or send to http")
     stream.headers[part.get("fileHeaderKey", "file")] = "attrs['path']"
     name = part.get("basenameHeaderKey", "basename")
     stream.headers[name] = "regexp_extract(attrs['path'], '[^/]+$', 0)"
@@ -95,18 +95,20 @@ def _exclude(part: Part, within: str, options: Options, log: Log) -> None:
     if part.get("deletePolicy", "never").lower() == "never":
         excluded.append(f"{within}*{globs.escaped(suffix.value if suffix else '.COMPLETED')}")
         log.differs(
-            suffix.place if suffix else part.type_place,
+            suffix.location if suffix else part.type_location,
             f"exclude: {excluded[0]}, the files that Flume has read; flumeng renames none",
         )
     elif suffix is not None:
-        log.differs(suffix.place, "files are not renamed when they are read")
+        log.differs(suffix.location, "files are not renamed when they are read")
     if ignored is not None:
         glob, exact = globs.from_regex(ignored.value)
         if exact:
             excluded.append(within + glob)
-            log.mapped(ignored.place, f"exclude: {excluded[-1]}")
+            log.mapped(ignored.location, f"exclude: {excluded[-1]}")
         else:
-            log.missing(ignored.place, "no glob says it: say by paths and exclude what to read")
+            log.missing(
+                ignored.location, "no glob can express it: choose the files by paths and exclude"
+            )
     if excluded:
         options.set("exclude", excluded)
 
@@ -114,49 +116,50 @@ def _exclude(part: Part, within: str, options: Options, log: Log) -> None:
 def _exec(part: Part, options: Options, _stream: Stream, log: Log) -> list[Options]:
     command = part.first("command")
     if command is None:
-        log.missing(part.type_place, "has no command")
+        log.missing(part.type_location, "has no command")
         return []
     shell = part.first("shell")
     followed = commands.followed(command.value)
     if followed is not None:
         log.differs(
-            command.place,
-            f"source tail of {', '.join(followed.paths)}: it goes on where it was after a restart, "
-            "and follows rotation",
+            command.location,
+            f"source tail of {', '.join(followed.paths)}: it continues at its position after a "
+            "restart, and follows rotation",
         )
         for name in ("shell", "restart", "restartThrottle"):
             if (setting := part.first(name)) is not None:
-                log.mapped(setting.place, "nothing to set: no command runs any more")
+                log.mapped(setting.location, "nothing to set: no command runs any more")
         made = Options("tail")
-        each = (Setting(command.place, path, path) for path in followed.paths)
-        made.set("paths", [globs.escaped(whole_path(one, log)) for one in each], command)
+        each = (Setting(command.location, path, path) for path in followed.paths)
+        made.set("paths", [globs.escaped(whole_path(setting, log)) for setting in each], command)
         if not followed.from_beginning:
             made.set("start_from", "end", command)
         return [made]
     options.set("command", commands.words_of(command.value, shell.value if shell else ""), command)
     log.differs(
-        command.place,
-        "command: the policy of each node has to allow it, and nothing of Flume's environment is "
-        "there",
+        command.location,
+        "command: the policy of each node has to allow it, and it does not have Flume's "
+        "environment",
     )
     if shell is not None:
-        log.mapped(shell.place, "command")
+        log.mapped(shell.location, "command")
     restart = part.first("restart")
     if restart is None or not truth(restart.value):
         options.set("mode", "once")
     if restart is not None:
-        log.mapped(restart.place, f"mode: {options.values.get('mode', 'streaming')}")
+        log.mapped(restart.location, f"mode: {options.values.get('mode', 'streaming')}")
     return [options]
 
 
 _FILES: Answers = {
     "positionFile": Differs(
-        "flumeng keeps its own places: what Flume has read is read again, unless start_from: end"
+        "flumeng keeps its own positions: files that Flume has read are read again, "
+        "unless start_from: end"
     ),
     "skipToEnd": To("start_from", lambda text: "end" if truth(text) else "beginning"),
     "idleTimeout": Needless("an idle file is closed after a minute"),
-    "writePosInterval": Needless("places are stored together with events"),
-    "cachePatternMatching": Needless("folders are looked at by their times"),
+    "writePosInterval": Needless("positions are stored together with events"),
+    "cachePatternMatching": Needless("folders are listed again when their times change"),
     "byteOffsetHeader": Differs("the offset of each line is in attrs['offset']"),
     "fileHeader": Differs("the path of each line is in attrs['path']"),
     "fileHeaderKey": Elsewhere(),
@@ -176,9 +179,7 @@ ROWS: Mapping[str, Row] = {
             "shell": Elsewhere(),
             "restart": Elsewhere(),
             "restartThrottle": Differs("it is started again after 1 s, 2 s and so on to a minute"),
-            "logStdErr": Differs(
-                "what a command says on standard error is shown by flumeng status when it fails"
-            ),
+            "logStdErr": Differs("flumeng status shows the standard error of a command that fails"),
         },
         _exec,
     ),
@@ -202,16 +203,16 @@ ROWS: Mapping[str, Row] = {
             "basenameHeader": Differs("the path of each line is in attrs['path']"),
             "basenameHeaderKey": Elsewhere(),
             "fileSuffix": Elsewhere(),
-            "deletePolicy": Differs("files are neither deleted nor renamed: let cron do it"),
+            "deletePolicy": Differs("files are neither deleted nor renamed: use cron for that"),
             "ignorePattern": Elsewhere(),
-            "trackerDir": Needless("places are stored together with events"),
+            "trackerDir": Needless("positions are stored together with events"),
             "trackingPolicy": Needless("files are known by inode and content"),
-            "consumeOrder": Differs("files are read side by side"),
+            "consumeOrder": Differs("files are read at the same time"),
             "maxBackoff": Needless("senders wait for the journal"),
             "bufferMaxLines": Needless("has no meaning in Flume either"),
             "bufferMaxLineLength": To("max_line_bytes", positive),
         },
         _spool,
-        "files may grow while they are read, and stay as they are: no suffix says that one is done",
+        "files may grow while they are read, and stay as they are: no suffix marks finished ones",
     ),
 }

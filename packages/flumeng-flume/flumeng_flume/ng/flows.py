@@ -25,7 +25,7 @@ from flumeng_flume.drafts import (
     sinks_of,
     to_text,
 )
-from flumeng_flume.findings import Finding, Imported, ImportedFlow, Log, Place
+from flumeng_flume.findings import Finding, Imported, ImportedFlow, Location, Log
 from flumeng_flume.ng import agents, channels, interceptors, outputs, selectors, sinks, sources
 from flumeng_flume.ng.agents import Agent, Part
 from flumeng_flume.ng.channels import Journal
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass
 class Behind:
-    """What is behind the sources of a group."""
+    """The stream and sinks after the sources of a group."""
 
     stream: Stream
     ends: list[End] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Behind:
 
 @dataclass
 class Made:
-    """What a flow is made of, and the components of Flume that it is for."""
+    """A flow, and the components of Flume that it replaces."""
 
     name: str
     of: str
@@ -72,50 +72,52 @@ def translate(
     """The flows of all agents in files, given by name and content, or of one of them. Raises
     ``UserError`` for a file without any agent, and when there is none of that name."""
     log = Log()
-    found = [
-        one
+    read_agents = [
+        agent
         for file, text in files.items()
-        for one in agents.read(file, text, environment, log, only)
+        for agent in agents.read(file, text, environment, log, only)
     ]
-    if only is not None and not found:
+    if only is not None and not read_agents:
         raise UserError(f"there is no agent {only}")
-    made = _Translation(found, log).flows()
+    made = _Translation(read_agents, log).flows()
     findings = log.findings()
-    return Imported(tuple(_finished(one, findings) for one in made), findings)
+    return Imported(tuple(_finished(flow, findings) for flow in made), findings)
 
 
 def _finished(made: Made, findings: Iterable[Finding]) -> ImportedFlow:
-    places = {place for part in made.parts for place in _places(part)}
+    locations = {location for part in made.parts for location in _locations(part)}
     left = [
-        f"{found.place.file}:{found.place.line}: {found.place.subject}: {found.message}"
-        for found in findings
-        if found.outcome == "not mapped" and found.place in places
+        f"{finding.place.file}:{finding.place.line}: {finding.place.subject}: {finding.message}"
+        for finding in findings
+        if finding.outcome == "not mapped" and finding.place in locations
     ]
     head = [f"Imported from Flume: {made.of}."]
     return ImportedFlow(made.name, made.of, to_text(made.flow, [*head, *left]))
 
 
-def _places(part: Part) -> Iterator[Place]:
-    yield part.place
+def _locations(part: Part) -> Iterator[Location]:
+    yield part.location
     for setting in part.settings.values():
-        yield setting.place
+        yield setting.location
 
 
 class _Translation:
-    def __init__(self, found: Sequence[Agent], log: Log) -> None:
-        self._agents = found
+    def __init__(self, agents: Sequence[Agent], log: Log) -> None:
+        self._agents = agents
         self._log = log
         self._names = Names()
-        self._same = {one.name for one in found if sum(o.name == one.name for o in found) > 1}
-        self._hops = Hops(found)
+        self._same = {
+            agent.name for agent in agents if sum(o.name == agent.name for o in agents) > 1
+        }
+        self._hops = Hops(agents)
         self._several: set[int] = set()
 
     def flows(self) -> list[Made]:
         groups = [group for agent in self._agents for group in self._groups(agent)]
         counts = Counter(id(group.agent) for group in groups)
-        self._several = {one for one, count in counts.items() if count > 1}
+        self._several = {agent_id for agent_id, count in counts.items() if count > 1}
         sending = [group for group in groups if not self._receives(group)]
-        made = [one for group in sending for one in self._of_group(group)]
+        made = [flow for group in sending for flow in self._of_group(group)]
         for group in sorted(filter(self._receives, groups), key=self._is_target):
             group.origins = [
                 o for o in group.origins if self._to(group, o) not in self._hops.reached
@@ -139,31 +141,31 @@ class _Translation:
         for part in agent.parts["sources"].values():
             named = part.first("channels", "channel")
             names = tuple(dict.fromkeys(named.value.split())) if named is not None else ()
-            known = tuple(name for name in names if name in agent.parts["channels"])
+            declared = tuple(name for name in names if name in agent.parts["channels"])
             if named is not None:
-                self._log.mapped(named.place, "the flow's journal")
+                self._log.mapped(named.location, "the flow's journal")
                 for name in names:
-                    if name not in known:
+                    if name not in declared:
                         self._log.missing(
-                            named.place, f"{agent.name}.channels does not name {name}"
+                            named.location, f"{agent.name}.channels does not name {name}"
                         )
             origin = self._origin(part)
             if origin is None:
                 continue
-            if not known:
+            if not declared:
                 self._log.missing(
-                    part.type_place, "feeds no channel, so Flume does not use it either"
+                    part.type_location, "feeds no channel, so Flume does not use it either"
                 )
                 continue
             alone = part.name if origin.stream.kafka else str(origin.log is not None)
             selector = tuple((k, s.value) for k, s in sorted(part.under("selector.").items()))
-            key = (known, origin.stream.key, selector, alone)
-            groups.setdefault(key, Group(agent, known, [])).origins.append(origin)
+            key = (declared, origin.stream.key, selector, alone)
+            groups.setdefault(key, Group(agent, declared, [])).origins.append(origin)
         return list(groups.values())
 
     def _origin(self, part: Part) -> Origin | None:
-        """What is said of a source that gets its events from agents is kept apart until it is known
-        whether these are here."""
+        """Findings about a source that gets its events from agents are kept apart until it is known
+        whether these are imported too."""
         apart = Log() if sources.kind_of(part.type) in RPC else None
         log = self._log if apart is None else apart
         origin = sources.translate(part, log)
@@ -185,7 +187,7 @@ class _Translation:
         if not behind.ends:
             for origin in group.origins:
                 self._log.missing(
-                    origin.part.type_place, "no sink behind it could be mapped: no flow"
+                    origin.part.type_location, "no flow: none of its sinks could be mapped"
                 )
             return []
         sent = [draft for origin in group.origins for draft in origin.drafts]
@@ -194,8 +196,8 @@ class _Translation:
         made = []
         for chunk in chunks:
             made += self._valid(group, chunk, behind, journal)
-        for one in made:
-            one.parts = [*(origin.part for origin in group.origins), *behind.parts]
+        for flow in made:
+            flow.parts = [*(origin.part for origin in group.origins), *behind.parts]
         return made
 
     def _outputs(
@@ -206,7 +208,7 @@ class _Translation:
         behind: Behind,
         before: tuple[Receiver, ...],
     ) -> list[End]:
-        """What is behind the channels that these sources feed; ``before`` are the sources of other
+        """The sinks of the channels that these sources feed; ``before`` are the sources of other
         agents through which their events came."""
         stream = behind.stream
 
@@ -214,12 +216,12 @@ class _Translation:
             behind.parts.append(part)
             target = self._hops.target(agent, part)
             if target is None or receiver(*target) in before:
-                found = sinks.translate(part, stream, self._log)
-                return [found] if found is not None else None
+                draft = sinks.translate(part, stream, self._log)
+                return [draft] if draft is not None else None
             self._hops.leave_out(part, *target, self._log)
             return self._behind_hop(*target, behind, (*before, receiver(*target)))
 
-        found: dict[str, list[End]] = {}
+        by_channel: dict[str, list[End]] = {}
         for name in names:
             channel = agent.parts["channels"].get(name)
             if channel is None:
@@ -230,18 +232,18 @@ class _Translation:
                 behind.journals.append(Journal("disk"))
             else:
                 behind.journals.append(channels.translate(channel, self._log))
-            found[name] = outputs.of_channel(agent, name, resolve, stream, self._log)
-            if not found[name] and (topic := behind.journals[-1].kafka) is not None:
+            by_channel[name] = outputs.of_channel(agent, name, resolve, stream, self._log)
+            if not by_channel[name] and (topic := behind.journals[-1].kafka) is not None:
                 behind.journals[-1].kafka = None
                 topic.set("value", "body")
-                found[name] = [Draft("sink", "kafka", channel.type_place, topic)]
-                self._log.mapped(channel.type_place, "sink kafka: no sink of Flume reads it")
-        return _distinct(selectors.apply(fed, found, stream, self._log), self._log)
+                by_channel[name] = [Draft("sink", "kafka", channel.type_location, topic)]
+                self._log.mapped(channel.type_location, "sink kafka: no sink of Flume reads it")
+        return _distinct(selectors.apply(fed, by_channel, stream, self._log), self._log)
 
     def _behind_hop(
         self, agent: Agent, source: Part, behind: Behind, before: tuple[Receiver, ...]
     ) -> list[End]:
-        """What is behind a source of another agent, in a branch when filters are on the way."""
+        """The sinks after a source of another agent, in a branch when filters are on the way."""
         beyond = Behind(behind.stream.branched(), [], behind.parts, behind.journals)
         beyond.parts.append(source)
         interceptors.apply(source, beyond.stream, self._log)
@@ -249,7 +251,7 @@ class _Translation:
         ends = self._outputs(agent, into, [source], beyond, before)
         if not ends or not beyond.stream.own:
             return ends
-        return [Fork([Way("next", ends, filters=beyond.stream.own)], source.place)]
+        return [Fork([Way("next", ends, filters=beyond.stream.own)], source.location)]
 
     def _flow(
         self,
@@ -258,14 +260,14 @@ class _Translation:
         behind: Behind,
         journal: Journal,
     ) -> dict[str, Any]:
-        _tell_apart(sent)
+        _make_distinct(sent)
         flow: dict[str, Any] = {"flow": "", "sources": [draft.to_yaml() for draft in sent]}
         if not behind.stream.kafka:
             if name := label(group.agent.name):
                 flow["place"] = {"ingest": {"labels": {"agent": name}}}
                 for origin in group.origins:
-                    told = f"label their hosts: flumeng node label HOST agent={name}"
-                    self._log.mapped(origin.part.place, told)
+                    label_command = f"label their hosts: flumeng node label HOST agent={name}"
+                    self._log.mapped(origin.part.location, label_command)
             flow["durability"] = journal.durability
             flow["journal"] = dict(journal.options)
             if journal.kafka is not None:
@@ -289,19 +291,19 @@ class _Translation:
         if why is not None and journal.kafka is not None:
             origin = next(iter(journal.kafka.origins.values()), None)
             if origin is not None:
-                self._log.differs(origin.place, f"the journal is on the disks of nodes: {why}")
+                self._log.differs(origin.location, f"the journal is on the disks of nodes: {why}")
             return self._valid(group, sent, behind, Journal(journal.durability))
-        forks = [one for one in behind.ends if isinstance(one, Fork)]
+        forks = [end for end in behind.ends if isinstance(end, Fork)]
         if why is not None and forks:
             for fork in forks:
-                self._log.missing(fork.place, f"{why}; every sink of the flow gets every event")
+                self._log.missing(fork.location, f"{why}; every sink of the flow gets every event")
             together = _distinct(sinks_of(behind.ends), self._log)
             plain = Behind(behind.stream, together, behind.parts, behind.journals)
             return self._valid(group, sent, plain, journal)
         if why is not None and len(sent) > 1:
-            return [one for draft in sent for one in self._valid(group, [draft], behind, journal)]
+            return [flow for draft in sent for flow in self._valid(group, [draft], behind, journal)]
         if why is not None:
-            self._log.missing(sent[0].place, f"no flow could be made of it: {why}")
+            self._log.missing(sent[0].location, f"no flow could be made of it: {why}")
             return []
         return [self._named(group, flow)]
 
@@ -317,7 +319,7 @@ class _Translation:
         return Made(flow["flow"], f"agent {agent.name} of {agent.file}: {named}{more}", flow)
 
     def _unfed(self, agent: Agent) -> list[Made]:
-        """Channels that no source fills: what is in Kafka already is read from there."""
+        """Channels that no source fills; one in Kafka becomes a flow that reads its topic."""
         fed = {
             name
             for part in agent.parts["sources"].values()
@@ -330,58 +332,64 @@ class _Translation:
             journal = channels.translate(channel, self._log)
             topic = journal.kafka
             if topic is None:
-                self._log.missing(channel.type_place, "no source fills it")
+                self._log.missing(channel.type_location, "no source fills it")
                 continue
             topic.values["topics"] = [topic.values.pop("topic")]
             behind = Behind(Stream(kafka=True), parts=[channel])
             behind.ends = self._outputs(agent, [name], [], behind, ())
             _straighten(behind)
             if not behind.ends:
-                self._log.missing(channel.type_place, "no sink of it could be mapped: no flow")
+                self._log.missing(
+                    channel.type_location, "no flow: none of its sinks could be mapped"
+                )
                 continue
-            source = Draft("source", "kafka", channel.type_place, topic)
+            source = Draft("source", "kafka", channel.type_location, topic)
             group = Group(agent, (name,), [])
-            found = self._valid(group, [source], behind, Journal("disk"))
-            for one in found:
-                one.parts = behind.parts
-                self._log.mapped(channel.type_place, "source kafka: no source of Flume fills it")
-            made += found
+            flows = self._valid(group, [source], behind, Journal("disk"))
+            for flow in flows:
+                flow.parts = behind.parts
+                self._log.mapped(channel.type_location, "source kafka: no source of Flume fills it")
+            made += flows
         for part in agent.parts["sinks"].values():
             if part.get("channel") not in agent.parts["channels"]:
                 self._log.missing(
-                    part.type_place, "reads no channel, so Flume does not use it either"
+                    part.type_location, "reads no channel, so Flume does not use it either"
                 )
-        self._tell_rest(agent)
+        self._report_rest(agent)
         return made
 
-    def _tell_rest(self, agent: Agent) -> None:
-        """Every property is answered for."""
-        for part in (one for kind in agent.parts.values() for one in kind.values()):
-            if not self._log.has(part.place):
-                self._log.mapped(part.place, "the components that are used")
-            used = self._log.has(part.type_place)
+    def _report_rest(self, agent: Agent) -> None:
+        """Add a finding for each property without one."""
+        for part in (part for kind in agent.parts.values() for part in kind.values()):
+            if not self._log.has(part.location):
+                self._log.mapped(part.location, "the components that are used")
+            used = self._log.has(part.type_location)
             if part.kind == "configfilters":
-                _tell_filter(part, self._log)
-            why = "flumeng has no use for it" if used else "belongs to a component that no flow has"
+                _report_filter(part, self._log)
+            why = (
+                "flumeng has no such setting"
+                if used
+                else "belongs to a component that is in no flow"
+            )
             for setting in part.settings.values():
-                if not self._log.has(setting.place):
-                    self._log.missing(setting.place, why)
+                if not self._log.has(setting.location):
+                    self._log.missing(setting.location, why)
 
 
-def _tell_filter(part: Part, log: Log) -> None:
+def _report_filter(part: Part, log: Log) -> None:
     for setting in part.settings.values():
         if part.type.lower() == "env":
-            log.mapped(setting.place, "variables of the environment are filled in")
+            log.mapped(setting.location, "variables of the environment are filled in")
         else:
-            log.differs(setting.place, "put what it gives into secrets, or into the environment")
+            log.differs(setting.location, "put its values into secrets, or into the environment")
 
 
-def _tell_apart(sent: Sequence[Draft]) -> None:
+def _make_distinct(sent: Sequence[Draft]) -> None:
     """Generated events have the number of their source, and stand-ins a port each."""
-    for seed, draft in enumerate(one for one in sent if one.name == "generate"):
+    for seed, draft in enumerate(draft for draft in sent if draft.name == "generate"):
         if seed:
             draft.options.set("seed", seed)
-    stand_ins = (one for one in sent if one.name == "http" and not one.options.origins)
+    stand_ins = (draft for draft in sent if draft.name == "http" and not draft.options.origins)
     for number, draft in enumerate(stand_ins):
         draft.options.set("listen", f"0.0.0.0:{8080 + number}")
 
@@ -406,12 +414,12 @@ def _distinct(ends: Iterable[End], log: Log) -> list[End]:
             continue
         path = draft.options.values.get("path")
         key = f"{draft.name} {path}" if path else repr(draft.to_yaml())
-        if key in kept and draft.place != kept[key].place:
+        if key in kept and draft.location != kept[key].location:
             log.differs(
-                draft.place, f"line {kept[key].place.line} writes the same: one sink for both"
+                draft.location, f"line {kept[key].location.line} writes the same: one sink for both"
             )
-            if draft.batch_seconds and draft.batch_seconds[1].place != draft.place:
-                log.differs(draft.batch_seconds[1].place, "what the other one says counts")
+            if draft.batch_seconds and draft.batch_seconds[1].location != draft.location:
+                log.differs(draft.batch_seconds[1].location, "the value of the other sink is used")
         kept.setdefault(key, draft)
     return [*kept.values(), *forks]
 
@@ -423,12 +431,12 @@ def _batch_seconds(drafts: Sequence[Draft], log: Log) -> int | None:
     least = min(86_400, *(seconds for seconds, _ in asked))
     for seconds, setting in asked:
         if seconds == least:
-            log.mapped(setting.place, f"batch.seconds: {least}")
+            log.mapped(setting.location, f"batch.seconds: {least}")
         else:
-            log.differs(setting.place, f"batch.seconds is for all sinks of the flow: {least}")
+            log.differs(setting.location, f"batch.seconds is for all sinks of the flow: {least}")
     return least
 
 
 def _refusal(flow: Mapping[str, Any]) -> str | None:
-    found = problems({**flow, "flow": "a"})
-    return f"{found[0].path}: {found[0].message}" if found else None
+    wrong = problems({**flow, "flow": "a"})
+    return f"{wrong[0].path}: {wrong[0].message}" if wrong else None

@@ -61,15 +61,15 @@ HDFS: Answers = {
     "hdfs.rollSize": Elsewhere(),
     "hdfs.rollCount": Elsewhere(),
     "hdfs.idleTimeout": _OPEN,
-    "hdfs.batchSize": Needless("batches follow from what comes"),
-    "hdfs.txnEventMax": Needless("batches follow from what comes"),
+    "hdfs.batchSize": Needless("flumeng sizes batches itself"),
+    "hdfs.txnEventMax": Needless("flumeng sizes batches itself"),
     "hdfs.codeC": Elsewhere(),
     "hdfs.fileType": Elsewhere(),
     "hdfs.maxOpenFiles": _OPEN,
     "hdfs.minBlockReplicas": Needless("a replica that is missing closes no file"),
     "hdfs.writeFormat": Elsewhere(),
-    "hdfs.threadsPoolSize": Needless("place.collect.tasks says how many tasks write"),
-    "hdfs.rollTimerPoolSize": Needless("place.collect.tasks says how many tasks write"),
+    "hdfs.threadsPoolSize": Needless("place.collect.tasks sets the number of writing tasks"),
+    "hdfs.rollTimerPoolSize": Needless("place.collect.tasks sets the number of writing tasks"),
     "hdfs.kerberosPrincipal": Differs("the collector's user has its own Kerberos ticket: kinit"),
     "hdfs.kerberosKeytab": Differs("the collector's user has its own Kerberos ticket: kinit"),
     "hdfs.proxyUser": Missing("run the nodes that collect as that user"),
@@ -81,7 +81,7 @@ HDFS: Answers = {
     "hdfs.useRawLocalFileSystem": Differs("a path without hdfs:// is on the host that collects"),
     "hdfs.closeTries": _OPEN,
     "hdfs.retryInterval": _OPEN,
-    "hdfs.callTimeout": Needless("batch.timeout_seconds is for a whole batch"),
+    "hdfs.callTimeout": Needless("batch.timeout_seconds covers a whole batch"),
     "serializer": Elsewhere(),
     "serializer.*": Elsewhere(),
     "hdfs.serializer": Elsewhere(),
@@ -94,10 +94,10 @@ HDFS: Answers = {
 def build_hdfs(part: Part, options: Options, stream: Stream, log: Log) -> Options | None:
     path = part.first("hdfs.path")
     if path is None:
-        log.missing(part.type_place, "has no hdfs.path")
+        log.missing(part.type_location, "has no hdfs.path")
         return None
     if (name := unresolved(path.value)) is not None:
-        log.missing(path.place, f"the value of {name} is not known: set it, import again")
+        log.missing(path.location, f"the value of {name} is not known: set it, import again")
         return None
     _set_path(part, path, options, stream, log)
     _set_format(part, options, log)
@@ -109,13 +109,15 @@ def build_hdfs(part: Part, options: Options, stream: Stream, log: Log) -> Option
 def build_file_roll(part: Part, options: Options, _stream: Stream, log: Log) -> Options | None:
     path = part.first("sink.directory")
     if path is None:
-        log.missing(part.type_place, "has no sink.directory")
+        log.missing(part.type_location, "has no sink.directory")
         return None
     if (name := unresolved(path.value)) is not None:
-        log.missing(path.place, f"the value of {name} is not known: set it, import again")
+        log.missing(path.location, f"the value of {name} is not known: set it, import again")
         return None
     options.set("path", whole_path(path, log).rstrip("/"), path)
-    log.differs(path.place, f"path: {options.values['path']}, on each host that collects the flow")
+    log.differs(
+        path.location, f"path: {options.values['path']}, on each host that collects the flow"
+    )
     options.set("format", "text")
     _set_serializer(part.first("sink.serializer", "serializer"), options, log)
     _set_text(part, options, log)
@@ -126,23 +128,21 @@ def build_file_roll(part: Part, options: Options, _stream: Stream, log: Log) -> 
 
 def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, log: Log) -> None:
     rounding = _rounding(part, log)
-    place, keys = _without_keys(setting.value)
-    text, wrong = escapes.translate(place.rstrip("/"), stream, rounding)
+    url, keys = _without_keys(setting.value)
+    text, wrong = escapes.translate(url.rstrip("/"), stream, rounding)
     notes = []
     text = _as_url(text)
     if text.startswith("hdfs:///"):
-        notes.append(
-            "write the name node into it, unless Hadoop's configuration says which is meant"
-        )
+        notes.append("add the name node, unless Hadoop's configuration has it")
     scheme, separator, rest = text.partition("://")
     host, _, inside = rest.partition("/")
     text = f"{scheme}{separator}{host}/" + "/".join(word for word in inside.split("/") if word)
     zone = part.first("hdfs.timeZone")
     utc = zone is not None and zone.value.upper() in ("UTC", "GMT", "ETC/UTC", "ETC/GMT", "Z")
     if zone is not None and utc:
-        log.mapped(zone.place, "times are in UTC")
+        log.mapped(zone.location, "times are in UTC")
     elif zone is not None:
-        log.missing(zone.place, "times of a path are in UTC")
+        log.missing(zone.location, "times of a path are in UTC")
     elif escapes.TIMED.search(setting.value):
         notes.append("its times are in UTC, and not in the zone of a host")
     if (local := part.first("hdfs.useLocalTimeStamp")) is not None:
@@ -151,11 +151,11 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
             and stream.headers.get("timestamp") == "ts"
             and "parse" in str(stream.filters)
         ):
-            log.differs(local.place, "times are those that parse finds in an event")
+            log.differs(local.location, "times are those that parse reads from an event")
         else:
-            log.mapped(local.place, "ts is the time of receipt")
+            log.mapped(local.location, "ts is the time of receipt")
     for why in wrong:
-        log.missing(setting.place, why)
+        log.missing(setting.location, why)
     options.set("path", text, setting)
     if keys:
         stem = label(f"{part.agent}-{part.name}")
@@ -163,9 +163,9 @@ def _set_path(part: Part, setting: Setting, options: Options, stream: Stream, lo
         options.set("credentials", names)
         notes.append(f"put its keys into the secrets {stem}-access-key and {stem}-secret-key")
     if notes:
-        log.differs(setting.place, f"path: {text}; {'; '.join(notes)}")
+        log.differs(setting.location, f"path: {text}; {'; '.join(notes)}")
     else:
-        log.mapped(setting.place, f"path: {text}")
+        log.mapped(setting.location, f"path: {text}")
     _report_prefix(part, log)
 
 
@@ -181,39 +181,41 @@ def _report_prefix(part: Part, log: Log) -> None:
     prefix = part.first("hdfs.filePrefix")
     if prefix is not None and "%" in prefix.value:
         log.missing(
-            prefix.place,
-            "events that it parts are mixed in files: name the header or time in the path",
+            prefix.location,
+            "files mix the events that it separates: put the header or time into the path",
         )
     elif prefix is not None:
-        log.differs(prefix.place, "files have names of flumeng, and show when they are whole")
+        log.differs(prefix.location, "files have names of flumeng, and show when they are whole")
 
 
 def _without_keys(path: str) -> tuple[str, bool]:
     """The path of a store without the keys to it, and whether there were any."""
-    found = re.match(r"(?P<scheme>s3[an]?://)[^/@]+:[^@]*@(?P<rest>.*)", path, re.DOTALL)
-    return (found["scheme"] + found["rest"], True) if found else (path, False)
+    match = re.match(r"(?P<scheme>s3[an]?://)[^/@]+:[^@]*@(?P<rest>.*)", path, re.DOTALL)
+    return (match["scheme"] + match["rest"], True) if match else (path, False)
 
 
 def _rounding(part: Part, log: Log) -> escapes.Rounding | None:
     rounds, value = part.first("hdfs.round"), part.first("hdfs.roundValue")
     unit = part.first("hdfs.roundUnit")
-    found = [one for one in (rounds, value, unit) if one is not None]
+    settings = [setting for setting in (rounds, value, unit) if setting is not None]
     if rounds is None or not truth(rounds.value):
-        for one in found:
-            log.mapped(one.place, "nothing to set: times are not rounded")
+        for setting in settings:
+            log.mapped(setting.location, "nothing to set: times are not rounded")
         return None
     try:
         number = positive(value.value) if value is not None else 1
     except ValueError as error:
-        log.missing(value.place if value else rounds.place, str(error))
+        log.missing(value.location if value else rounds.location, str(error))
         return None
     word = unit.value.lower() if unit is not None else "second"
     units: dict[str, escapes.Unit] = {"second": "second", "minute": "minute", "hour": "hour"}
     if word not in units:
-        log.missing(unit.place if unit else rounds.place, "expected second, minute or hour")
+        log.missing(unit.location if unit else rounds.location, "expected second, minute or hour")
         return None
-    for one in found:
-        log.mapped(one.place, "path: of coarser times, with columns for those that are rounded")
+    for setting in settings:
+        log.mapped(
+            setting.location, "path: of coarser times, with columns for those that are rounded"
+        )
     return escapes.Rounding(units[word], number)
 
 
@@ -224,18 +226,18 @@ def _set_format(part: Part, options: Options, log: Log) -> None:
     name = kind.value.lower() if kind is not None else "sequencefile"
     if name == "sequencefile":
         log.differs(
-            kind.place if kind is not None else part.type_place,
+            kind.location if kind is not None else part.type_location,
             "format: text; flumeng writes no sequence files (SequenceFile is Flume's default)",
         )
     elif kind is not None and name in ("datastream", "compressedstream"):
-        log.mapped(kind.place, "format: text")
+        log.mapped(kind.location, "format: text")
     elif kind is not None:
-        log.missing(kind.place, "expected SequenceFile, DataStream or CompressedStream")
+        log.missing(kind.location, "expected SequenceFile, DataStream or CompressedStream")
     if written is not None:
         if name == "sequencefile":
-            log.differs(written.place, "format: text")
+            log.differs(written.location, "format: text")
         else:
-            log.mapped(written.place, "format: text")
+            log.mapped(written.location, "format: text")
     _set_serializer(part.first("serializer", "hdfs.serializer"), options, log)
     _set_text(part, options, log)
 
@@ -244,17 +246,17 @@ def _set_serializer(setting: Setting | None, options: Options, log: Log) -> None
     if setting is None:
         return
     name = setting.value.lower()
-    known = _SERIALIZERS.get(name) or _SERIALIZERS.get(name.rpartition(".")[2])
-    if known is None:
+    format_ = _SERIALIZERS.get(name) or _SERIALIZERS.get(name.rpartition(".")[2])
+    if format_ is None:
         log.missing(
-            setting.place, "flumeng does not know it: choose another format, or the sink python"
+            setting.location, "unknown to flumeng: choose another format, or the sink python"
         )
         return
-    options.set("format", known[0], setting)
-    if known[1]:
-        log.differs(setting.place, f"format: {known[0]}; {known[1]}")
+    options.set("format", format_[0], setting)
+    if format_[1]:
+        log.differs(setting.location, f"format: {format_[0]}; {format_[1]}")
     else:
-        log.mapped(setting.place, f"format: {known[0]}")
+        log.mapped(setting.location, f"format: {format_[0]}")
 
 
 def _set_text(part: Part, options: Options, log: Log) -> None:
@@ -263,13 +265,13 @@ def _set_text(part: Part, options: Options, log: Log) -> None:
             continue
         if name.endswith("appendNewline"):
             if truth(setting.value) or options.values["format"] != "text":
-                log.mapped(setting.place, "nothing to set: each event is a line")
+                log.mapped(setting.location, "nothing to set: each event is a line")
             else:
-                log.missing(setting.place, "each event is a line of its own")
+                log.missing(setting.location, "each event is a line of its own")
         elif name.endswith("compressionCodec"):
-            log.differs(setting.place, "set compression")
+            log.differs(setting.location, "set compression")
         else:
-            log.missing(setting.place, "formats have no such option")
+            log.missing(setting.location, "formats have no such option")
 
 
 _CODECS: dict[str, tuple[str, str]] = {
@@ -291,26 +293,26 @@ def _set_compression(part: Part, options: Options, log: Log) -> None:
     if codec is None:
         options.set("compression", "none")
         return
-    known = _CODECS.get(codec.value.rpartition(".")[2].lower())
-    if known is None:
-        log.missing(codec.place, "expected a codec that flumeng knows: gzip, zstd")
+    codec_format = _CODECS.get(codec.value.rpartition(".")[2].lower())
+    if codec_format is None:
+        log.missing(codec.location, "expected a codec that flumeng knows: gzip, zstd")
         options.set("compression", "zstd")
         return
     kind = part.get("hdfs.fileType", "SequenceFile").lower()
     if kind == "datastream":
         options.set("compression", "none")
-        log.mapped(codec.place, "compression: none, since a DataStream is not compressed")
+        log.mapped(codec.location, "compression: none, since a DataStream is not compressed")
         return
-    options.set("compression", known[0], codec)
-    if known[1]:
-        log.differs(codec.place, f"compression: {known[0]}; {known[1]}")
+    options.set("compression", codec_format[0], codec)
+    if codec_format[1]:
+        log.differs(codec.location, f"compression: {codec_format[0]}; {codec_format[1]}")
     else:
-        log.mapped(codec.place, f"compression: {known[0]}")
+        log.mapped(codec.location, f"compression: {codec_format[0]}")
 
 
 def _set_roll(part: Part, options: Options, log: Log, interval: str) -> None:
     if interval not in part.settings:
-        usual = Setting(part.type_place, str(_DEFAULT_SECONDS), str(_DEFAULT_SECONDS))
+        usual = Setting(part.type_location, str(_DEFAULT_SECONDS), str(_DEFAULT_SECONDS))
         options.set(BATCH_SECONDS, _DEFAULT_SECONDS, usual)
     for name, setting in (
         (name, part.settings[name])
@@ -320,7 +322,7 @@ def _set_roll(part: Part, options: Options, log: Log, interval: str) -> None:
         try:
             number = whole(setting.value)
         except ValueError as error:
-            log.missing(setting.place, f"{error}; found {setting.value}")
+            log.missing(setting.location, f"{error}; found {setting.value}")
             continue
         if name == "hdfs.rollCount":
             _count(setting, number, log)
@@ -334,26 +336,30 @@ def _set_roll(part: Part, options: Options, log: Log, interval: str) -> None:
 
 def _count(setting: Setting, number: int, log: Log) -> None:
     if number > 0:
-        log.differs(setting.place, "files are closed by time (batch.seconds) and size (roll.bytes)")
+        log.differs(
+            setting.location, "files are closed by time (batch.seconds) and size (roll.bytes)"
+        )
     else:
-        log.mapped(setting.place, "nothing to set: files are not closed by their number of events")
+        log.mapped(
+            setting.location, "nothing to set: files are not closed by their number of events"
+        )
 
 
 def _unbounded(setting: Setting, is_time: bool, options: Options, log: Log) -> None:
     if is_time:
         options.set(BATCH_SECONDS, _SECONDS_BY_SIZE, setting)
         log.differs(
-            setting.place,
+            setting.location,
             f"batch.seconds: {_SECONDS_BY_SIZE}; a batch is a file: raise it for fewer files",
         )
     else:
-        log.differs(setting.place, "roll.bytes is 512 MiB; a batch is a file, rarely that large")
+        log.differs(setting.location, "roll.bytes is 512 MiB; a batch is a file, rarely that large")
 
 
 def _set_bytes(setting: Setting, number: int, options: Options, log: Log) -> None:
     kept: Any = min(max(number, 2**20), 2**32)
     options.set("roll.bytes", kept, setting)
     if kept == number:
-        log.mapped(setting.place, f"roll.bytes: {kept}")
+        log.mapped(setting.location, f"roll.bytes: {kept}")
     else:
-        log.differs(setting.place, f"roll.bytes: {kept}; flumeng takes 1 MiB to 4 GiB")
+        log.differs(setting.location, f"roll.bytes: {kept}; flumeng takes 1 MiB to 4 GiB")

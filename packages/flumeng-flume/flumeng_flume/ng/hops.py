@@ -24,10 +24,10 @@ class Hops:
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents
         self.reached: set[Receiver] = set()
-        found = (
+        targets = (
             self.target(agent, part) for agent in agents for part in agent.parts["sinks"].values()
         )
-        self.targets = frozenset(receiver(*one) for one in found if one is not None)
+        self.targets = frozenset(receiver(*target) for target in targets if target is not None)
 
     def target(self, agent: Agent, part: Part) -> tuple[Agent, Part] | None:
         """The source of another agent to which a sink sends, if there is exactly one."""
@@ -43,18 +43,22 @@ class Hops:
             and source.get("port") == port
         ]
         host = part.get("hostname", part.get("host"))
-        exact = [one for one in fitting if one[1].get("bind", one[1].get("host")) == host]
+        exact = [
+            candidate
+            for candidate in fitting
+            if candidate[1].get("bind", candidate[1].get("host")) == host
+        ]
         fitting = exact or fitting
         return fitting[0] if len(fitting) == 1 else None
 
     def leave_out(self, sink: Part, agent: Agent, source: Part, log: Log) -> None:
-        """What the sink sends to this agent stays in its own flow."""
+        """Removes the hop: events that the sink sends to this agent stay in its own flow."""
         self.reached.add(receiver(agent, source))
         log.mapped(
-            sink.type_place,
+            sink.type_location,
             f"the hop to {source.agent}.sources.{source.name} is not needed any more",
         )
         for part in (sink, source):
             for setting in part.settings.values():
-                if not log.has(setting.place):
-                    log.mapped(setting.place, "the hop is not needed any more")
+                if not log.has(setting.location):
+                    log.mapped(setting.location, "the hop is not needed any more")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flumeng_flume.answers import Setting, truth
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 from flumeng_flume.ng.agents import Part
 from flumeng_flume.stream import BODY, Stream, quoted
 
@@ -17,150 +17,162 @@ _NETWORK = ("avro", "thrift", "netcat", "netcatudp", "syslogtcp", "syslogudp", "
 
 @dataclass(frozen=True)
 class Interceptor:
-    """One of a source; ``name`` is as the properties say."""
+    """An interceptor of a source; ``name`` as in the properties."""
 
     name: str
     source: Part
     settings: Mapping[str, Setting]
-    place: Place
+    location: Location
 
     def get(self, name: str, otherwise: str = "") -> str:
-        found = self.settings.get(name)
-        return found.value if found else otherwise
+        setting = self.settings.get(name)
+        return setting.value if setting else otherwise
 
     @property
     def name_of_row(self) -> str:
         return kind_of(self.get("type"))
 
-    def said(self, log: Log, to: str, *names: str) -> None:
+    def mapped(self, log: Log, to: str, *names: str) -> None:
         for name in names:
             if name in self.settings:
-                log.mapped(self.settings[name].place, to)
+                log.mapped(self.settings[name].location, to)
 
 
 Apply = Callable[[Interceptor, Stream, Log], None]
 
 
 def apply(part: Part, stream: Stream, log: Log) -> None:
-    """Put what the interceptors of a source do behind the stream."""
+    """Append the filters for the interceptors of a source to the stream."""
     names = part.first("interceptors")
     if names is None:
         for setting in part.under("interceptors.").values():
-            log.missing(setting.place, "interceptors names none, so Flume does not use it either")
+            log.missing(
+                setting.location, "interceptors names none, so Flume does not use it either"
+            )
         return
-    log.mapped(names.place, "filters")
+    log.mapped(names.location, "filters")
     for name in names.value.split():
         settings = part.under(f"interceptors.{name}.")
         kind = settings.get("type")
-        place = kind.place if kind else names.place
-        one = Interceptor(name, part, settings, place)
+        location = kind.location if kind else names.location
+        interceptor = Interceptor(name, part, settings, location)
         row = ROWS.get(kind_of(kind.value if kind else ""))
         if row is None:
             log.missing(
-                place,
+                location,
                 f"flumeng does not know {kind.value if kind else name}: "
-                "say it with where, select, parse or sql, if it can be said",
+                "use where, select, parse or sql instead, if possible",
             )
         else:
             try:
-                row(one, stream, log)
-                _tell_rest(one, log)
+                row(interceptor, stream, log)
+                _report_rest(interceptor, log)
             except ValueError as error:
-                log.missing(place, str(error))
+                log.missing(location, str(error))
         for setting in settings.values():
-            if not log.has(setting.place):
-                log.missing(setting.place, f"belongs to {name}, which has no use for it here")
+            if not log.has(setting.location):
+                log.missing(setting.location, f"belongs to {name}, which does not use it here")
     for setting in part.under("interceptors.").values():
-        if not log.has(setting.place):
-            log.missing(setting.place, "interceptors does not name it, so Flume does not use it")
+        if not log.has(setting.location):
+            log.missing(setting.location, "interceptors does not name it, so Flume does not use it")
 
 
-def _tell_rest(one: Interceptor, log: Log) -> None:
-    if one.name_of_row == "morphline":
+def _report_rest(interceptor: Interceptor, log: Log) -> None:
+    if interceptor.name_of_row == "morphline":
         return
-    for setting in one.settings.values():
-        if not log.has(setting.place):
-            log.mapped(setting.place, f"nothing to set: {one.name_of_row} has no such property")
+    for setting in interceptor.settings.values():
+        if not log.has(setting.location):
+            log.mapped(
+                setting.location, f"nothing to set: {interceptor.name_of_row} has no such property"
+            )
 
 
 def kind_of(type_: str) -> str:
-    """The short name of a type; of a class of Flume's own, what its name says."""
-    found = re.fullmatch(r"org\.apache\.flume\.(?:\w+\.)*(\w+?)Interceptor\$Builder", type_.strip())
-    return SHORT.get(found[1].lower(), "") if found else type_.strip().lower()
+    """The short name of a type, also of a class of Flume's own."""
+    match = re.fullmatch(r"org\.apache\.flume\.(?:\w+\.)*(\w+?)Interceptor\$Builder", type_.strip())
+    return SHORT.get(match[1].lower(), "") if match else type_.strip().lower()
 
 
-def _timestamp(one: Interceptor, stream: Stream, log: Log) -> None:
-    log.mapped(one.place, "nothing to set: ts is the time of receipt")
-    keeps = "timestamp" in stream.headers and truth(one.get("preserveExisting"))
-    stream.headers[one.get("headerName", one.get("header", "timestamp"))] = "ts"
-    if keeps or "preserveExisting" not in one.settings:
-        one.said(log, "ts", "preserveExisting")
+def _timestamp(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    log.mapped(interceptor.location, "nothing to set: ts is the time of receipt")
+    keeps = "timestamp" in stream.headers and truth(interceptor.get("preserveExisting"))
+    stream.headers[interceptor.get("headerName", interceptor.get("header", "timestamp"))] = "ts"
+    if keeps or "preserveExisting" not in interceptor.settings:
+        interceptor.mapped(log, "ts", "preserveExisting")
     else:
-        log.differs(one.settings["preserveExisting"].place, "ts is what parse finds, if it does")
-    one.said(log, "ts", "headerName", "header")
+        log.differs(
+            interceptor.settings["preserveExisting"].location,
+            "ts is the time that parse finds, if any",
+        )
+    interceptor.mapped(log, "ts", "headerName", "header")
 
 
-def _host(one: Interceptor, stream: Stream, log: Log) -> None:
-    if one.source.type.lower() in _NETWORK:
-        log.differs(one.place, "host is who sent the event, and not the host that received it")
+def _host(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    if interceptor.source.type.lower() in _NETWORK:
+        log.differs(
+            interceptor.location, "host is the sender of the event, not the host that received it"
+        )
     else:
-        log.mapped(one.place, "nothing to set: host")
-    stream.headers[one.get("hostHeader", "host")] = "host"
-    one.said(log, "the column host", "hostHeader", "preserveExisting")
-    if "useIP" in one.settings:
-        place = one.settings["useIP"].place
-        if truth(one.get("useIP", "true")):
-            log.differs(place, "host is the name of the node for files and commands")
+        log.mapped(interceptor.location, "nothing to set: host")
+    stream.headers[interceptor.get("hostHeader", "host")] = "host"
+    interceptor.mapped(log, "the column host", "hostHeader", "preserveExisting")
+    if "useIP" in interceptor.settings:
+        location = interceptor.settings["useIP"].location
+        if truth(interceptor.get("useIP", "true")):
+            log.differs(location, "host is the name of the node for files and commands")
         else:
-            log.mapped(place, "host")
+            log.mapped(location, "host")
 
 
-def _static(one: Interceptor, stream: Stream, log: Log) -> None:
-    key, value = one.get("key", "key"), one.get("value", "value")
+def _static(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    key, value = interceptor.get("key", "key"), interceptor.get("value", "value")
     column = stream.set(key, value)
     stream.headers[key] = column
-    log.mapped(one.place, f"set: a column {column}")
-    one.said(log, f"the column {column}", "key", "value")
-    if "preserveExisting" in one.settings:
-        log.mapped(one.settings["preserveExisting"].place, "the column is new, nothing is replaced")
+    log.mapped(interceptor.location, f"set: a column {column}")
+    interceptor.mapped(log, f"the column {column}", "key", "value")
+    if "preserveExisting" in interceptor.settings:
+        log.mapped(
+            interceptor.settings["preserveExisting"].location,
+            "the column is new, nothing is replaced",
+        )
 
 
-def _search_replace(one: Interceptor, stream: Stream, log: Log) -> None:
-    pattern, replacement = one.get("searchPattern"), one.get("replaceString")
+def _search_replace(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    pattern, replacement = interceptor.get("searchPattern"), interceptor.get("replaceString")
     stream.replace(
         "body",
         f"CAST(regexp_replace({BODY}, {quoted(pattern)}, {quoted(replacement)}) AS BINARY)",
     )
-    log.mapped(one.place, "select: regexp_replace of the body")
-    one.said(log, "regexp_replace", "searchPattern", "replaceString")
-    if "charset" in one.settings:
-        if one.get("charset").upper().replace("-", "") == "UTF8":
-            one.said(log, "UTF-8", "charset")
+    log.mapped(interceptor.location, "select: regexp_replace of the body")
+    interceptor.mapped(log, "regexp_replace", "searchPattern", "replaceString")
+    if "charset" in interceptor.settings:
+        if interceptor.get("charset").upper().replace("-", "") == "UTF8":
+            interceptor.mapped(log, "UTF-8", "charset")
         else:
-            log.differs(one.settings["charset"].place, "bodies are read as UTF-8")
+            log.differs(interceptor.settings["charset"].location, "bodies are read as UTF-8")
 
 
-def _regex_filter(one: Interceptor, stream: Stream, log: Log) -> None:
-    matches = f"{BODY} RLIKE {quoted(one.get('regex', '.*'))}"
-    stream.where(f"NOT ({matches})" if truth(one.get("excludeEvents")) else matches)
-    log.mapped(one.place, "where: RLIKE")
-    one.said(log, "where", "regex", "excludeEvents")
+def _regex_filter(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    matches = f"{BODY} RLIKE {quoted(interceptor.get('regex', '.*'))}"
+    stream.where(f"NOT ({matches})" if truth(interceptor.get("excludeEvents")) else matches)
+    log.mapped(interceptor.location, "where: RLIKE")
+    interceptor.mapped(log, "where", "regex", "excludeEvents")
 
 
-def _regex_extractor(one: Interceptor, stream: Stream, log: Log) -> None:
-    pattern, names = one.get("regex"), one.get("serializers").split()
+def _regex_extractor(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    pattern, names = interceptor.get("regex"), interceptor.get("serializers").split()
     for number, serializer in enumerate(names, 1):
-        name = one.get(f"serializers.{serializer}.name", serializer)
-        kind = one.get(f"serializers.{serializer}.type", "default")
-        found = f"regexp_extract({BODY}, {quoted(pattern)}, {number})"
-        column = stream.add(name, found)
+        name = interceptor.get(f"serializers.{serializer}.name", serializer)
+        kind = interceptor.get(f"serializers.{serializer}.type", "default")
+        expression = f"regexp_extract({BODY}, {quoted(pattern)}, {number})"
+        column = stream.add(name, expression)
         stream.headers[name] = column
-        one.said(
+        interceptor.mapped(
             log,
             f"the column {column}",
             *(f"serializers.{serializer}.{w}" for w in ("name", "type")),
         )
-        pattern_of_time = one.settings.get(f"serializers.{serializer}.pattern")
+        pattern_of_time = interceptor.settings.get(f"serializers.{serializer}.pattern")
         if kind.endswith("MillisSerializer") and pattern_of_time is not None:
             _as_time(pattern_of_time, name, column, stream, log)
         elif kind.rpartition(".")[2] not in (
@@ -168,23 +180,25 @@ def _regex_extractor(one: Interceptor, stream: Stream, log: Log) -> None:
             "RegexExtractorInterceptorPassThroughSerializer",
         ):
             log.missing(
-                one.settings[f"serializers.{serializer}.type"].place,
-                f"{column} is the text that was found",
+                interceptor.settings[f"serializers.{serializer}.type"].location,
+                f"{column} is the matched text",
             )
     log.differs(
-        one.place,
+        interceptor.location,
         "select: columns by regexp_extract; an event that does not match has an empty text in them",
     )
-    one.said(log, "regexp_extract", "regex", "serializers")
+    interceptor.mapped(log, "regexp_extract", "regex", "serializers")
 
 
 def _as_time(pattern: Setting, name: str, column: str, stream: Stream, log: Log) -> None:
     if name != "timestamp":
-        log.differs(pattern.place, f"{column} is the text; let the filter time read it")
+        log.differs(pattern.location, f"{column} is the text; let the filter time read it")
         return
     stream.time(column, strptime(pattern.value))
     stream.headers[name] = "ts"
-    log.differs(pattern.place, f"time: ts is read out of {column}, in UTC unless it names a zone")
+    log.differs(
+        pattern.location, f"time: ts is read out of {column}, in UTC unless it names a zone"
+    )
 
 
 _JODA = {
@@ -198,24 +212,24 @@ _JODA = {
 def strptime(pattern: str) -> str:
     """A pattern of Joda-Time as one of ``strptime``. Raises ValueError."""
 
-    def meant(found: re.Match[str]) -> str:
-        if found["quoted"] is not None:
-            return found["quoted"].replace("%", "%%") or "'"
-        if found["letters"] is None:
-            return found[0].replace("%", "%%")
-        if found["letters"] not in _JODA:
-            raise ValueError(f"{found['letters']} in a time is nothing that flumeng reads")
-        return _JODA[found["letters"]]
+    def meant(match: re.Match[str]) -> str:
+        if match["quoted"] is not None:
+            return match["quoted"].replace("%", "%%") or "'"
+        if match["letters"] is None:
+            return match[0].replace("%", "%%")
+        if match["letters"] not in _JODA:
+            raise ValueError(f"{match['letters']} in a time is not supported")
+        return _JODA[match["letters"]]
 
     return re.sub(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|.", meant, pattern)
 
 
-def _remove_header(one: Interceptor, stream: Stream, log: Log) -> None:
+def _remove_header(interceptor: Interceptor, stream: Stream, log: Log) -> None:
     names = {
-        one.get("withName"),
-        *re.split(one.get("fromListSeparator", r"\s*,\s*"), one.get("fromList")),
+        interceptor.get("withName"),
+        *re.split(interceptor.get("fromListSeparator", r"\s*,\s*"), interceptor.get("fromList")),
     }
-    pattern = one.get("matching", one.get("withMatching"))
+    pattern = interceptor.get("matching", interceptor.get("withMatching"))
     gone = [
         name
         for name in stream.headers
@@ -225,10 +239,13 @@ def _remove_header(one: Interceptor, stream: Stream, log: Log) -> None:
         column = stream.headers.pop(name)
         if column in stream.columns and column not in Stream(stream.kafka).columns:
             stream.remove(column)
-    log.differs(one.place, "only columns that interceptors made are removed; attrs stays as it is")
-    one.said(
+    log.differs(
+        interceptor.location,
+        "only columns that interceptors made are removed; attrs stays as it is",
+    )
+    interceptor.mapped(
         log,
-        f"removed: {', '.join(gone) or 'nothing that is there'}",
+        f"removed: {', '.join(gone) or 'no existing header'}",
         "withName",
         "fromList",
         "fromListSeparator",
@@ -237,16 +254,16 @@ def _remove_header(one: Interceptor, stream: Stream, log: Log) -> None:
     )
 
 
-def _uuid(one: Interceptor, stream: Stream, log: Log) -> None:
-    stream.headers[one.get("headerName", "id")] = IDENTITY
-    log.mapped(one.place, "nothing to set: journal and seq are the identity of an event")
-    one.said(log, "journal and seq", "headerName", "preserveExisting")
-    if one.get("prefix"):
-        log.differs(one.settings["prefix"].place, "the identity has no prefix")
+def _uuid(interceptor: Interceptor, stream: Stream, log: Log) -> None:
+    stream.headers[interceptor.get("headerName", "id")] = IDENTITY
+    log.mapped(interceptor.location, "nothing to set: journal and seq are the identity of an event")
+    interceptor.mapped(log, "journal and seq", "headerName", "preserveExisting")
+    if interceptor.get("prefix"):
+        log.differs(interceptor.settings["prefix"].location, "the identity has no prefix")
 
 
-def _morphline(one: Interceptor, _stream: Stream, log: Log) -> None:
-    log.missing(one.place, "write what the morphline does as filters: parse, where, select, sql")
+def _morphline(interceptor: Interceptor, _stream: Stream, log: Log) -> None:
+    log.missing(interceptor.location, "rewrite the morphline as filters: parse, where, select, sql")
 
 
 ROWS: Mapping[str, Apply] = {

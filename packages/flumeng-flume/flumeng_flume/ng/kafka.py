@@ -1,4 +1,4 @@
-"""What Kafka's source, channel and sink have in common: brokers, and who they are to them."""
+"""The common part of Kafka's source, channel and sink: brokers and authentication."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from flumeng_flume.findings import Log
 from flumeng_flume.ng.agents import Part
 
 OFFSETS = (
-    "flumeng keeps offsets itself and takes none over: it begins as start_from says; give "
-    "start_offsets to go on where Flume was"
+    "flumeng keeps offsets itself and imports none: it begins at start_from; set start_offsets to "
+    "continue where Flume was"
 )
 _STORES = Differs("name PEM files in tls: ca, certificate, key")
 _NAMES = ("consumer.", "producer.", "")
@@ -39,35 +39,35 @@ CONNECTION: Answers = {
 
 def brokers(part: Part, options: Options, log: Log) -> bool:
     """Set the options for reaching brokers; false when none are known."""
-    found = part.first("kafka.bootstrap.servers", "brokerList", "bootstrap.servers")
+    servers = part.first("kafka.bootstrap.servers", "brokerList", "bootstrap.servers")
     _refuse_flume_format(part, log)
     if (zookeeper := part.first("zookeeperConnect")) is not None:
-        log.differs(zookeeper.place, "Kafka is reached through its brokers, named in brokers")
-    if found is None and zookeeper is not None and not unresolved(zookeeper.value):
+        log.differs(zookeeper.location, "Kafka is reached through its brokers, named in brokers")
+    if servers is None and zookeeper is not None and not unresolved(zookeeper.value):
         guessed = [f"{word.partition(':')[0]}:9092" for word in words(zookeeper.value)]
         options.set("brokers", guessed, zookeeper)
-        log.missing(zookeeper.place, f"brokers: {guessed[0]} is a guess: name the brokers")
+        log.missing(zookeeper.location, f"brokers: {guessed[0]} is a guess: name the brokers")
         return True
-    if found is None:
+    if servers is None:
         log.missing(
-            part.type_place,
-            "does not say where brokers are: set kafka.bootstrap.servers, import again",
+            part.type_location,
+            "names no brokers: set kafka.bootstrap.servers, import again",
         )
         return False
-    if (name := unresolved(found.value)) is not None:
-        log.missing(found.place, f"the value of {name} is not known: set it, import again")
+    if (name := unresolved(servers.value)) is not None:
+        log.missing(servers.location, f"the value of {name} is not known: set it, import again")
         return False
-    options.set("brokers", words(found.value), found)
-    log.mapped(found.place, "brokers")
+    options.set("brokers", words(servers.value), servers)
+    log.mapped(servers.location, "brokers")
     _security(part, options, log)
-    _tell_others(part, log)
+    _report_others(part, log)
     return True
 
 
 def _refuse_flume_format(part: Part, log: Log) -> None:
     if part.kind == "channels" and part.first("parseAsFlumeEvent") is None:
         log.differs(
-            part.type_place,
+            part.type_location,
             "messages hold the body alone: other readers and writers of its topic that take "
             "AvroFlumeEvent, Flume's default, have to change",
         )
@@ -76,51 +76,58 @@ def _refuse_flume_format(part: Part, log: Log) -> None:
             continue
         if setting.value.lower() == "true":
             log.missing(
-                setting.place,
-                "messages hold the body alone, headers are headers of messages: whoever reads or "
-                "writes AvroFlumeEvent has to change",
+                setting.location,
+                "messages hold the body alone, headers are headers of messages: readers and "
+                "writers of AvroFlumeEvent have to change",
             )
         else:
-            log.mapped(setting.place, "nothing to set: messages hold the body")
+            log.mapped(setting.location, "nothing to set: messages hold the body")
 
 
 def _security(part: Part, options: Options, log: Log) -> None:
-    protocol = _found(part, "security.protocol")
+    protocol = _security_setting(part, "security.protocol")
     if protocol is not None:
         if protocol.value.upper().endswith("SSL"):
             options.set("tls", {}, protocol)
-            log.differs(protocol.place, "tls: the brokers are checked with the host's authorities")
+            log.differs(
+                protocol.location, "tls: the brokers are checked with the host's authorities"
+            )
         elif protocol.value.upper().endswith("PLAINTEXT"):
-            log.mapped(protocol.place, "no tls")
+            log.mapped(protocol.location, "no tls")
         else:
-            log.missing(protocol.place, "expected PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    jaas, mechanism = _found(part, "sasl.jaas.config"), _found(part, "sasl.mechanism")
+            log.missing(protocol.location, "expected PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    jaas, mechanism = (
+        _security_setting(part, "sasl.jaas.config"),
+        _security_setting(part, "sasl.mechanism"),
+    )
     user = re.search(r"username\s*=\s*[\"']?([^\s\"';]+)", jaas.value) if jaas else None
     if jaas is not None and user:
         options.set("username", user[1], jaas)
         options.set("password", secret_reference(jaas), jaas)
         log.differs(
-            jaas.place,
+            jaas.location,
             f"username, password: put it into the secret {options.values['password'][9:-1]}",
         )
     elif jaas is not None:
-        log.missing(jaas.place, "names no user: use SASL with SCRAM or PLAIN")
+        log.missing(jaas.location, "names no user: use SASL with SCRAM or PLAIN")
     if mechanism is not None:
         if mechanism.value in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             options.set("mechanism", mechanism.value, mechanism)
-            log.mapped(mechanism.place, f"mechanism: {mechanism.value}")
+            log.mapped(mechanism.location, f"mechanism: {mechanism.value}")
         else:
-            log.missing(mechanism.place, "flumeng knows SCRAM and PLAIN: use one of them, or tls")
+            log.missing(
+                mechanism.location, "flumeng supports SCRAM and PLAIN: use one of them, or tls"
+            )
 
 
-def _tell_others(part: Part, log: Log) -> None:
+def _report_others(part: Part, log: Log) -> None:
     """A channel may say the same for its consumer and its producer."""
     for name in ("security.protocol", "sasl.jaas.config", "sasl.mechanism"):
         for prefix in _NAMES:
             setting = part.first(f"kafka.{prefix}{name}")
-            if setting is not None and not log.has(setting.place):
-                log.differs(setting.place, "one is taken for reading and writing")
+            if setting is not None and not log.has(setting.location):
+                log.differs(setting.location, "the same setting serves reading and writing")
 
 
-def _found(part: Part, name: str) -> Setting | None:
+def _security_setting(part: Part, name: str) -> Setting | None:
     return part.first(*(f"kafka.{prefix}{name}" for prefix in _NAMES))

@@ -31,17 +31,17 @@ def _listen(default_host: str = "0.0.0.0", *names: str) -> Build:
     def build(part: Part, options: Options, _stream: Stream, log: Log) -> list[Options]:
         host, number = part.first(*hosts), part.first(*ports)
         if number is None:
-            log.missing(part.type_place, "has no port, and none is known")
+            log.missing(part.type_location, "has no port, and there is no default")
             return []
         address = _address(host.value if host else default_host, number.value)
         for setting in (host, number):
             if setting is not None and (name := unresolved(setting.value)):
                 log.missing(
-                    setting.place, f"the value of {name} is not known: set it, import again"
+                    setting.location, f"the value of {name} is not known: set it, import again"
                 )
                 return []
             if setting is not None:
-                log.mapped(setting.place, f"listen: {address}")
+                log.mapped(setting.location, f"listen: {address}")
         options.set("listen", address, number)
         serve_tls(part.settings, options, log)
         return [options]
@@ -61,10 +61,11 @@ def _rpc(part: Part, options: Options, stream: Stream, log: Log) -> list[Options
 def _netcat(part: Part, options: Options, stream: Stream, log: Log) -> list[Options]:
     acks = part.first("ack-every-event")
     if acks is not None and not truth(acks.value):
-        log.mapped(acks.place, "nothing to set: senders are not answered")
+        log.mapped(acks.location, "nothing to set: senders are not answered")
     else:
         log.differs(
-            acks.place if acks else part.type_place, "source tcp: senders are not answered with OK"
+            acks.location if acks else part.type_location,
+            "source tcp: senders are not answered with OK",
         )
     return _listen()(part, options, stream, log)
 
@@ -85,10 +86,10 @@ def _http(part: Part, options: Options, stream: Stream, log: Log) -> list[Option
         )
         stream.headers[ANY] = "flume_headers"
         if handler is not None:
-            log.mapped(handler.place, "headers and body are taken out of JSON by select")
+            log.mapped(handler.location, "headers and body are taken out of JSON by select")
     elif handler is not None:
         log.missing(
-            handler.place,
+            handler.location,
             "an event is a line of a request, or an entry of its array when it is JSON: senders "
             "have to be adapted",
         )
@@ -113,18 +114,18 @@ def parse_syslog(part: Part, stream: Stream, log: Log) -> None:
     try:
         stream.parse(added, format="syslog", **timezone)
     except ValueError as error:
-        log.missing(part.type_place, f"parse: {error}")
+        log.missing(part.type_location, f"parse: {error}")
         return
     kept = part.first("keepFields")
     words_kept = (kept.value if kept else "none").lower()
     if words_kept in ("none", "false"):
         stream.take("body", "message")
         if kept is not None:
-            log.mapped(kept.place, "the body becomes what parse finds as message")
+            log.mapped(kept.location, "the body becomes the message that parse finds")
     elif kept is not None and words_kept in ("all", "true"):
-        log.mapped(kept.place, "the body stays as it was received")
+        log.mapped(kept.location, "the body stays as it was received")
     elif kept is not None:
-        log.differs(kept.place, "the body stays as it was received, with all fields")
+        log.differs(kept.location, "the body stays as it was received, with all fields")
     stream.headers |= {
         "Facility": "facility", "Severity": "severity", "host": "host", "hostname": "host",
         "timestamp": "ts", "priority": "facility * 8 + severity",
@@ -134,7 +135,7 @@ def parse_syslog(part: Part, stream: Stream, log: Log) -> None:
 def _multiport(part: Part, options: Options, stream: Stream, log: Log) -> list[Options]:
     ports = part.first("ports")
     if ports is None:
-        log.missing(part.type_place, "has no ports")
+        log.missing(part.type_location, "has no ports")
         return []
     host = part.get("host", "0.0.0.0")
     made = []
@@ -143,9 +144,9 @@ def _multiport(part: Part, options: Options, stream: Stream, log: Log) -> list[O
         each.set("listen", f"{host}:{word}", ports)
         serve_tls(part.settings, each, log)
         made.append(each)
-    log.mapped(ports.place, f"a source syslog for each of {len(made)} ports")
+    log.mapped(ports.location, f"a source syslog for each of {len(made)} ports")
     if (named := part.first("host")) is not None:
-        log.mapped(named.place, "listen")
+        log.mapped(named.location, "listen")
     parse_syslog(part, stream, log)
     return made
 
@@ -158,8 +159,8 @@ _RPC = Row(
         **_ADDRESS,
         "threads": Needless("all connections are served at once"),
         "compression-type": Missing("compress with TLS in front, or not at all"),
-        "ipFilter": Differs("whom to let in is said by TLS with client_ca, or by a firewall"),
-        "ipFilterRules": Differs("whom to let in is said by TLS with client_ca, or by a firewall"),
+        "ipFilter": Differs("limit the senders by TLS with client_ca, or by a firewall"),
+        "ipFilterRules": Differs("limit the senders by TLS with client_ca, or by a firewall"),
         "kerberos": Missing("use TLS with client_ca"),
         "agent-*": Missing("use TLS with client_ca"),
         "framing": Elsewhere(),
@@ -174,10 +175,12 @@ _SYSLOG: Answers = {
     "maxsize": To("max_line_bytes", positive),
     "keepFields": Elsewhere(),
     "clientIPHeader": Elsewhere(),
-    "clientHostnameHeader": Differs("the sender's address is in attrs['peer'], its name nowhere"),
+    "clientHostnameHeader": Differs(
+        "the sender's address is in attrs['peer'], its name is not kept"
+    ),
     "format.*": Missing("parse knows the formats of RFC 3164 and 5424, and devices' own"),
     "charset.*": Differs("bytes are passed on as they are; read them as that charset later"),
-    "portHeader": Missing("which port a message came to is not known: make a flow for each"),
+    "portHeader": Missing("the port of a message is not kept: make a flow for each"),
     "ports": Elsewhere(),
     "numProcessors": Needless("a node's ingest workers share the work"),
     "readBufferSize": Needless("buffers grow as they have to"),
@@ -207,7 +210,7 @@ ROWS: Mapping[str, Row] = {
         {
             **_ADDRESS,
             "handler": Elsewhere(),
-            "handler.*": Missing("there are no handlers: filters read what is in a body"),
+            "handler.*": Missing("there are no handlers: filters read the content of a body"),
             "excludeProtocols": Differs("TLS is at least of version 1.2"),
             "QueuedThreadPool.*": Needless("all requests are served at once"),
             "HttpConfiguration.*": Needless("flumeng serves HTTP by itself"),

@@ -1,5 +1,4 @@
-"""Where the events of a channel go: to one of its sinks each, of which one or several of flumeng's
-are made.
+"""The sinks of a channel, as sinks of flumeng: Flume gives each event to one of them.
 
 Several sinks of a channel share its events in Flume, and a sink group says how: they become a group
 of flumeng's. A sink is written by as many tasks as it takes, so that sinks that write the same
@@ -20,7 +19,7 @@ from flumeng_flume.ng.sinks import stand_in
 from flumeng_flume.stream import Stream
 
 Resolve = Callable[[Part], list[End] | None]
-"""What a sink of Flume becomes: several when it goes to another agent that has several."""
+"""The sinks for a sink of Flume: several when it sends to another agent that has several."""
 
 
 @dataclass(frozen=True)
@@ -40,52 +39,59 @@ def of_channel(agent: Agent, channel: str, resolve: Resolve, stream: Stream, log
     """The sinks of flumeng for the events of a channel, behind the filters of ``stream``."""
     sinks = [part for part in agent.parts["sinks"].values() if part.get("channel") == channel]
     for part in sinks:
-        log.mapped(part.settings["channel"].place, "the flow")
+        log.mapped(part.settings["channel"].location, "the flow")
     sharing = _sharing(agent, sinks)
     resolved = [(part, resolve(part)) for part in sharing.order]
-    known = [(part, drafts) for part, drafts in resolved if drafts]
-    found = _one(sharing, known, stream, log) if known else []
+    resolved_sinks = [(part, drafts) for part, drafts in resolved if drafts]
+    ends = _merged(sharing, resolved_sinks, stream, log) if resolved_sinks else []
     if sharing.group is not None:
-        made = [one for one in found if isinstance(one, Draft) and one.name == sharing.kind]
+        made = [end for end in ends if isinstance(end, Draft) and end.name == sharing.kind]
         _of_group(sharing, made[0] if made else None, log)
-    if not known and sinks:
+    if not resolved_sinks and sinks:
         return [stand_in(sinks[0], log)]
-    return found
+    return ends
 
 
-def _one(
-    sharing: Sharing, known: Sequence[tuple[Part, list[End]]], stream: Stream, log: Log
+def _merged(
+    sharing: Sharing, resolved_sinks: Sequence[tuple[Part, list[End]]], stream: Stream, log: Log
 ) -> list[End]:
     distinct: dict[str, tuple[Part, list[End]]] = {}
-    for part, drafts in known:
+    for part, drafts in resolved_sinks:
         first, _ = distinct.setdefault(_text(drafts), (part, drafts))
         if first is not part:
-            log.mapped(part.type_place, f"the same sink as {first.name}; its tasks share the work")
+            log.mapped(
+                part.type_location, f"the same sink as {first.name}; its tasks share the work"
+            )
             for draft in sinks_of(drafts):
-                if draft.batch_seconds and draft.batch_seconds[1].place != draft.place:
-                    log.differs(draft.batch_seconds[1].place, f"what {first.name} says counts")
+                if draft.batch_seconds and draft.batch_seconds[1].location != draft.location:
+                    log.differs(
+                        draft.batch_seconds[1].location, f"the value of {first.name} is used"
+                    )
     alternatives = list(distinct.values())
     _, taken = alternatives[0]
     if len(alternatives) == 1:
         return taken
     ways = [drafts for _, drafts in alternatives]
-    if sharing.how == "failover" and (merged := _targets(ways)) is not None:
-        return [merged]
+    if sharing.how == "failover" and (combined := _targets(ways)) is not None:
+        return [combined]
     first = alternatives[0][0]
     filters = () if stream.kafka else stream.filters
     try:
-        group = grouped(sharing.kind, ways, first.type_place, filters, log)
+        group = grouped(sharing.kind, ways, first.type_location, filters, log)
     except NoGroupError as why:
         for part, _ in alternatives[1:]:
             log.missing(
-                part.type_place,
+                part.type_location,
                 f"each event goes to one of several sinks ({sharing.how}); {first.name} gets all "
                 f"of them: {why}",
             )
         return taken
     if sharing.group is None:
         for part, _ in alternatives:
-            log.differs(part.type_place, "one_of: they take turns, and wait for none that is away")
+            log.differs(
+                part.type_location,
+                "one_of: the sinks take turns, and do not wait for one that is down",
+            )
     return [group]
 
 
@@ -96,20 +102,20 @@ def _text(drafts: Sequence[End]) -> str:
 def _targets(alternatives: Sequence[list[End]]) -> Draft | None:
     """One sink with all targets, when they differ in nothing else."""
     singles = [
-        one
+        end
         for ends in alternatives
-        for one in ends
-        if isinstance(one, Draft) and "targets" in one.options.values and len(ends) == 1
+        for end in ends
+        if isinstance(end, Draft) and "targets" in end.options.values and len(ends) == 1
     ]
     if len(singles) < len(alternatives):
         return None
     rest = {
-        repr((one.name, {k: v for k, v in one.options.values.items() if k != "targets"}))
-        for one in singles
+        repr((single.name, {k: v for k, v in single.options.values.items() if k != "targets"}))
+        for single in singles
     }
     if len(rest) > 1:
         return None
-    targets = [target for one in singles for target in one.options.values["targets"]]
+    targets = [target for single in singles for target in single.options.values["targets"]]
     singles[0].options.values["targets"] = list(dict.fromkeys(targets))
     return singles[0]
 
@@ -144,7 +150,7 @@ _CLASSES: Mapping[str, str] = {
 _GROUPS: Mapping[str, str] = {
     "failover": "the next sink is taken when one fails",
     "load_balance": "its sinks share the events",
-    "default": "one sink alone",
+    "default": "a single sink",
 }
 
 
@@ -153,33 +159,33 @@ def _of_group(sharing: Sharing, made: Draft | None, log: Log) -> None:
     group = sharing.group
     assert group is not None
     if sharing.how not in _GROUPS:
-        log.missing(group.type_place, f"flumeng does not know the sink processor {sharing.how}")
-    told = _GROUPS.get(sharing.how, "the order of the sinks")
+        log.missing(group.type_location, f"flumeng does not know the sink processor {sharing.how}")
+    meaning = _GROUPS.get(sharing.how, "the order of the sinks")
     for name, setting in group.settings.items():
         if name in ("sinks", "processor.type") or name.startswith("processor.priority."):
-            log.mapped(setting.place, told if made is None else f"{made.name}: {told}")
+            log.mapped(setting.location, meaning if made is None else f"{made.name}: {meaning}")
         elif name in ("processor.maxpenalty", "processor.selector.maxTimeOut"):
             _of_penalty(setting, made, log)
         elif name == "processor.backoff" and made is not None and setting.value != "true":
-            log.differs(setting.place, "one that fails is left alone for backoff_seconds")
+            log.differs(setting.location, "a sink that fails is paused for backoff_seconds")
         elif name == "processor.selector" and made is not None and setting.value != "round_robin":
-            log.differs(setting.place, "they take turns")
+            log.differs(setting.location, "the sinks take turns")
         elif name in ("processor.backoff", "processor.selector"):
-            log.mapped(setting.place, "nothing to set")
+            log.mapped(setting.location, "nothing to set")
         else:
-            log.missing(setting.place, "unknown property of a sink group")
+            log.missing(setting.location, "unknown property of a sink group")
 
 
 def _of_penalty(setting: Setting, made: Draft | None, log: Log) -> None:
     """As in Flume the first back-off is a second."""
     if made is None:
-        log.mapped(setting.place, "nothing to set: how long to wait is for flumeng to know")
+        log.mapped(setting.location, "nothing to set: flumeng chooses the wait itself")
         return
     try:
         seconds = min(max(0.1, millis(setting.value)), 86_400)
     except ValueError as error:
-        log.missing(setting.place, f"max_backoff_seconds: {error}")
+        log.missing(setting.location, f"max_backoff_seconds: {error}")
         return
     made.options.set("backoff_seconds", min(1, seconds))
     made.options.set("max_backoff_seconds", seconds, setting)
-    log.mapped(setting.place, f"max_backoff_seconds: {seconds:g}")
+    log.mapped(setting.location, f"max_backoff_seconds: {seconds:g}")

@@ -18,7 +18,7 @@ _ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9a-fA-F]{4})|(?P<sign>.)|$)", re.DOTALL
 
 @dataclass(frozen=True)
 class Entry:
-    """A key and its value; ``damage`` says what is wrong with how they are written."""
+    """A key and its value; ``damage``: the error in their spelling, if any."""
 
     line: int
     key: str
@@ -31,7 +31,7 @@ def read(text: str) -> Iterator[Entry]:
     for line, logical in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(logical)
         broken = any(
-            found["sign"] == "u" for part in (key, value) for found in _ESCAPE.finditer(part)
+            match["sign"] == "u" for part in (key, value) for match in _ESCAPE.finditer(part)
         )
         damage = "\\u is not followed by four hexadecimal digits, which Java refuses"
         yield Entry(line, _unescaped(key), _unescaped(value), damage if broken else "")
@@ -69,10 +69,10 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _unescaped(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
-        if found["code"]:
-            return chr(int(found["code"], 16))
-        sign = found["sign"] or ""
+    def meant(match: re.Match[str]) -> str:
+        if match["code"]:
+            return chr(int(match["code"], 16))
+        sign = match["sign"] or ""
         return _ESCAPES.get(sign, sign)
 
     joined = _ESCAPE.sub(meant, text)

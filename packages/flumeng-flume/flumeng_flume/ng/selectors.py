@@ -1,4 +1,4 @@
-"""Channel selectors: which of its channels an event of a source goes to.
+"""Channel selectors: they choose the channels for each event of a source.
 
 A multiplexing selector becomes branches: channels that get the same events are one.
 """
@@ -15,7 +15,7 @@ from flumeng_flume.ng.agents import Part
 from flumeng_flume.stream import Stream, quoted
 
 Channels = Mapping[str, list[End]]
-"""What is behind each channel."""
+"""The sinks of each channel."""
 _ALL = "every sink of the flow gets every event"
 CLASSES = {
     "org.apache.flume.channel.replicatingchannelselector": "replicating",
@@ -25,8 +25,7 @@ CLASSES = {
 
 
 def apply(parts: Sequence[Part], channels: Channels, stream: Stream, log: Log) -> list[End]:
-    """What is behind sources that have the same selector; a column that it needs is added to
-    ``stream``."""
+    """The sinks of sources with the same selector. Adds a column that it needs to ``stream``."""
     everything = [end for ends in channels.values() for end in ends]
     selectors = [part.under("selector.") for part in parts]
     if not selectors:
@@ -41,15 +40,15 @@ def apply(parts: Sequence[Part], channels: Channels, stream: Stream, log: Log) -
         except ValueError as error:
             why = str(error)
         if isinstance(why, Fork):
-            _tell_fork(selectors, log)
+            _report_fork(selectors, log)
             return [why]
-        _tell_missing(selectors, f"{why}; {_ALL}", log)
+        _report_missing(selectors, f"{why}; {_ALL}", log)
     elif name == "load_balancing":
         return _in_turns(parts[0], selectors, channels, stream, log)
     elif name == "replicating":
-        _tell_replicating(selectors, log)
+        _report_replicating(selectors, log)
     else:
-        _tell_missing(selectors, f"flumeng does not know it: {_ALL}", log)
+        _report_missing(selectors, f"flumeng does not know it: {_ALL}", log)
     return everything
 
 
@@ -62,22 +61,22 @@ def _in_turns(
 ) -> list[End]:
     ways = list({repr(segment(ends)): ends for ends in channels.values() if ends}.values())
     filters = () if stream.kafka else stream.filters
-    found = [end for ends in channels.values() for end in ends]
+    merged = [end for ends in channels.values() for end in ends]
     if len(ways) > 1:
         try:
-            found = [grouped("one_of", ways, part.place, filters, log)]
+            merged = [grouped("one_of", ways, part.location, filters, log)]
         except NoGroupError as why:
-            _tell_missing(selectors, f"{why}: {_ALL}", log)
-            return found
+            _report_missing(selectors, f"{why}: {_ALL}", log)
+            return merged
     for settings in selectors:
         for key, setting in settings.items():
             if key == "policy" and setting.value.lower() != "round_robin":
-                log.differs(setting.place, "the sinks of its channels take turns")
+                log.differs(setting.location, "the sinks of its channels take turns")
             elif key in ("type", "policy"):
-                log.mapped(setting.place, "the sinks of its channels take turns")
+                log.mapped(setting.location, "the sinks of its channels take turns")
             else:
-                log.missing(setting.place, "unknown property of a selector")
-    return found
+                log.missing(setting.location, "unknown property of a selector")
+    return merged
 
 
 def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, stream: Stream) -> Fork:
@@ -85,7 +84,7 @@ def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, strea
     header = settings["header"].value if "header" in settings else "flume.selector.header"
     column = stream.header(header)
     if column is None:
-        raise ValueError(f"no event has a header {header} here")
+        raise ValueError(f"unknown header {header}")
     values: dict[str, list[str]] = {name: [] for name in channels}
     mapped: dict[str, None] = {}
     for key, setting in settings.items():
@@ -101,8 +100,8 @@ def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, strea
             same.setdefault(repr(segment(ends)), []).append(name)
     ways: dict[tuple[tuple[str, ...], bool], Way] = {}
     for names in same.values():
-        wanted = tuple(dict.fromkeys(value for name in names for value in values[name]))
-        key_of = (wanted, any(name in default for name in names))
+        header_values = tuple(dict.fromkeys(value for name in names for value in values[name]))
+        key_of = (header_values, any(name in default for name in names))
         if key_of != ((), False):
             way = ways.setdefault(key_of, Way(label(names[0]) or "channel", []))
             way.ends += channels[names[0]]
@@ -112,7 +111,7 @@ def _fork(part: Part, settings: Mapping[str, Setting], channels: Channels, strea
     rest = [way for way in ways.values() if way.otherwise]
     return Fork(
         [*(way for way in ways.values() if not way.otherwise), *rest],
-        settings["type"].place if "type" in settings else part.place,
+        settings["type"].location if "type" in settings else part.location,
     )
 
 
@@ -131,10 +130,10 @@ def _set_conditions(
         if is_default and not values and not mixed and len(ways) > 1:
             way.otherwise = True
             continue
-        said = [_is_one_of(column, values, stream)] if values else []
+        conditions = [_is_one_of(column, values, stream)] if values else []
         if is_default and mapped:
-            said.append(f"{column} IS NULL OR NOT ({_is_one_of(column, mapped, stream)})")
-        way.when = " OR ".join(said) or None
+            conditions.append(f"{column} IS NULL OR NOT ({_is_one_of(column, mapped, stream)})")
+        way.when = " OR ".join(conditions) or None
 
 
 def _is_one_of(column: str, values: Sequence[str], stream: Stream) -> str:
@@ -147,30 +146,30 @@ def _is_one_of(column: str, values: Sequence[str], stream: Stream) -> str:
     raise ValueError(str(why))
 
 
-def _tell_fork(selectors: Sequence[Mapping[str, Setting]], log: Log) -> None:
+def _report_fork(selectors: Sequence[Mapping[str, Setting]], log: Log) -> None:
     for settings in selectors:
         for key, setting in settings.items():
             if key.startswith("optional."):
-                log.differs(setting.place, "branches: none is optional, the flow waits for each")
+                log.differs(setting.location, "branches: none is optional, the flow waits for each")
             else:
-                log.mapped(setting.place, "branches")
+                log.mapped(setting.location, "branches")
 
 
-def _tell_missing(selectors: Sequence[Mapping[str, Setting]], why: str, log: Log) -> None:
+def _report_missing(selectors: Sequence[Mapping[str, Setting]], why: str, log: Log) -> None:
     for settings in selectors:
         for setting in settings.values():
-            log.missing(setting.place, why)
+            log.missing(setting.location, why)
 
 
-def _tell_replicating(selectors: Sequence[Mapping[str, Setting]], log: Log) -> None:
+def _report_replicating(selectors: Sequence[Mapping[str, Setting]], log: Log) -> None:
     for settings in selectors:
         for key, setting in settings.items():
             if key == "type":
-                log.mapped(setting.place, "each sink gets every event")
+                log.mapped(setting.location, "each sink gets every event")
             elif key == "optional":
                 log.differs(
-                    setting.place,
+                    setting.location,
                     "none is optional: the flow waits for a sink that is away, and loses nothing",
                 )
             else:
-                log.missing(setting.place, "unknown property of a selector")
+                log.missing(setting.location, "unknown property of a selector")

@@ -1,4 +1,4 @@
-"""The sinks of Flume NG: a row for each type says what becomes of it and of its properties."""
+"""The sinks of Flume NG: a row for each type maps it and its properties."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Build = Callable[[Part, Options, Stream, Log], Options | None]
 
 @dataclass(frozen=True)
 class Row:
-    """What a type becomes: ``to`` is a sink of flumeng, ``but`` how that one differs."""
+    """The mapping of a type: ``to`` is a sink of flumeng, ``but`` how that one differs."""
 
     to: str
     answers: Answers = field(default_factory=dict)
@@ -48,36 +48,36 @@ def translate(part: Part, stream: Stream, log: Log) -> Draft | None:
     row = ROWS.get(kind)
     if row is None:
         log.missing(
-            part.type_place,
+            part.type_location,
             UNKNOWN.get(kind)
             or f"flumeng does not know {part.type or 'a sink without a type'}: the sink python "
             "calls a function of yours with each batch",
         )
         for setting in part.settings.values():
-            if not log.has(setting.place):
-                log.missing(setting.place, f"belongs to {part.name}, which is not mapped")
+            if not log.has(setting.location):
+                log.missing(setting.location, f"belongs to {part.name}, which is not mapped")
         return None
     options = row.build(part, fill(part.settings, {**COMMON, **row.answers}, log), stream, log)
     if options is None:
         return None
-    draft = Draft("sink", row.to, part.type_place, options)
+    draft = Draft("sink", row.to, part.type_location, options)
     if (origin := options.origins.pop(BATCH_SECONDS, None)) is not None:
         draft.batch_seconds = (options.values["batch"]["seconds"], origin)
         options.drop(BATCH_SECONDS)
     if not valid(draft, log, stream.filters if not stream.kafka else ()):
         return None
     if row.but:
-        log.differs(part.type_place, f"sink {row.to}, but {row.but}")
+        log.differs(part.type_location, f"sink {row.to}, but {row.but}")
     else:
-        log.mapped(part.type_place, f"sink {row.to}")
+        log.mapped(part.type_location, f"sink {row.to}")
     return draft
 
 
 def stand_in(part: Part, log: Log) -> Draft:
-    """What keeps the events of a sink that flumeng does not have, until somebody decides."""
-    draft = Draft("sink", "files", part.type_place)
+    """Keeps the events of a sink that flumeng does not have, until a person decides."""
+    draft = Draft("sink", "files", part.type_location)
     draft.options.set("path", f"/var/lib/flumeng/imported/{label(part.agent)}/{label(part.name)}")
-    log.missing(part.type_place, f"{draft.options.values['path']} keeps the events meanwhile")
+    log.missing(part.type_location, f"{draft.options.values['path']} keeps the events meanwhile")
     return draft
 
 
@@ -88,13 +88,13 @@ def kind_of(type_: str) -> str:
 def _forward(part: Part, options: Options, _stream: Stream, log: Log) -> Options | None:
     host, number = part.first("hostname", "host"), part.first("port")
     if host is None or number is None:
-        log.missing(part.type_place, "has no hostname and port")
+        log.missing(part.type_location, "has no hostname and port")
         return None
     for setting in (host, number):
         if (name := unresolved(setting.value)) is not None:
-            log.missing(setting.place, f"the value of {name} is not known: set it, import again")
+            log.missing(setting.location, f"the value of {name} is not known: set it, import again")
             return None
-        log.mapped(setting.place, "targets")
+        log.mapped(setting.location, "targets")
     options.set("targets", [f"{host.value}:{number.value}"], number)
     options.set("framing", "length-prefixed")
     use_tls(part.settings, options, log)
@@ -118,12 +118,12 @@ def _kafka(part: Part, options: Options, stream: Stream, log: Log) -> Options | 
 def _elasticsearch(part: Part, options: Options, stream: Stream, log: Log) -> Options | None:
     hosts = part.first("hostNames")
     if hosts is None:
-        log.missing(part.type_place, "has no hostNames")
+        log.missing(part.type_location, "has no hostNames")
         return None
     names = [re.sub(r":93(\d\d)$", r":92\1", word) for word in words(hosts.value)]
     urls = [name if ":" in name else f"{name}:9200" for name in names]
     options.set("hosts", [f"http://{url}" for url in urls], hosts)
-    log.differs(hosts.place, "hosts: flumeng speaks HTTP, on port 9200 where 9300 was")
+    log.differs(hosts.location, "hosts: flumeng speaks HTTP, on port 9200 where 9300 was")
     index = part.first("indexName")
     name = _escaped(index, stream, log, "index") if index else "flume"
     options.set("index", f"{name}-%Y-%m-%d", index)
@@ -136,22 +136,22 @@ def _http(part: Part, options: Options, _stream: Stream, log: Log) -> Options | 
             header = {"c": "Content-Type", "a": "Accept"}[name[0]]
             if header == "Accept":
                 options.values.setdefault("headers", {})[header] = setting.value
-                log.mapped(setting.place, "headers: Accept")
+                log.mapped(setting.location, "headers: Accept")
             else:
-                log.differs(setting.place, "the type of requests is application/x-ndjson")
+                log.differs(setting.location, "the type of requests is application/x-ndjson")
     return options
 
 
 def _escaped(setting: Setting, stream: Stream, log: Log, option: str, times: str = "YmdHM") -> str:
     text, wrong = escapes.translate(setting.value, stream, times=times)
     for why in wrong:
-        log.missing(setting.place, why)
+        log.missing(setting.location, why)
     if not wrong:
-        log.mapped(setting.place, f"{option}: {text}")
+        log.mapped(setting.location, f"{option}: {text}")
     return text
 
 
-_NOTHING = "batches follow from what comes"
+_NOTHING = "flumeng sizes batches itself"
 COMMON: Answers = {
     "type": Elsewhere(),
     "channel": Elsewhere(),
@@ -166,13 +166,13 @@ _FORWARD = Row(
         "port": Elsewhere(),
         "connect-timeout": To("timeout_seconds", millis),
         "connection-timeout": To("timeout_seconds", millis),
-        "request-timeout": Needless("timeout_seconds is for all of a request"),
+        "request-timeout": Needless("timeout_seconds covers the whole request"),
         "connection-reset-interval": Needless("each batch has a connection of its own"),
         "reset-connection-interval": Needless("each batch has a connection of its own"),
-        "compression-type": Missing("nothing is compressed on this way"),
-        "compression-level": Missing("nothing is compressed on this way"),
-        "maxIoWorkers": Needless("place.collect.tasks says how many tasks send"),
-        "maxConnections": Needless("place.collect.tasks says how many tasks send"),
+        "compression-type": Missing("the connection is not compressed"),
+        "compression-level": Missing("the connection is not compressed"),
+        "maxIoWorkers": Needless("place.collect.tasks sets the number of sending tasks"),
+        "maxConnections": Needless("place.collect.tasks sets the number of sending tasks"),
         "kerberos": Missing("use TLS with a certificate of the client"),
         "client-*": Missing("use TLS with a certificate of the client"),
         "server-principal": Missing("use TLS with a certificate of the client"),
@@ -203,7 +203,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "logger": Row(
         "console",
-        {"maxBytesToLog": Needless("the console shows what fits")},
+        {"maxBytesToLog": Needless("the console shortens long events")},
         but="it shows the first events of each batch, not all",
     ),
     "null": Row("noop"),
@@ -219,7 +219,7 @@ ROWS: Mapping[str, Row] = {
             "kafka.producer.acks": Differs("all replicas in sync answer"),
             "requiredAcks": Differs("all replicas in sync answer"),
             "kafka.producer.compression.type": To("compression"),
-            "kafka.producer.max.request.size": Needless("the topic's own setting counts"),
+            "kafka.producer.max.request.size": Needless("the topic's own setting applies"),
             "useFlumeEventFormat": Elsewhere(),
             "defaultPartitionId": Missing("the partition follows from key"),
             "partitionIdHeader": Missing("the partition follows from key"),
@@ -228,7 +228,7 @@ ROWS: Mapping[str, Row] = {
             ),
             "topicHeader": Differs('name the column in topic: "{column}"'),
             "timestampHeader": Needless("a message has the time of its event"),
-            "header.*": Differs("name the columns that are to be headers in headers"),
+            "header.*": Differs("list the columns for message headers in headers"),
             **kafka.CONNECTION,
             "kafka.producer.*": Needless("flumeng writes Kafka with settings of its own"),
         },
@@ -238,15 +238,15 @@ ROWS: Mapping[str, Row] = {
         "http",
         {
             "endpoint": To("url"),
-            "connectTimeout": Needless("timeout_seconds is for all of a request"),
+            "connectTimeout": Needless("timeout_seconds covers the whole request"),
             "requestTimeout": To("timeout_seconds", millis),
             "contentTypeHeader": Elsewhere(),
             "acceptHeader": Elsewhere(),
             "defaultBackoff": Needless("a request that fails is repeated"),
             "defaultRollback": Needless("a request that fails is repeated"),
             "defaultIncrementMetrics": Needless("requests are counted"),
-            "backoff.*": Differs("a request is repeated on each answer that may pass"),
-            "rollback.*": Differs("a request is repeated on each answer that may pass"),
+            "backoff.*": Differs("a request is repeated after temporary errors"),
+            "rollback.*": Differs("a request is repeated after temporary errors"),
             "incrementMetrics.*": Needless("requests are counted"),
         },
         _http,
@@ -264,8 +264,8 @@ ROWS: Mapping[str, Row] = {
             "ttl": Missing("let index lifecycle management of the cluster delete old indexes"),
             "serializer": Differs("a document has the columns of the event"),
             "serializer.*": Differs("a document has the columns of the event"),
-            "indexNameBuilder": Differs("the name is index, with %Y-%m-%d behind"),
-            "indexNameBuilder.*": Differs("the name is index, with %Y-%m-%d behind"),
+            "indexNameBuilder": Differs("the name is index, followed by %Y-%m-%d"),
+            "indexNameBuilder.*": Differs("the name is index, followed by %Y-%m-%d"),
         },
         _elasticsearch,
     ),

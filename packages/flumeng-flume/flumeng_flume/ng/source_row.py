@@ -1,4 +1,4 @@
-"""What a table of sources has for each type of Flume NG."""
+"""The row of a table of sources for each type of Flume NG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Build = Callable[[Part, Options, Stream, Log], list[Options]]
 
 @dataclass(frozen=True)
 class Row:
-    """What a type becomes: ``to`` is a source of flumeng, ``but`` how that one differs. ``build``
+    """The mapping of a type: ``to`` is a source of flumeng, ``but`` how that one differs. ``build``
     has the options that the table gave, and may make several sources of them, or none."""
 
     to: str

@@ -1,4 +1,4 @@
-"""The sources of Flume NG: a row for each type says what becomes of it and of its properties."""
+"""The sources of Flume NG: a row for each type maps it and its properties."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flumeng_flume.stream import Stream
 
 @dataclass
 class Origin:
-    """A source of Flume: what becomes of it, and what happens to its events behind it."""
+    """A source of Flume: the sources for it, and the filters after them."""
 
     part: Part
     drafts: list[Draft]
@@ -36,37 +36,39 @@ class Origin:
 
 
 def translate(part: Part, log: Log) -> Origin | None:
-    """None when no source can be made of it. For what flumeng does not know, another one stands in,
-    so that the rest of the flow is there."""
+    """None when no source can be made of it. A source http stands in for an unknown one, to keep
+    the rest of the flow."""
     kind = kind_of(part.type)
     row = ROWS.get(kind)
     if row is None:
         why = UNKNOWN.get(kind) or f"flumeng does not know {part.type or 'a source without a type'}"
         log.missing(
-            part.type_place, f"{why}; a source http stands here, to which a program can send"
+            part.type_location, f"{why}; a source http stands here, to which a program can send"
         )
         _leave(part, log)
         return Origin(part, [stand_in(part)], Stream())
     stream = Stream(kafka=row.to == "kafka")
     options = fill(part.settings, {**COMMON, **row.answers}, log)
     drafts = [
-        Draft("source", made.name or row.to, part.type_place, made)
+        Draft("source", made.name or row.to, part.type_location, made)
         for made in row.build(part, options, stream, log)
     ]
     drafts = [draft for draft in drafts if valid(draft, log)]
     if not drafts:
-        if not log.has(part.type_place):
-            log.missing(part.type_place, f"no source {row.to} could be made of it: see the others")
+        if not log.has(part.type_location):
+            log.missing(
+                part.type_location, f"no source {row.to} could be made of it: see its properties"
+            )
         return None
     if row.but:
-        log.differs(part.type_place, f"source {row.to}, but {row.but}")
+        log.differs(part.type_location, f"source {row.to}, but {row.but}")
     else:
-        log.mapped(part.type_place, f"source {drafts[0].name}")
+        log.mapped(part.type_location, f"source {drafts[0].name}")
     return Origin(part, drafts, stream)
 
 
 def stand_in(part: Part) -> Draft:
-    draft = Draft("source", "http", part.type_place)
+    draft = Draft("source", "http", part.type_location)
     draft.options.set("listen", "0.0.0.0:8080")
     return draft
 
@@ -78,8 +80,8 @@ def kind_of(type_: str) -> str:
 
 def _leave(part: Part, log: Log) -> None:
     for setting in part.settings.values():
-        if not log.has(setting.place):
-            log.missing(setting.place, f"belongs to {part.name}, which is not mapped")
+        if not log.has(setting.location):
+            log.missing(setting.location, f"belongs to {part.name}, which is not mapped")
 
 
 def _generate(_part: Part, options: Options, _stream: Stream, _log: Log) -> list[Options]:
@@ -94,7 +96,7 @@ def _kafka(part: Part, options: Options, stream: Stream, log: Log) -> list[Optio
     return [options] if kafka.brokers(part, options, log) else []
 
 
-_NOTHING = "batches follow from what comes"
+_NOTHING = "flumeng sizes batches itself"
 COMMON: Answers = {
     "type": Elsewhere(),
     "channels": Elsewhere(),
@@ -106,13 +108,13 @@ COMMON: Answers = {
     "batchTimeout": Needless(_NOTHING),
     "batchDurationMillis": Needless(_NOTHING),
     "maxBatchSize": Needless(_NOTHING),
-    "maxBackoffSleep": Needless("how often to look is for flumeng to know"),
-    "backoffSleepIncrement": Needless("how often to look is for flumeng to know"),
+    "maxBackoffSleep": Needless("flumeng chooses the interval itself"),
+    "backoffSleepIncrement": Needless("flumeng chooses the interval itself"),
 }
 _GENERATED: Answers = {
     "totalEvents": To("count", whole),
     "maxTotalEvents": To("count", whole),
-    "maxSuccessfulEvents": To("count", whole, "what counts is how many are made"),
+    "maxSuccessfulEvents": To("count", whole, "generated events are counted"),
     "maxEventsPerSecond": To("events_per_second", whole),
     "size": To("bytes", positive),
 }
@@ -148,8 +150,8 @@ ROWS: Mapping[str, Row] = {
 }
 UNKNOWN: Mapping[str, str] = {
     "jms": "flumeng does not speak JMS",
-    "org.apache.flume.source.twitter.twittersource": "Twitter's API of then is gone",
-    "com.cloudera.flume.source.twittersource": "Twitter's API of then is gone",
+    "org.apache.flume.source.twitter.twittersource": "Twitter's former API no longer exists",
+    "com.cloudera.flume.source.twittersource": "Twitter's former API no longer exists",
     "org.apache.flume.source.scribe.scribesource": "flumeng does not speak Scribe",
     "org.apache.flume.source.avrolegacy.avrolegacysource": "import the Flume 0.9 that sends to it "
     "too (flumeng import flume-og)",

@@ -2,7 +2,7 @@
 
 Nodes that send to others are hops that flumeng does not need: the sources run on the hosts of the
 agents, and the sinks are those of the collectors. Agents that read the same and end in the same
-sinks are one flow; and agents on the same hosts are, whatever they read.
+sinks are one flow; so are agents on the same hosts, with any sources.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flumeng_flume.drafts import (
     sinks_of,
     to_text,
 )
-from flumeng_flume.findings import Finding, Imported, ImportedFlow, Log, Place
+from flumeng_flume.findings import Finding, Imported, ImportedFlow, Location, Log
 from flumeng_flume.groups import NoGroupError, grouped
 from flumeng_flume.og import decorators, sinks, sources
 from flumeng_flume.og.parser import read
@@ -61,7 +61,7 @@ COLLECTOR_PORT = "35853"
 
 @dataclass
 class _Path:
-    """What is found on the way from a source to its sinks."""
+    """The stream and sinks of a source."""
 
     stream: Stream
     ends: list[End] = field(default_factory=list)
@@ -96,9 +96,11 @@ class _Agent:
 
 def translate(files: Mapping[str, str]) -> Imported:
     """The flows of all nodes in files, given by name and content. Raises ``UserError`` when there
-    is none, and ``NotReadableError`` for what no specification is."""
-    statements = [(file, one) for file, text in files.items() for one in read(file, text)]
-    if not any(isinstance(one, Node) for _, one in statements):
+    is none, and ``NotReadableError`` for text that is no specification."""
+    statements = [
+        (file, statement) for file, text in files.items() for statement in read(file, text)
+    ]
+    if not any(isinstance(statement, Node) for _, statement in statements):
         raise UserError(
             f"{', '.join(files)}: no node of Flume OG found: expected `NODE : SOURCE | SINK ;`"
         )
@@ -112,20 +114,22 @@ class _Translation:
         self._hosts: dict[str, list[str]] = {}
         self._reached: set[str] = set()
         self._names = Names()
-        for file, one in statements:
-            place = Place(file, one.at.line, "")
-            if isinstance(one, Node):
-                if one.name in self._nodes:
-                    before = self._place(one.name)
-                    self._log.differs(before, f"configured again in line {one.at.line}")
-                self._nodes[one.name] = (file, one)
-            elif isinstance(one, OnHost):
-                self._hosts.setdefault(one.node, []).append(one.host)
-                place = Place(file, one.at.line, f"map {one.host} {one.node}")
-                self._log.mapped(place, "labels of the host, see the node")
+        for file, statement in statements:
+            location = Location(file, statement.at.line, "")
+            if isinstance(statement, Node):
+                if statement.name in self._nodes:
+                    before = self._location(statement.name)
+                    self._log.differs(before, f"configured again in line {statement.at.line}")
+                self._nodes[statement.name] = (file, statement)
+            elif isinstance(statement, OnHost):
+                self._hosts.setdefault(statement.node, []).append(statement.host)
+                location = Location(
+                    file, statement.at.line, f"map {statement.host} {statement.node}"
+                )
+                self._log.mapped(location, "labels of the host, see the node")
             else:
-                place = Place(file, one.at.line, " ".join(one.words)[:60])
-                self._log.mapped(place, "nothing to set: it is no part of a flow")
+                location = Location(file, statement.at.line, " ".join(statement.words)[:60])
+                self._log.mapped(location, "nothing to set: it is no part of a flow")
 
     def imported(self) -> Imported:
         agents = [
@@ -135,20 +139,20 @@ class _Translation:
         ]
         for name, (file, node) in self._nodes.items():
             if node.source.name in sources.HOPS and name not in self._reached:
-                source = sources.listening(node.source, self._place(name), self._log)
+                source = sources.listening(node.source, self._location(name), self._log)
                 agents += self._ended(name, file, node, source, Stream())
-        made = [one for group in self._grouped(agents) for one in self._flows(group)]
+        made = [flow for group in self._grouped(agents) for flow in self._flows(group)]
         findings = self._log.findings()
-        return Imported(tuple(self._finished(*one, findings) for one in made), findings)
+        return Imported(tuple(self._finished(*flow, findings) for flow in made), findings)
 
-    def _place(self, name: str, call: Call | None = None) -> Place:
+    def _location(self, name: str, call: Call | None = None) -> Location:
         file, node = self._nodes[name]
-        return Place(file, (call or node).at.line, f"{name}: {call.name}" if call else name)
+        return Location(file, (call or node).at.line, f"{name}: {call.name}" if call else name)
 
     def _agent(self, name: str, file: str, node: Node) -> _Agent | None:
         stream = Stream()
-        place = self._place(name, node.source)
-        source = sources.translate(node.source, place, stream, self._log)
+        location = self._location(name, node.source)
+        source = sources.translate(node.source, location, stream, self._log)
         if source is None:
             return None
         return next(iter(self._ended(name, file, node, source, stream)), None)
@@ -160,12 +164,12 @@ class _Translation:
         path = _Path(stream)
         self._walk(node.sink, name, path, (name,))
         if not path.ends:
-            self._log.missing(self._place(name), "no sink could be mapped: no flow")
+            self._log.missing(self._location(name), "no flow: no sink could be mapped")
             return []
         return [_Agent(node, file, source, path)]
 
     def _walk(self, sink: Sink, name: str, path: _Path, before: tuple[str, ...]) -> None:
-        """Add what a sink becomes to the path; ``before`` are the nodes on the way to it."""
+        """Add the sinks for a sink to the path; ``before`` are the nodes on the way to it."""
         if isinstance(sink, FanOut):
             self._fan_out(sink, name, path, before)
         elif isinstance(sink, Failover):
@@ -179,19 +183,19 @@ class _Translation:
         elif sink.name in AGENTS:
             self._hop(sink, name, path, before)
         else:
-            found = sinks.translate(sink, self._place(name, sink), path.stream, self._log)
-            _add(path, [found] if found else [])
+            draft = sinks.translate(sink, self._location(name, sink), path.stream, self._log)
+            _add(path, [draft] if draft else [])
 
     def _fan_out(self, sink: FanOut, name: str, path: _Path, before: tuple[str, ...]) -> None:
         """Sinks that have filters of their own become branches."""
         ways: list[Way] = []
-        for one in sink.sinks:
+        for member in sink.sinks:
             other = path.forked()
             other.stream = path.stream.branched()
-            self._walk(one, name, other, before)
-            promises = [found for found in (path.promise, other.promise) if found]
+            self._walk(member, name, other, before)
+            promises = [promise for promise in (path.promise, other.promise) if promise]
             path.promise = max(promises, key=_strength) if promises else {}
-            seconds = [found for found in (path.seconds, other.seconds) if found is not None]
+            seconds = [number for number in (path.seconds, other.seconds) if number is not None]
             path.seconds = min(seconds) if seconds else None
             if other.stream.own and other.ends:
                 named = f"{label(name)}-{len(ways) + 1}".strip("-")
@@ -199,7 +203,7 @@ class _Translation:
             else:
                 _add(path, other.ends)
         if ways:
-            path.ends.append(Fork(ways, self._place(name)))
+            path.ends.append(Fork(ways, self._location(name)))
 
     def _decorated(self, sink: Decorated, name: str, path: _Path) -> None:
         call = sink.decorator
@@ -208,79 +212,81 @@ class _Translation:
                 "durability": decorators.DURABLE[call.name],
                 "delivery": "at-least-once",
             }
-        decorators.apply(call, path.stream, self._place(name, call), self._log)
+        decorators.apply(call, path.stream, self._location(name, call), self._log)
 
     def _rolled(self, call: Call, name: str, path: _Path) -> None:
-        place = self._place(name, call)
+        location = self._location(name, call)
         text = call.text(0, "30000")
         if not text.isdecimal() or int(text) == 0:
-            self._log.missing(place, "expected milliseconds")
+            self._log.missing(location, "expected milliseconds")
             return
         path.seconds = min(max(1, int(text) // 1000), 86_400)
-        self._log.mapped(place, f"batch.seconds: {path.seconds}")
+        self._log.mapped(location, f"batch.seconds: {path.seconds}")
 
     def _alternatives(
         self, sink: Failover, name: str, path: _Path, before: tuple[str, ...]
     ) -> None:
         ends = []
-        for one in sink.sinks:
+        for member in sink.sinks:
             other = path.forked()
-            self._walk(one, name, other, before)
+            self._walk(member, name, other, before)
             ends.append(other)
-        ends = [one for one in ends if one.ends]
+        ends = [way for way in ends if way.ends]
         if not ends:
             return
-        promises = [one.promise for one in ends if one.promise]
+        promises = [way.promise for way in ends if way.promise]
         path.promise = max(promises, key=_strength) if promises else path.promise
-        self._first_of(ends, path, self._place(name), "a sink for when another fails")
+        self._first_of(ends, path, self._location(name), "a sink for when another fails")
 
-    def _first_of(self, ways: Sequence[_Path], path: _Path, place: Place, what: str) -> None:
+    def _first_of(self, ways: Sequence[_Path], path: _Path, location: Location, what: str) -> None:
         """Add the first of several ways that is not away."""
         first = ways[0]
         path.stream, path.seconds = first.stream, first.seconds
         group: Sequence[End] = first.ends
-        if len({one.text for one in ways}) > 1:
+        if len({way.text for way in ways}) > 1:
             try:
-                if any(one.stream.key != first.stream.key for one in ways):
+                if any(way.stream.key != first.stream.key for way in ways):
                     raise NoGroupError("they have different filters")
-                ends = [one.ends for one in ways]
-                group = [grouped("first_of", ends, place, first.stream.filters, self._log)]
-                self._log.mapped(place, f"first_of: {what}")
+                ends = [way.ends for way in ways]
+                group = [grouped("first_of", ends, location, first.stream.filters, self._log)]
+                self._log.mapped(location, f"first_of: {what}")
             except NoGroupError as why:
                 self._log.missing(
-                    place,
-                    f"{what}: the first one is taken, and waited for when it is away: {why}",
+                    location,
+                    f"{what}: only the first one is used, also while it is down: {why}",
                 )
         _add(path, group)
 
     def _hop(self, call: Call, name: str, path: _Path, before: tuple[str, ...]) -> None:
-        place = self._place(name, call)
+        location = self._location(name, call)
         reliability = AGENTS[call.name]
         if reliability:
             path.promise = dict(RELIABILITY[reliability])
-        targets = [one for one in self._targets(call, name) if one not in before]
+        targets = [target for target in self._targets(call, name) if target not in before]
         if not targets:
             addresses = _addresses(call)
             if not addresses:
-                self._log.missing(place, "no collector is among the nodes: import it too")
+                self._log.missing(location, "no collector is among the nodes: import it too")
                 return
-            _add(path, [sinks.forward(addresses, place, self._log)])
+            _add(path, [sinks.forward(addresses, location, self._log)])
             return
         ends = []
         for target in targets:
             other = path.forked()
             self._reached.add(target)
             self._walk(self._nodes[target][1].sink, target, other, (*before, target))
-            self._log.mapped(self._place(target), "the sinks of the flows that end here")
+            self._log.mapped(self._location(target), "the sinks of the flows that end here")
             receiver = self._nodes[target][1].source
-            self._log.mapped(self._place(target, receiver), "the hop is not needed any more")
+            self._log.mapped(self._location(target, receiver), "the hop is not needed any more")
             ends.append(other)
-        ends = [one for one in ends if one.ends]
-        told = "; ".join(f"{key}: {value}" for key, value in path.promise.items())
+        ends = [way for way in ends if way.ends]
+        promised = "; ".join(f"{key}: {value}" for key, value in path.promise.items())
         if not ends:
             return
-        self._log.mapped(place, "the hop is not needed any more" + (f"; {told}" if told else ""))
-        self._first_of(ends, path, place, "collectors with different sinks")
+        self._log.mapped(
+            location, "the hop is not needed any more" + (f"; {promised}" if promised else "")
+        )
+        self._first_of(ends, path, location, "collectors with different sinks")
 
     def _targets(self, call: Call, name: str) -> list[str]:
         """The nodes to which a sink sends, in the order in which they are tried."""
@@ -293,14 +299,16 @@ class _Translation:
                 for other, (_, node) in self._nodes.items()
                 if node.source.name == "autoCollectorSource" and node.flow == flow
             ]
-        wanted = _addresses(call)
-        if not wanted:
+        addresses = _addresses(call)
+        if not addresses:
             return [
                 other
                 for other, (_, node) in self._nodes.items()
                 if node.source.name == "collectorSource"
             ]
-        return list(dict.fromkeys(one for address in wanted for one in self._at(call, address)))
+        return list(
+            dict.fromkeys(node for address in addresses for node in self._at(call, address))
+        )
 
     def _at(self, call: Call, address: str) -> list[str]:
         host, _, port = address.rpartition(":")
@@ -326,7 +334,9 @@ class _Translation:
             same.setdefault(key, []).append(agent)
         placed: dict[tuple[Any, ...], list[_Agent]] = {}
         for (ends, flow, source), group in same.items():
-            hosts = tuple(sorted({h for one in group for h in self._hosts.get(one.node.name, ())}))
+            hosts = tuple(
+                sorted({h for agent in group for h in self._hosts.get(agent.node.name, ())})
+            )
             placed.setdefault((ends, flow, hosts or source), []).extend(group)
         return placed.values()
 
@@ -347,12 +357,12 @@ class _Translation:
         if wrong := problems(flow):
             for agent in group:
                 why = f"no flow: {wrong[0].path}: {wrong[0].message}"
-                self._log.missing(self._place(agent.node.name), why)
+                self._log.missing(self._location(agent.node.name), why)
             return []
         for agent in group:
             hosts = self._hosts.get(agent.node.name, ["HOST"])
             commands = "; ".join(f"flumeng node label {host} flume={name}" for host in hosts)
-            self._log.mapped(self._place(agent.node.name), f"flow {name}: {commands}")
+            self._log.mapped(self._location(agent.node.name), f"flow {name}: {commands}")
         return [(flow, group)]
 
     def _finished(
@@ -362,19 +372,19 @@ class _Translation:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         of = f"nodes {shown} of {group[0].file}"
         left = [
-            f"{one.place.file}:{one.place.line}: {one.place.subject}: {one.message}"
-            for one in findings
-            if one.outcome == "not mapped" and one.place.subject.partition(":")[0] in names
+            f"{finding.place.file}:{finding.place.line}: {finding.place.subject}: {finding.message}"
+            for finding in findings
+            if finding.outcome == "not mapped" and finding.place.subject.partition(":")[0] in names
         ]
         head = f"Imported from Flume: {of}."
         return ImportedFlow(flow["flow"], of, to_text(flow, [head, *left]))
 
 
 def _add(path: _Path, ends: Iterable[End]) -> None:
-    known = [end.to_yaml() for end in path.ends]
+    existing = [end.to_yaml() for end in path.ends]
     for end in ends:
-        if end.to_yaml() not in known:
-            known.append(end.to_yaml())
+        if end.to_yaml() not in existing:
+            existing.append(end.to_yaml())
             path.ends.append(end)
 
 
@@ -397,8 +407,8 @@ def _port(source: Call) -> str:
 
 
 def _batch_seconds(path: _Path) -> int | None:
-    found = (draft.batch_seconds for draft in sinks_of(path.ends))
-    asked = [one[0] for one in found if one is not None]
+    per_sink = (draft.batch_seconds for draft in sinks_of(path.ends))
+    asked = [seconds[0] for seconds in per_sink if seconds is not None]
     if path.seconds is not None:
         asked.append(path.seconds)
     return min(*asked, 86_400) if asked else None
@@ -410,7 +420,7 @@ def _prefix(names: Sequence[str]) -> str:
 
 
 def _common(names: Sequence[str]) -> str:
-    """What the names of several nodes have in common, if that is a name."""
+    """The common beginning of several nodes' names, if that is a name."""
     if len(names) == 1:
         return names[0]
     shared = re.sub(r"[\d._-]+$", "", _prefix(names))

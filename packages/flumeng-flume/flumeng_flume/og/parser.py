@@ -55,55 +55,57 @@ _BODY = re.compile(r"(?:[^;\"/#]|\"(?:[^\"\\]|\\.)*\"|//[^\n]*|#[^\n]*|/\*.*?\*/
 
 
 def read(file: str, text: str) -> list[Statement]:
-    """Everything that a file says. Raises ``NotReadableError`` with what is wrong, node by node."""
+    """All statements of a file. Raises ``NotReadableError`` with the problems of each node."""
     statements: list[Statement] = []
     problems: list[SyntaxProblem] = []
-    lines, place = Lines(text), 0
-    while (place := _skip(text, place)) < len(text) and len(problems) < MAX_PROBLEMS:
-        at = lines.at(place)
-        command = _COMMAND.match(text, place)
+    lines, offset = Lines(text), 0
+    while (offset := _skip(text, offset)) < len(text) and len(problems) < MAX_PROBLEMS:
+        at = lines.at(offset)
+        command = _COMMAND.match(text, offset)
         try:
             if command is not None:
-                words, place = _shell_words(text, place, lines)
+                words, offset = _shell_words(text, offset, lines)
                 statements += _command(words, at)
             else:
-                body = _BODY.match(text, place)
+                body = _BODY.match(text, offset)
                 end = body.end() if body is not None and body[0].endswith(";") else len(text)
-                part, place = text[place:end], end
+                part, offset = text[offset:end], end
                 statements += _Parser(part, at).nodes()
         except SyntaxProblem as problem:
             problems.append(problem)
-            place = max(place, _after(text, place))
+            offset = max(offset, _after(text, offset))
     if problems:
-        raise NotReadableError((file, one.at.line, one.at.column, one.why) for one in problems)
+        raise NotReadableError(
+            (file, problem.at.line, problem.at.column, problem.why) for problem in problems
+        )
     return statements
 
 
-def _skip(text: str, place: int) -> int:
-    found = _BLANK.match(text, place)
-    return found.end() if found is not None else place
+def _skip(text: str, offset: int) -> int:
+    match = _BLANK.match(text, offset)
+    return match.end() if match is not None else offset
 
 
-def _after(text: str, place: int) -> int:
-    end = text.find("\n", place)
+def _after(text: str, offset: int) -> int:
+    end = text.find("\n", offset)
     return len(text) if end < 0 else end + 1
 
 
-def _shell_words(text: str, place: int, lines: Lines) -> tuple[list[tuple[str, At]], int]:
+def _shell_words(text: str, offset: int, lines: Lines) -> tuple[list[tuple[str, At]], int]:
     """The words of a command, up to the end of its line or a semicolon."""
     words: list[tuple[str, At]] = []
-    while place < len(text) and text[place] not in ";\n\r":
-        found = _SHELL_WORD.match(text, place)
-        if found is None:
-            raise SyntaxProblem(lines.at(place), f"a text is not ended: expected {text[place]}")
-        shift = 1 if text[place] in "\"'" else 0
-        if found[1] is not None:
-            words.append((found[1].replace('\\"', '"'), lines.at(place + shift)))
-        elif found[2] is not None or found[3] is not None:
-            word = found[2] if found[2] is not None else found[3]
-            words.append((word, lines.at(place + shift)))
-        place = found.end()
-    return words, place
+    while offset < len(text) and text[offset] not in ";\n\r":
+        match = _SHELL_WORD.match(text, offset)
+        if match is None:
+            raise SyntaxProblem(lines.at(offset), f"unclosed text: expected {text[offset]}")
+        shift = 1 if text[offset] in "\"'" else 0
+        if match[1] is not None:
+            words.append((match[1].replace('\\"', '"'), lines.at(offset + shift)))
+        elif match[2] is not None or match[3] is not None:
+            word = match[2] if match[2] is not None else match[3]
+            words.append((word, lines.at(offset + shift)))
+        offset = match.end()
+    return words, offset
 
 
 def _command(words: list[tuple[str, At]], at: At) -> Iterator[Statement]:
@@ -136,7 +138,7 @@ def _command(words: list[tuple[str, At]], at: At) -> Iterator[Statement]:
         yield Passed(tuple(word for word, _ in words), at)
 
 
-_Found = TypeVar("_Found")
+_Parsed = TypeVar("_Parsed")
 
 
 class _Parser:
@@ -146,17 +148,17 @@ class _Parser:
         self._depth = 0
 
     def nodes(self) -> list[Node]:
-        found = []
+        nodes = []
         while not self._ended:
             name = self._name("the name of a node")
-            self._expect(":", f"behind the node {name.text}")
+            self._expect(":", f"after the node {name.text}")
             source = self._call()
             self._expect("|", "between source and sink")
             sink = self._sink()
             if not self._ended:
-                self._expect(";", f"behind the sink of {name.text}")
-            found.append(Node(name.text, source, sink, name.at))
-        return found
+                self._expect(";", f"after the sink of {name.text}")
+            nodes.append(Node(name.text, source, sink, name.at))
+        return nodes
 
     def source(self) -> Call:
         return self._whole(self._call())
@@ -172,10 +174,10 @@ class _Parser:
     def _ended(self) -> bool:
         return self._next.kind == "end"
 
-    def _whole(self, found: _Found) -> _Found:
+    def _whole(self, parsed: _Parsed) -> _Parsed:
         if not self._ended:
             raise SyntaxProblem(self._next.at, f"expected nothing more; found {self._next}")
-        return found
+        return parsed
 
     def _takes(self, sign: str) -> bool:
         if self._next.kind != "sign" or self._next.text != sign:
@@ -198,9 +200,9 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise SyntaxProblem(self._next.at, f"nested deeper than {MAX_DEPTH}")
-        found = self._one_sink()
+        sink = self._one_sink()
         self._depth -= 1
-        return found
+        return sink
 
     def _one_sink(self) -> Sink:
         if self._takes("["):
@@ -217,21 +219,21 @@ class _Parser:
         return call
 
     def _braced(self) -> Sink:
-        """What stands in braces: a decorator and its sink, or only a sink."""
-        found = self._sink()
+        """The content of braces: a decorator and its sink, or only a sink."""
+        sink = self._sink()
         if self._takes("=>"):
-            if not isinstance(found, Call):
+            if not isinstance(sink, Call):
                 raise SyntaxProblem(self._next.at, "expected one decorator before =>")
-            found = Decorated(found, self._sink())
-        self._expect("}", "at the end of it")
-        return found
+            sink = Decorated(sink, self._sink())
+        self._expect("}", "after the sink")
+        return sink
 
     def _several(self, sign: str, end: str) -> tuple[Sink, ...]:
-        found = [self._sink()]
+        sinks = [self._sink()]
         while self._takes(sign):
-            found.append(self._sink())
-        self._expect(end, f"or {sign!r} behind a sink")
-        return tuple(found)
+            sinks.append(self._sink())
+        self._expect(end, f"or {sign!r} after a sink")
+        return tuple(sinks)
 
     def _call(self) -> Call:
         name = self._name("the name of a source or sink")
@@ -241,7 +243,7 @@ class _Parser:
             self._argument(args, kwargs)
             while self._takes(","):
                 self._argument(args, kwargs)
-            self._expect(")", f"behind what {name.text} is given")
+            self._expect(")", f"after the arguments of {name.text}")
         return Call(name.text, tuple(args), kwargs, name.at)
 
     def _argument(self, args: list[Value], kwargs: dict[str, Value]) -> None:
@@ -252,7 +254,7 @@ class _Parser:
                 raise SyntaxProblem(token.at, 'expected a name before "="')
             kwargs[value.name] = self._value()
         elif kwargs:
-            raise SyntaxProblem(token.at, "expected NAME = VALUE behind others of that kind")
+            raise SyntaxProblem(token.at, "expected NAME = VALUE after another NAME = VALUE")
         else:
             args.append(value)
 
@@ -261,22 +263,22 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             raise SyntaxProblem(self._next.at, f"nested deeper than {MAX_DEPTH}")
         token = self._next
-        found: Value
+        value: Value
         if token.kind == "text":
             self._at += 1
-            found = token.text
+            value = token.text
         elif token.kind == "number":
             self._at += 1
-            found = _number(token)
+            value = _number(token)
         elif token.kind == "name" and token.text in ("true", "false"):
             self._at += 1
-            found = token.text == "true"
+            value = token.text == "true"
         elif token.kind == "name":
-            found = self._call()
+            value = self._call()
         else:
             raise SyntaxProblem(token.at, f"expected a value; found {token}")
         self._depth -= 1
-        return found
+        return value
 
 
 _OPENING = {("sign", "["), ("sign", "<"), ("sign", "{")}

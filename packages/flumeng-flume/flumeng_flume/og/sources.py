@@ -1,4 +1,4 @@
-"""The sources of Flume OG: a row for each name says what becomes of it."""
+"""The sources of Flume OG: a row for each name maps it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from flumeng_flume import commands, globs
 from flumeng_flume.answers import Options
 from flumeng_flume.drafts import Draft, valid
-from flumeng_flume.findings import Log, Place
+from flumeng_flume.findings import Location, Log
 from flumeng_flume.og.tree import Call
 from flumeng_flume.stream import Stream
 
@@ -16,111 +16,113 @@ HOPS = {
     "collectorSource": 35853, "autoCollectorSource": 0, "logicalSource": 0, "rpcSource": 0,
     "thriftSource": 0, "avroSource": 0,
 }  # fmt: skip
-"""Sources that get events from other nodes, with their ports when they are not told."""
+"""Sources that get events from other nodes, with their default ports."""
 
-Build = Callable[[Call, Stream, Place, Log], dict[str, Any] | str]
+Build = Callable[[Call, Stream, Location, Log], dict[str, Any] | str]
 """The options of flumeng's source; or why there is none."""
 
 
-def translate(call: Call, place: Place, stream: Stream, log: Log) -> Draft | None:
-    """None for a node without a source. For what flumeng does not know, another one stands in."""
+def translate(call: Call, location: Location, stream: Stream, log: Log) -> Draft | None:
+    """None for a node without a source. A source http stands in for an unknown one."""
     if call.name == "null":
-        log.mapped(place, "nothing to set: a node without a source")
+        log.mapped(location, "nothing to set: a node without a source")
         return None
     row = ROWS.get(call.name)
     name, build = row or ("", lambda *_: f"flumeng does not know the source {call.name}")
     try:
-        made = build(call, stream, place, log)
+        made = build(call, stream, location, log)
     except ValueError as error:
         made = str(error)
     if isinstance(made, str):
-        log.missing(place, f"{made}; a source http stands here, to which a program can send")
-        return _draft("http", {"listen": "0.0.0.0:8080"}, place)
+        log.missing(location, f"{made}; a source http stands here, to which a program can send")
+        return _draft("http", {"listen": "0.0.0.0:8080"}, location)
     if "paths" in made:
         name = "tail"
     for word in call.kwargs:
-        log.missing(place, f"{call.name}: {word} has no meaning for the source {name}")
-    draft = _draft(name, made, place)
+        log.missing(location, f"{call.name}: {word} has no meaning for the source {name}")
+    draft = _draft(name, made, location)
     if not valid(draft, log):
         return None
-    if not log.has(place):
-        log.mapped(place, f"source {name}")
+    if not log.has(location):
+        log.mapped(location, f"source {name}")
     return draft
 
 
-def _draft(name: str, options: dict[str, Any], place: Place) -> Draft:
-    draft = Draft("source", name, place, Options())
+def _draft(name: str, options: dict[str, Any], location: Location) -> Draft:
+    draft = Draft("source", name, location, Options())
     for option, value in options.items():
         draft.options.set(option, value)
     return draft
 
 
-def listening(call: Call, place: Place, log: Log) -> Draft:
+def listening(call: Call, location: Location, log: Log) -> Draft:
     """For a node that gets events from others that are not imported with it."""
     number = call.text(0) or str(HOPS[call.name] or 35853)
     log.differs(
-        place,
+        location,
         "no node here sends to it: source tcp, framing length-prefixed, to which another flumeng "
         "sends with the sink tcp",
     )
-    return _draft("tcp", {"listen": f"0.0.0.0:{number}", "framing": "length-prefixed"}, place)
+    return _draft("tcp", {"listen": f"0.0.0.0:{number}", "framing": "length-prefixed"}, location)
 
 
-def _path(text: str, place: Place, log: Log) -> str:
+def _path(text: str, location: Location, log: Log) -> str:
     if not text:
         raise ValueError("expected a file")
     if text.startswith("/"):
         return text
-    log.missing(place, f"is relative to where Flume was started: correct /{text}")
+    log.missing(location, f"is relative to Flume's working directory: correct /{text}")
     return "/" + text
 
 
-def _tail(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]:
-    made: dict[str, Any] = {"paths": [globs.escaped(_path(call.text(0), place, log))]}
+def _tail(call: Call, _stream: Stream, location: Location, log: Log) -> dict[str, Any]:
+    made: dict[str, Any] = {"paths": [globs.escaped(_path(call.text(0), location, log))]}
     if call.text(1) == "true" or call.kwargs.get("startFromEnd") is True:
         made["start_from"] = "end"
     return made
 
 
-def _multitail(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]:
-    paths = [globs.escaped(_path(call.text(n), place, log)) for n in range(len(call.args))]
+def _multitail(call: Call, _stream: Stream, location: Location, log: Log) -> dict[str, Any]:
+    paths = [globs.escaped(_path(call.text(n), location, log)) for n in range(len(call.args))]
     return {"paths": list(dict.fromkeys(paths))}
 
 
-def _text(call: Call, stream: Stream, place: Place, log: Log) -> dict[str, Any]:
-    log.differs(place, "source tail: the file is followed, and not only read once")
-    return {"paths": _tail(Call("tail", call.args[:1]), stream, place, log)["paths"]}
+def _text(call: Call, stream: Stream, location: Location, log: Log) -> dict[str, Any]:
+    log.differs(location, "source tail: the file is followed, and not only read once")
+    return {"paths": _tail(Call("tail", call.args[:1]), stream, location, log)["paths"]}
 
 
-def _tail_dir(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]:
-    folder = globs.escaped(_path(call.text(0), place, log)).rstrip("/")
+def _tail_dir(call: Call, _stream: Stream, location: Location, log: Log) -> dict[str, Any]:
+    folder = globs.escaped(_path(call.text(0), location, log)).rstrip("/")
     pattern = call.text(1, ".*")
     glob, exact = globs.from_regex(pattern)
     deep = "**/" if call.text(3, "0") not in ("0", "") else ""
     made: dict[str, Any] = {"paths": [f"{folder}/{deep}{glob}"]}
     if not exact:
-        log.differs(place, f"paths: {made['paths'][0]}, which may mean more files than {pattern}")
+        log.differs(
+            location, f"paths: {made['paths'][0]}, which may match more files than {pattern}"
+        )
     if call.text(2) == "true":
         made["start_from"] = "end"
     return made
 
 
 def _syslog(protocol: str) -> Build:
-    def build(call: Call, stream: Stream, place: Place, log: Log) -> dict[str, Any]:
+    def build(call: Call, stream: Stream, location: Location, log: Log) -> dict[str, Any]:
         columns = ("facility", "severity", "app", "procid", "msgid", "structured", "message")
         stream.parse(columns, format="syslog")
         stream.headers |= {"syslogfacility": "facility", "syslogseverity": "severity"}
-        log.differs(place, "source syslog: the body keeps its priority, and parse makes columns")
+        log.differs(location, "source syslog: the body keeps its priority, and parse makes columns")
         made = {"listen": f"0.0.0.0:{call.text(0, '514')}"}
         return made if protocol == "tcp" else {**made, "protocol": "udp"}
 
     return build
 
 
-def _exec(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]:
+def _exec(call: Call, _stream: Stream, location: Location, log: Log) -> dict[str, Any]:
     command = call.text(0)
     if (followed := commands.followed(command)) is not None:
-        log.differs(place, "source tail: it goes on where it was after a restart")
+        log.differs(location, "source tail: it continues at its position after a restart")
         made: dict[str, Any] = {"paths": [globs.escaped(path) for path in followed.paths]}
         return made if followed.from_beginning else {**made, "start_from": "end"}
     made = {"command": commands.words_of_shell(command)}
@@ -133,19 +135,19 @@ def _exec(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]
     elif not restart:
         made["mode"] = "once"
     if aggregate:
-        log.missing(place, "each line is an event, and not all that the command prints at once")
-    log.differs(place, "source exec: the policy of each node has to allow the command")
+        log.missing(location, "each line is an event, not the whole output of the command")
+    log.differs(location, "source exec: the policy of each node has to allow the command")
     return made
 
 
-def _generate(call: Call, _stream: Stream, place: Place, log: Log) -> dict[str, Any]:
-    log.differs(place, "source generate: a body is the seed, the number and filling")
+def _generate(call: Call, _stream: Stream, location: Location, log: Log) -> dict[str, Any]:
+    log.differs(location, "source generate: a body is the seed, the number and filling")
     size = max(32, int(call.text(1, "32")))
     return {"events_per_second": 0, "count": int(call.text(0, "0")), "bytes": size}
 
 
 def _none(why: str) -> Build:
-    return lambda _call, _stream, _place, _log: why
+    return lambda _call, _stream, _location, _log: why
 
 
 ROWS: Mapping[str, tuple[str, Build]] = {
@@ -167,7 +169,7 @@ ROWS: Mapping[str, tuple[str, Build]] = {
     "stdin": ("", _none("a node has no standard input")),
     "seqfile": ("", _none("flumeng reads no sequence files")),
     "scribe": ("", _none("flumeng does not speak Scribe")),
-    "twitter": ("", _none("Twitter's API of then is gone")),
+    "twitter": ("", _none("Twitter's former API no longer exists")),
     "irc": ("", _none("flumeng does not speak IRC")),
-    "report": ("", _none("a node's metrics are at its address for metrics, in Prometheus' words")),
+    "report": ("", _none("a node serves its metrics itself, in Prometheus' format")),
 }

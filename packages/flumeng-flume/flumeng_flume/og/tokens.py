@@ -1,4 +1,4 @@
-"""The words of a specification, with the place of each."""
+"""The words of a specification, with the position of each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Token:
         return "the end" if self.kind == "end" else f'"{self.text[:40]}"'
 
 
-class SyntaxProblem(Exception):  # noqa: N818  told as a problem
-    """Where a text cannot be understood, and why."""
+class SyntaxProblem(Exception):  # noqa: N818  reported as a problem
+    """The position and cause of a syntax error."""
 
     def __init__(self, at: At, why: str) -> None:
         super().__init__(why)
@@ -43,53 +43,53 @@ class SyntaxProblem(Exception):  # noqa: N818  told as a problem
 
 
 class Lines:
-    """Finds the line and column of a place in a text."""
+    """Finds the line and column of an offset in a text."""
 
     def __init__(self, text: str, first: At = At(1, 1)) -> None:  # noqa: B008  frozen
-        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._first = first
 
-    def at(self, place: int) -> At:
+    def at(self, offset: int) -> At:
         low, high = 0, len(self._starts)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._starts[middle] <= place else (low, middle)
-        column = place - self._starts[low]
+            low, high = (middle, high) if self._starts[middle] <= offset else (low, middle)
+        column = offset - self._starts[low]
         shift = self._first.column if low == 0 else 1
         return At(self._first.line + low, column + shift)
 
 
 def tokens(text: str, first: At) -> Iterator[Token]:
-    """The words of a text that begins at ``first``, and last one that says where it ends. Raises
+    """The words of a text that begins at ``first``, and last one for its end. Raises
     ``SyntaxProblem``."""
-    lines, place = Lines(text, first), 0
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None:
-            raise SyntaxProblem(lines.at(place), _unreadable(text, place))
-        at, place = lines.at(place), found.end()
-        if found["name"] or found["ip"]:
-            yield Token("name", found["name"] or found["ip"], at)
-        elif found["number"]:
-            yield Token("number", found["number"], at)
-        elif found["sign"]:
-            yield Token("sign", found["sign"], at)
-        elif found["text"] is not None:
-            yield Token("text", unescaped(found["text"]), at)
+    lines, offset = Lines(text, first), 0
+    while offset < len(text):
+        match = _TOKEN.match(text, offset)
+        if match is None:
+            raise SyntaxProblem(lines.at(offset), _unreadable(text, offset))
+        at, offset = lines.at(offset), match.end()
+        if match["name"] or match["ip"]:
+            yield Token("name", match["name"] or match["ip"], at)
+        elif match["number"]:
+            yield Token("number", match["number"], at)
+        elif match["sign"]:
+            yield Token("sign", match["sign"], at)
+        elif match["text"] is not None:
+            yield Token("text", unescaped(match["text"]), at)
     yield Token("end", "", lines.at(len(text)))
 
 
-def _unreadable(text: str, place: int) -> str:
-    if text[place] == '"':
-        return 'a text is not ended: expected "'
-    if text.startswith("/*", place):
-        return "a comment is not ended: expected */"
-    return f"no such sign in a specification: {text[place]!r}"
+def _unreadable(text: str, offset: int) -> str:
+    if text[offset] == '"':
+        return 'unclosed text: expected "'
+    if text.startswith("/*", offset):
+        return "unclosed comment: expected */"
+    return f"unexpected character in a specification: {text[offset]!r}"
 
 
 def unescaped(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
-        code, octal, sign = found.groups()
+    def meant(match: re.Match[str]) -> str:
+        code, octal, sign = match.groups()
         if code or octal:
             point = int(code, 16) if code else int(octal, 8)
             return "\ufffd" if 0xD800 <= point < 0xE000 else chr(point)

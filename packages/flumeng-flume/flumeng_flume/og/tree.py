@@ -1,4 +1,4 @@
-"""What a specification of Flume OG says, as a tree."""
+"""The syntax tree of a specification of Flume OG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class At:
 
 @dataclass(frozen=True)
 class Call:
-    """A source, sink, decorator or format: its name, and what it is given."""
+    """A source, sink, decorator or format: its name and arguments."""
 
     name: str
     args: tuple[Value, ...] = ()

@@ -1,2 +1,2 @@
-"""A seeded world of hosts that hold replicas of one journal: the protocol's own steps, over disks,
-wires and a ZooKeeper that do what real ones do at their worst."""
+"""A seeded world of hosts with replicas of one journal: the protocol's own steps, over disks, wires
+and a ZooKeeper with the worst behaviour of real ones."""

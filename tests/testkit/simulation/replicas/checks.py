@@ -1,16 +1,14 @@
-"""What must never happen to a journal that has replicas, checked after every step.
+"""Invariants of a journal that has replicas, checked after every step.
 
 - I1, I9: every answered event is on the disk of every replica in sync, under its seq and term, and
-is
-  read by every reader that comes as far.
+  is read by every reader that comes as far.
 - I3, I4: a seq and a term never name two events; a term has one primary.
-- I5, I11: what a replica holds whose log is the beginning of a primary's is what that primary
-holds,
-  and what readers saw.
-- I7, I24: what a reader has seen never changes, and is on every replica in sync.
+- I5, I11: a replica whose log is the beginning of a primary's has the same events as that primary,
+  and as readers saw.
+- I7, I24: an event that a reader has seen never changes, and is on every replica in sync.
 - I10: a primary was in sync when it was made one.
-- I6: who knows of a later term answers nothing.
-- I15: nor does who has fewer replicas in sync than it is to have.
+- I6: a process that knows of a later term answers nothing.
+- I15: nor does one with fewer replicas in sync than it is to have.
 """
 
 from __future__ import annotations
@@ -26,9 +24,12 @@ from tests.testkit.simulation.replicas.host import Host
 
 
 class Checks:
-    """``answered`` and ``seen``: what clients were told is safe, and readers were shown, by seq.
-    ``acked``: readers need nothing below. ``answered_without_some``: how many events were answered
-    while not all replicas were in sync."""
+    """``answered``: events that clients know to be safe, by seq; ``seen``: events that readers have
+    read.
+
+    ``acked``: readers need no events below it. ``answered_without_some``: the number of events that
+    were answered while not all replicas were in sync.
+    """
 
     def __init__(self) -> None:
         self.answered: dict[int, Event] = {}

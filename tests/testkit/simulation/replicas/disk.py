@@ -1,4 +1,4 @@
-"""A replica on a disk that keeps what was synced, and of the rest perhaps a part."""
+"""A replica on a disk that keeps synced writes, and perhaps a part of the others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ReplicaDisk:
             self.checkpoint = max(self.checkpoint, floor)
 
     def crash(self, rng: random.Random) -> None:
-        """What was not synced is torn anywhere."""
+        """Tear the unsynced events at a random place."""
         self.cut(rng.randint(self.safe, self.end))
         self.safe = self.end
 

@@ -1,4 +1,4 @@
-"""A host: the process that holds a replica, or is the primary, and does what the protocol says."""
+"""A host: the process that holds a replica, or is the primary, and follows the protocol."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ class CrashedError(Exception):
 
 
 class Host:
-    """``role`` is None while no process runs. What it sends and asks for goes to ``post`` and
-    ``proposal``; a sync that is due takes its time: see ``sync``. So many of the deeds of a replica
-    as ``crash_share`` says it does not live to see; what it knows of the global checkpoint comes to
-    its disk with the chance ``remember_share``. ``near``: see Primary."""
+    """``role`` is None while no process runs. Its letters go to ``post``, its proposals to
+    ``proposal``; a sync takes time, see ``sync``.
+
+    ``crash_share`` is the share of a replica's actions before which it crashes; ``remember_share``
+    the chance that the global checkpoint is stored on its disk. ``near``: see Primary.
+    """
 
     crash_share = 0.0
     remember_share = 0.3
@@ -68,9 +70,9 @@ class Host:
         self.version = -1
         self.membership: Membership | None = None
         self.waiting: dict[int, Event] = {}
-        """What clients sent that is not answered, by seq."""
+        """Events of clients without an answer, by seq."""
         self.deeds: Counter[tuple[type, type]] = Counter()
-        """What it did as a replica, and why: by message and action."""
+        """Its actions as a replica: by message and action."""
         self.disks_lost = 0
         self._rng, self._post, self._proposal = rng, post, proposal
         self.min_in_sync = min_in_sync
@@ -90,13 +92,13 @@ class Host:
         self.waiting.clear()
 
     def lose_disk(self) -> None:
-        """It starts with an empty one."""
+        """Restart with an empty disk."""
         self.disks_lost += 1
         self.crash()
         self.disk = ReplicaDisk(f"{self.name}/{self.disks_lost}", "", 0)
 
     def look(self, membership: Membership, version: int) -> None:
-        """It reads what ZooKeeper has, or had a while ago."""
+        """Read ZooKeeper's record, perhaps an old version."""
         role = self.role
         latest = version >= self.version
         if latest:
@@ -134,7 +136,7 @@ class Host:
         self._do_primary(*primary.appended(role, self.disk.end))
 
     def sync(self) -> None:
-        """A sync that began a while ago is done: of what is written now perhaps only a part."""
+        """Finish a sync that began earlier: perhaps it covers only a part of the present events."""
         end = self._rng.randint(self.disk.safe, self.disk.end)
         self.disk.safe = end
         if isinstance(self.role, Primary):
@@ -144,12 +146,12 @@ class Host:
         self._remember()
 
     def sync_all(self) -> None:
-        """All that is written is on disk."""
+        """Sync all written events."""
         self.disk.safe = self.disk.end
         self.sync()
 
     def waiting_below(self, seq: int) -> bool:
-        """Whether something below ``seq`` is not answered."""
+        """Whether an event below ``seq`` has no answer yet."""
         return any(waiting < seq for waiting in self.waiting)
 
     def trim(self, acked: int) -> None:
@@ -191,7 +193,7 @@ class Host:
             self._speaker = letter.source
             self._do_replica(*step, letter.source, message, letter.events)
         elif isinstance(role, Primary):
-            self._do_primary(*primary.heard(role, letter.source, message))
+            self._do_primary(*primary.received(role, letter.source, message))
 
     def _step_down(self) -> None:
         self.waiting.clear()

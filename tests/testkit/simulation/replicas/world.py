@@ -1,4 +1,4 @@
-"""One seeded world: hosts, wires, ZooKeeper, a master, clients, and what befalls them."""
+"""One seeded world: hosts, wires, ZooKeeper, a master, clients, and their failures."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ SETTLE_ROUNDS = 60
 
 
 class World:
-    """``run`` has ``steps`` things happen, and checks after each; then everything heals, and all
-    replicas must become the same. All chance comes from the seed."""
+    """``run`` takes ``steps`` steps and checks after each; then all faults heal, and all replicas
+    must become equal.
+
+    All chance comes from the seed.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -50,7 +53,7 @@ class World:
         return len(self.past) - 1
 
     def _drawn(self) -> list[tuple[Callable[[], None], int]]:
-        """What may happen, and how often: each world has troubles of its own."""
+        """Steps with their weights: each world draws its own faults."""
         some = self.rng.choice([0, 1, 1, 2])
         return [
             (self._deliver, 60),
@@ -85,7 +88,7 @@ class World:
         self.checks.after_step(self.hosts.values(), self.membership)
 
     def settle(self) -> None:
-        """No more trouble: everything is delivered, and everybody goes on."""
+        """End all faults: every letter is delivered, and every host continues."""
         for host in self.hosts.values():
             host.crash_share, host.paused, host.session = 0.0, False, True
             if host.role is None:
@@ -143,7 +146,7 @@ class World:
             for name in self.membership.nodes
         )
 
-    # What is on its way.
+    # Letters under way.
 
     def _post(self, letter: Letter) -> None:
         for seq, event in enumerate(letter.events, getattr(letter.message, "start", 0)):
@@ -178,7 +181,7 @@ class World:
             self.letters.pop(self.rng.randrange(len(self.letters)))
 
     def _double_letter(self) -> None:
-        """Maybe one that was delivered long ago."""
+        """Repeat a letter, perhaps one that was delivered long ago."""
         if self.posted:
             self.letters.append(self.rng.choice(self.posted))
 
@@ -189,7 +192,7 @@ class World:
         self.past.append(membership)
 
     def _grant(self) -> None:
-        """A proposal reaches ZooKeeper; who proposed may or may not hear of it."""
+        """A proposal reaches ZooKeeper; its author may or may not get the reply."""
         if not self.proposals:
             return
         proposal = self.proposals.pop(self.rng.randrange(len(self.proposals)))
@@ -200,7 +203,7 @@ class World:
             self._act(host, lambda host: host.look(self.membership, self.version))
 
     def _look(self) -> None:
-        """What is read may be a while old."""
+        """The record that a host reads may be outdated."""
         host = self._any()
         if host.session:
             version = max(0, self.version - self.rng.choice([0, 0, 0, 1, 2]))
@@ -209,8 +212,8 @@ class World:
                 self._act(host, Host.again)
 
     def _master(self) -> None:
-        """A primary whose session is over, or whose host says that it has no such replica, is
-        replaced by a replica in sync that is live."""
+        """Replace a primary by a live replica in sync when its session has ended or its host
+        reports no such replica."""
         primary = self.hosts[node_of(self.membership.primary)]
         if primary.session and primary.disk.id == self.membership.primary:
             return
@@ -223,7 +226,7 @@ class World:
                 return
 
     def _move(self) -> None:
-        """A replica is to be on another node."""
+        """Move a replica to another node."""
         nodes = set(self.membership.nodes)
         spare = sorted(set(self.hosts) - nodes)
         idle = sorted(nodes - {node_of(self.membership.primary)})

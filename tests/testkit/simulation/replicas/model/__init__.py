@@ -1,1 +1,1 @@
-"""Every order of what may happen to three replicas of a journal, for a few events."""
+"""Every order of the possible steps of three replicas of a journal, for a few events."""

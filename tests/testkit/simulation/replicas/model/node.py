@@ -1,4 +1,4 @@
-"""What one process of the model does: the protocol's own steps, and the disk under them."""
+"""The steps of one process of the model: those of the protocol, and the disk under them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from tests.testkit.simulation.replicas.host import Letter, Proposal
 
 
 class Peers(dict[str, Peer]):
-    """What a primary knows of others, as something that can be found again."""
+    """A primary's knowledge of other nodes, hashable."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
 
 
 class Node(NamedTuple):
-    """A process and the events on its disk. ``speaker``: whom a replica tells of its syncs."""
+    """A process and the events on its disk. ``speaker``: the node to which a replica reports its
+    syncs."""
 
     role: Follower | Primary
     events: tuple[Event, ...]
@@ -38,12 +39,12 @@ class Node(NamedTuple):
 
     @property
     def shown(self) -> tuple[Event, ...]:
-        """What it answers and shows to readers."""
+        """The events that it confirms and that readers can read."""
         return self.events[: self.role.checkpoint] if isinstance(self.role, Primary) else ()
 
 
 class Done(NamedTuple):
-    """What a node has become, and what it says and proposes."""
+    """The node's new state, and its letters and proposals."""
 
     node: Node
     letters: tuple[Letter, ...] = ()
@@ -84,7 +85,7 @@ def followed(name: str, node: Node, step: follower.Step, letter: Letter | None =
 
 
 def found(node: Node, end: int | None = None, checkpoint: int | None = None) -> Node:
-    """As a process finds the disk, when the events from ``end`` on are torn off."""
+    """The node after a restart with the events from ``end`` on torn off."""
     role, events = node.role, node.events[:end]
     known = role.checkpoint if checkpoint is None else checkpoint
     disk = ReplicaDisk(role.id, "a", 0, role.term, known, len(events), list(events))
@@ -104,12 +105,12 @@ def told(name: str, node: Node, letter: Letter) -> Done:
             return followed(name, node, follower.begin(node.role, message), letter)
         return followed(name, node, follower.take(node.role, message), letter)
     if isinstance(node.role, Primary):
-        return led(name, node.events, primary.heard(node.role, letter.source, message))
+        return led(name, node.events, primary.received(node.role, letter.source, message))
     return Done(node)
 
 
 def looked(name: str, node: Node, version: int, membership: Membership) -> Done:
-    """It reads what ZooKeeper has."""
+    """Read ZooKeeper's record."""
     role = node.role
     if isinstance(role, Primary):
         return led(name, node.events, primary.changed(role, membership, version))
@@ -139,8 +140,8 @@ def appended(name: str, node: Node, value: int) -> Done:
 
 
 def is_useless(letter: Letter, target: Node, crashes: int, promotions: int) -> bool:
-    """Whether nothing can come of the letter any more that does not come of others too, with so
-    many crashes and promotions to come."""
+    """Whether the letter has no effect that other letters do not have, with so many crashes and
+    promotions to come."""
     message, role = letter.message, target.role
     if isinstance(message, Begin | Frames):
         if message.term < role.term:  # that its sender is over ZooKeeper tells as well
@@ -155,7 +156,7 @@ def is_useless(letter: Letter, target: Node, crashes: int, promotions: int) -> b
         known = role.checkpoint >= message.checkpoint or not (crashes or promotions)
         return had >= message.end and known
     if not isinstance(role, Primary) or isinstance(message, Unmatched | Refused):
-        return True  # what an Unmatched asks for has been sent, and stays on its way
+        return True  # the requested events have been sent, and stay under way
     assert isinstance(message, Persisted | Began)
     peer = role.peers[letter.source]
     known = message.replica == peer.replica and message.end <= peer.end
@@ -163,5 +164,5 @@ def is_useless(letter: Letter, target: Node, crashes: int, promotions: int) -> b
 
 
 def awaits(node: Node, replica: str) -> bool:
-    """Whether it is a primary that knows nothing of another's replica."""
+    """Whether it is a primary without any knowledge of another's replica."""
     return isinstance(node.role, Primary) and not node.role.peers[replica].begun

@@ -1,15 +1,15 @@
-"""Every order of what may happen to three replicas of a journal, for a few events: the protocol's
-own steps, searched breadth first.
+"""Every order of the possible steps of three replicas of a journal, for a few events: the
+protocol's own steps, searched breadth first.
 
 Three replicas are in sync when it begins. A few events are appended; one process crashes and is
-started again, with any part of what it had not synced; the master promotes another replica while
+started again, with any part of its unsynced writes; the master promotes another replica while
 the primary believes that it is one; one replica is found late. Each may happen at any moment, or
 never.
 
 - A message stays on its way: it may be delivered at any later moment, in any order, more than once,
-  or never. It is forgotten when its target has no more use for it. So nothing has to be said again.
-- A sync of what is written so far ends at any moment. What ZooKeeper is asked for is done at any
-  moment or not at all, and told at any moment.
+  or never. It is forgotten when its target has no more use for it. So nothing has to be sent again.
+- A sync of the writes so far ends at any moment. A request to ZooKeeper is carried out at any
+  moment or not at all, and answered at any moment.
 - A replica's checkpoint survives a crash, or does not.
 
 Nothing is trimmed and no disk is lost; ``world`` has that.
@@ -47,14 +47,14 @@ Thing = TypeVar("Thing")
 
 
 class View(NamedTuple):
-    """What ZooKeeper has."""
+    """The record in ZooKeeper."""
 
     version: int
     membership: Membership
 
 
 class Left(NamedTuple):
-    """What may still befall it."""
+    """The faults that may still happen."""
 
     events: int
     crashes: int = 1
@@ -63,8 +63,8 @@ class Left(NamedTuple):
 
 
 class State(NamedTuple):
-    """By numbers of ``Ids``; of letters and proposals one bit for each that is there. ``shown``:
-    what was answered and shown to readers."""
+    """A state as numbers of ``Ids``; letters and proposals are sets of bits. ``shown``: the events
+    that were confirmed and readable."""
 
     nodes: tuple[int, ...]
     view: int
@@ -83,7 +83,7 @@ class Move(NamedTuple):
 
 
 class Ids(Generic[Thing]):
-    """Numbers for things, so that what is known of one is found again."""
+    """Numbers for things, so that facts about one can be looked up."""
 
     def __init__(self) -> None:
         self.things: list[Thing] = []
@@ -107,8 +107,8 @@ def numbers(bits: int) -> Iterator[int]:
 
 
 class Search:
-    """``run`` visits every state that can be reached. Where one is wrong the error has notes of all
-    that led to it."""
+    """``run`` visits every reachable state. The error of a wrong state has notes of the steps that
+    led to it."""
 
     def __init__(self, left: Left) -> None:
         self.nodes, self.views = Ids[Node](), Ids[View]()
@@ -146,7 +146,7 @@ class Search:
         membership = Membership("a", 1, ids[0], ids, NAMES)
         state, _ = primary.started(ids[0], Log(), 0, membership, 0)
         for name, replica in zip(NAMES[1:], ids[1:], strict=True):
-            state, _ = primary.heard(state, name, Began(1, replica, 0))
+            state, _ = primary.received(state, name, Began(1, replica, 0))
         first = led(NAMES[0], (), (state, [])).node
         others = [
             Node(Follower(replica, "a", Log(), 1, 0, matched=True), (), NAMES[0])
@@ -227,7 +227,7 @@ class Search:
         *what: object,
         trouble: bool = False,
     ) -> Move:
-        """The node does the deed, whose outcome depends on ``by`` alone."""
+        """The node's action, whose outcome depends only on ``by``."""
         number, name = state.nodes[at], NAMES[at]
         key = (deed, at, number, by, state.left.crashes)
         if key not in self._done:
@@ -294,7 +294,7 @@ class Search:
             assert node.role.checkpoint <= len(shown), f"{node} believes in more than {shown}"
 
     def _story(self, state: State) -> list[str]:
-        """How it came to this state."""
+        """The steps that led to this state."""
         path: list[State] = []
         at: State | None = state
         while at:
@@ -307,7 +307,7 @@ class Search:
 
 
 def misses(name: str, node: Node, other: str) -> Done:
-    """Nothing was heard of another for too long."""
+    """The other node was silent for too long."""
     assert isinstance(node.role, Primary)
     return led(name, node.events, primary.late(node.role, other))
 

@@ -1,0 +1,229 @@
+"""Units: an executor's work for a job, each a split of a batch on its way into a sink.
+
+A failed unit reports it in its result, so Spark never repeats the others. In a job of several
+batches a hung unit is abandoned when the others are done and it is over its limit. While the
+process uses its processor, or units end, units count as slow, not hung.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+import pyarrow as pa
+
+from flumeng.events.lazy_batch import FAILED_SINK, Stage
+from flumeng.platform.errors import FlumengError
+from flumeng.platform.garbage_collection import current_frames
+from flumeng.platform.user_functions import FunctionError
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Units of one Spark task. They mostly wait for a server and a disk."""
+SLOW_SECONDS = 1.0
+"""A unit that takes longer does not keep the others from beginning."""
+LIMIT_SECONDS = 10.0
+"""Units hang when none has ended for so long and the process has not worked."""
+MOST_SLOW = 16
+_STEPS = {
+    "flumeng.connectors.ranged.reading": "reading",
+    "flumeng.filters": "filtering",
+    "flumeng.agent.collector.batch_times": "writing",
+}
+"""Step of each module that calls an input, a filter or a sink. Connectors are not listed."""
+WORKING = 0.05
+ROWS, ERROR, HUNG, LEFT = "rows", "error", "hung", "left"
+
+Result = tuple[int, str, bytes]
+"""Number of the unit, its end, and: its rows as an Arrow stream; or kind and text of the error, and
+the sink's number if several share the unit; or the step in which it hangs, if known. LEFT: it was
+not begun, since too many others hang."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """``stage`` is pickled on its own, so that each task reads only the units that it runs."""
+
+    number: int
+    split: int
+    stage: bytes
+
+    def run(self) -> Result:
+        try:
+            stage: Stage = pickle.loads(self.stage)  # it comes from our own driver
+            rows = list(stage(iter([_number(self.split)])))
+            return self.number, ROWS, _stream(rows)
+        except Exception as error:
+            _log_trace(error)
+            lines = str(error).strip().splitlines() or [""]
+            sink = getattr(error, FAILED_SINK, "")
+            report = f"{type(error).__name__}\n{lines[0]}\n{sink}"
+            return self.number, ERROR, report.encode()
+
+
+@dataclass(frozen=True)
+class Units:
+    """``shares``: the units of each Spark task. ``together``: they are of several batches."""
+
+    shares: tuple[tuple[Unit, ...], ...]
+    together: bool
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Result]:
+        return self.run(self.shares[number] for number in numbers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate size sent to executors; a stage of several units counts once."""
+        return sum(map(len, {unit.stage for share in self.shares for unit in share}))
+
+    def run(self, shares: Iterable[tuple[Unit, ...]]) -> Iterator[Result]:
+        for units in shares:
+            yield from run_together(units) if self.together else (unit.run() for unit in units)
+
+
+def run_together(
+    units: tuple[Unit, ...],
+    slow_seconds: float = SLOW_SECONDS,
+    limit_seconds: float = LIMIT_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    cpu_clock: Callable[[], float] = time.process_time,
+) -> list[Result]:
+    """The results of all ``units``, once each has ended or is over its limit."""
+    running = _Running(units, clock)
+    effort = _Effort(min(slow_seconds, limit_seconds) / 4, clock, cpu_clock)
+    with running.news:
+        while True:
+            working = effort.is_working()
+            now = clock()
+            slow = sum(now - began >= slow_seconds for began in running.began.values())
+            at_once = AT_ONCE if working else AT_ONCE + min(slow, MOST_SLOW)
+            while running.waiting and len(running.began) < at_once:
+                running.begin()
+            if not running.began:
+                return running.results
+            still_since = max(running.ended_at, effort.seen_at, *running.began.values())
+            if now - still_since >= limit_seconds:
+                return [*running.results, *running.given_up()]
+            running.news.wait(effort.window_seconds)
+
+
+class _Running:
+    """The units of one call: ``began`` holds the running ones. ``news`` guards all the rest."""
+
+    def __init__(self, units: tuple[Unit, ...], clock: Callable[[], float]) -> None:
+        self.news = threading.Condition()
+        self.waiting = deque(units)
+        self.began: dict[int, float] = {}
+        self.threads: dict[int, int] = {}
+        self.ended_at = clock()
+        self.results: list[Result] = []
+        self._clock = clock
+
+    def begin(self) -> None:
+        unit = self.waiting.popleft()
+        self.began[unit.number] = self._clock()
+        thread = threading.Thread(target=self._run, args=(unit,), daemon=True)
+        thread.start()
+        self.threads[unit.number] = thread.ident or 0
+
+    def given_up(self) -> list[Result]:
+        frames = current_frames()
+        hung = [
+            (number, HUNG, step_of(frames.get(self.threads[number])).encode())
+            for number in self.began
+        ]
+        return [*hung, *((unit.number, LEFT, b"") for unit in self.waiting)]
+
+    def _run(self, unit: Unit) -> None:
+        result = unit.run()
+        with self.news:
+            del self.began[unit.number], self.threads[unit.number]
+            self.ended_at = self._clock()
+            self.results.append(result)
+            self.news.notify()
+
+
+class _Effort:
+    """Whether this process works or waits, measured over windows; ``seen_at``: when it worked."""
+
+    def __init__(
+        self, window_seconds: float, clock: Callable[[], float], cpu_clock: Callable[[], float]
+    ) -> None:
+        self.window_seconds = window_seconds
+        self.seen_at = self._looked_at = clock()
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._cpu_seconds = cpu_clock()
+        self._working = True
+
+    def is_working(self) -> bool:
+        now = self._clock()
+        if (seconds := now - self._looked_at) >= self.window_seconds:
+            cpu_seconds = self._cpu_clock()
+            self._working = cpu_seconds - self._cpu_seconds >= WORKING * seconds
+            self._looked_at, self._cpu_seconds = now, cpu_seconds
+            if self._working:
+                self.seen_at = now
+        return self._working
+
+
+def step_of(frame: FrameType | None) -> str:
+    """The step of the innermost call in flumeng; empty without one."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        for prefix, step in _STEPS.items():
+            if module == prefix or module.startswith(f"{prefix}."):
+                return step
+        frame = frame.f_back
+    return ""
+
+
+def read_rows(stream: bytes) -> list[dict[str, object]]:
+    if not stream:
+        return []
+    with pa.ipc.open_stream(stream) as reader:
+        rows: list[dict[str, object]] = reader.read_all().to_pylist()
+        return rows
+
+
+def _log_trace(error: Exception) -> None:
+    """Logs traces of code faults, but not of unavailable servers and unfit events."""
+    cause = error.__cause__ if isinstance(error, FunctionError) else error
+    if cause is not None and not isinstance(cause, FlumengError | OSError):
+        log.error("%s", error, exc_info=cause)
+
+
+def _number(split: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([split], pa.int64())], ["id"])
+
+
+def _stream(batches: list[pa.RecordBatch]) -> bytes:
+    if not batches:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Imports ``modules`` in each Spark task, which warms its Python worker."""
+
+    modules: tuple[str, ...]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+        for module in self.modules:
+            with suppress(ImportError):  # a flow's own code may be no module
+                importlib.import_module(module)
+        return iter(numbers)

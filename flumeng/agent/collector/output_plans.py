@@ -1,0 +1,142 @@
+"""Plans a batch with several outputs so that each event is read and filtered once. Arrow outputs
+share one run, which holds the batch in memory; for Spark SQL, Spark caches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from flumeng.agent.collector.executor_units import read_rows
+from flumeng.connectors.api.ranged import Split
+from flumeng.connectors.api.sink import Row
+from flumeng.events.lazy_batch import BRANCH_SCHEMA, Branches, Fused, LazyBatch, Stage
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """``batch`` up to the last stage of sink number ``sink``."""
+
+    sink: int
+    batch: LazyBatch
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Several ``outputs`` share ``batch``. ``plan`` plans them on ``batch``, or on its rows cached
+    by Spark. ``counting`` gives the stages that count the batch when all outputs are Arrow."""
+
+    batch: LazyBatch
+    plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]]
+    counting: Callable[[], tuple[Stage, ...]]
+    outputs: tuple[Leaf | Fork, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        batch: LazyBatch,
+        plan: Callable[[LazyBatch], tuple[Leaf | Fork, ...]],
+        counting: Callable[[], tuple[Stage, ...]] = lambda: (),
+    ) -> Fork:
+        return cls(batch, plan, counting, plan(batch))
+
+    def on(self, batch: LazyBatch) -> Fork:
+        return replace(self, batch=batch, outputs=self.plan(batch))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A batch up to the last stage of ``sinks``; with several sinks it yields BRANCH_SCHEMA."""
+
+    batch: LazyBatch
+    sinks: tuple[int, ...]
+
+    def rows(self, results: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+        if len(self.sinks) == 1:
+            yield self.sinks[0], list(results)
+            return
+        for row in results:
+            yield row["branch"], list(read_rows(row["rows"]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``splits``: the read of each Spark task. ``cached``: shared by several runs, inner ones
+    last."""
+
+    splits: tuple[Split, ...]
+    runs: tuple[Run, ...]
+    cached: tuple[LazyBatch, ...] = ()
+
+    @classmethod
+    def of(cls, splits: tuple[Split, ...], fork: Fork) -> Plan:
+        cached: list[LazyBatch] = []
+        return cls(splits, tuple(_runs(fork, cached)), tuple(cached))
+
+    @property
+    def preparable(self) -> bool:
+        """Whether other batches may reuse the plan: not with cached DataFrames, which Spark finds
+        by their plan, whichever events they hold."""
+        return not self.cached and all(run.batch.action is None for run in self.runs)
+
+    def release(self) -> None:
+        for batch in reversed(self.cached):
+            batch.release()
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Arrow stages up to the end of ``sinks``, which yield ``schema``."""
+
+    stages: tuple[Stage, ...]
+    schema: pa.Schema
+    sinks: tuple[int, ...]
+
+    def behind(self, batch: LazyBatch) -> Run:
+        for stage in self.stages:
+            batch = batch.arrow(stage, self.schema)
+        return Run(batch, self.sinks)
+
+
+def _runs(part: Leaf | Fork, cached: list[LazyBatch]) -> Iterator[Run]:
+    if isinstance(part, Leaf):
+        yield Run(part.batch, (part.sink,))
+        return
+    whole = _tail(part, part.batch)
+    if whole is not None:
+        yield whole.behind(part.batch)
+        return
+    if len(part.outputs) > 1:
+        cached.append(part.batch.cached())
+        part = part.on(cached[-1])
+    arrow = []
+    for output in part.outputs:
+        tail = _tail(output, part.batch)
+        if tail is not None:
+            arrow.append(tail)
+        else:
+            yield from _runs(output, cached)
+    if arrow:
+        yield _joined(arrow).behind(part.batch)
+
+
+def _tail(part: Leaf | Fork, shared: LazyBatch) -> _Tail | None:
+    """The stages behind ``shared``; None when Spark SQL or an action follows it."""
+    before = part.batch.after(shared)
+    if before is None or isinstance(part, Leaf):
+        sinks = (part.sink,) if isinstance(part, Leaf) else ()
+        return None if before is None else _Tail(before, part.batch.schema, sinks)
+    tails = [_tail(output, part.batch) for output in part.outputs]
+    if None in tails:
+        return None
+    joined = _joined([tail for tail in tails if tail is not None])
+    return replace(joined, stages=(*before, *part.counting(), *joined.stages))
+
+
+def _joined(tails: Sequence[_Tail]) -> _Tail:
+    if len(tails) == 1:
+        return tails[0]
+    branches = ((t.sinks[0] if len(t.sinks) == 1 else None, Fused(t.stages)) for t in tails)
+    sinks = tuple(sink for tail in tails for sink in tail.sinks)
+    return _Tail((Branches(tuple(branches)),), BRANCH_SCHEMA, sinks)

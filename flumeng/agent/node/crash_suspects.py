@@ -1,0 +1,80 @@
+"""Finds the flow that crashes the collector, by the jobs that ran at each crash. Pure.
+
+After a crash every flow with a running job is a suspect, and the collector runs their jobs one at a
+time. A flow that was the only suspect, at ``ENDS`` ends within ``WINDOW_SECONDS``, is set aside on
+this node until it has another revision or a higher epoch (``flumeng task restart``), or the node
+restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkschema.records import COLLECT, AssignedTask
+
+ENDS = 3
+WINDOW_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of the collector, caused by one of ``flows``."""
+
+    at: float
+    flows: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """The tasks of a flow up to this revision and epoch are set aside."""
+
+    revision: int
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True)
+class CrashSuspects:
+    ends: tuple[End, ...] = ()
+    aside: Mapping[str, Aside] = field(default_factory=dict)
+
+    def at(self, now: float) -> frozenset[str]:
+        """The flows whose jobs run one at a time."""
+        return frozenset(
+            flow for end in self._recent(now) for flow in end.flows if flow not in self.aside
+        )
+
+    def after_end(
+        self, now: float, running: Collection[str], tasks: Iterable[AssignedTask], how: str
+    ) -> CrashSuspects:
+        """The suspects after the collector ended while jobs of ``running`` ran."""
+        if not running:
+            return self
+        flows = frozenset(running) & self.at(now) or frozenset(running)
+        ends = (*self._recent(now), End(now, flows))
+        if len(flows) > 1:
+            return CrashSuspects(ends, self.aside)
+        (flow,) = flows
+        own = [task for task in tasks if task.flow == flow and task.kind == COLLECT]
+        times = sum(flow in end.flows for end in ends)
+        if times < ENDS or not own:
+            return CrashSuspects(ends, self.aside)
+        why = (
+            f"set aside: the collector {how}; {times} times within {WINDOW_SECONDS / 60:.0f} min "
+            f"it ended while it wrote a batch of {flow}. Apply another revision, or restart it "
+            f"with `flumeng task restart {flow}/{own[0].task}`"
+        )
+        aside = Aside(max(t.revision for t in own), max(t.epoch for t in own), why)
+        left = tuple(end for end in ends if flow not in end.flows)
+        return CrashSuspects(left, {**self.aside, flow: aside})
+
+    def why(self, task: AssignedTask) -> str | None:
+        aside = self.aside.get(task.flow)
+        if aside is None or task.kind != COLLECT:
+            return None
+        held = task.revision <= aside.revision and task.epoch <= aside.epoch
+        return aside.why if held else None
+
+    def _recent(self, now: float) -> tuple[End, ...]:
+        return tuple(end for end in self.ends if now - end.at <= WINDOW_SECONDS)

@@ -1,0 +1,64 @@
+"""Selects dead letters by reason, place, revision and time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Selects dead letters that match all given fields. ``reason`` is a substring, ``place`` a
+    prefix; ``since`` <= time of death < ``until``, in microseconds since the epoch."""
+
+    reason: str = ""
+    place: str = ""
+    revision: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def mask(self, letters: pa.RecordBatch) -> pa.BooleanArray:
+        """Mask of selected ``letters`` (columns ``dead_letters.ADDED``), without nulls."""
+        mask = pa.repeat(pa.scalar(value=True), letters.num_rows)
+        if self.reason:
+            mask = pc.and_(mask, pc.match_substring(letters["dead_reason"], self.reason))
+        if self.place:
+            mask = pc.and_(mask, pc.starts_with(letters["dead_place"], self.place))
+        if self.revision is not None:
+            mask = pc.and_(mask, pc.equal(letters["dead_revision"], self.revision))
+        moments = letters["dead_time"].cast(pa.int64())
+        if self.since is not None:
+            mask = pc.and_(mask, pc.greater_equal(moments, self.since))
+        if self.until is not None:
+            mask = pc.and_(mask, pc.less(moments, self.until))
+        return pc.fill_null(mask, fill_value=False)
+
+    @property
+    def timed(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    def misses(self, first: int, last: int) -> bool:
+        """Whether no dead letter that died from ``first`` to ``last`` is selected."""
+        early = self.since is not None and last < self.since
+        return early or (self.until is not None and first >= self.until)
+
+    def __str__(self) -> str:
+        given = {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        return json.dumps(given, ensure_ascii=False)
+
+    @property
+    def words(self) -> str:
+        """For the audit, like `` (place=filters)``; empty when all are selected."""
+        given = json.loads(str(self))
+        return (
+            f" ({', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Selection:
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)

@@ -1,0 +1,63 @@
+"""Names of Kafka partitions: ``orders.3.MkTRfQ2n@kafka``. They contain the beginning of the topic
+id, so a recreated topic, or one of another Kafka cluster, never inherits acks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flumeng.platform.errors import CorruptError
+
+INPUT = "kafka"
+ID_CHARACTERS = 8
+"""Of 22 characters: practically unique among topics of one name."""
+TOPIC_CHARACTERS = 170
+"""Longest topic whose partition names fit ZooKeeper's schema."""
+_NAME = re.compile(rf"(.+)\.(\d+)\.([^.@]+)@{INPUT}", re.ASCII)
+
+
+@dataclass(frozen=True, order=True)
+class KafkaPartition:
+    """``topic_id``: the first characters of the topic id, in base64 as Kafka prints it."""
+
+    topic: str
+    number: int
+    topic_id: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}.{self.number}.{self.topic_id}@{INPUT}"
+
+    @property
+    def label(self) -> str:
+        """The partition as Kafka users write it: ``orders.3``."""
+        return f"{self.topic}.{self.number}"
+
+
+def id_text(topic_id: str) -> str:
+    """The topic id as Kafka's tools print it. librdkafka's base64 alphabet has a slash."""
+    return topic_id.replace("+", "-").replace("/", "_")
+
+
+def name_of(topic: str, number: int, topic_id: str) -> str:
+    return str(KafkaPartition(topic, number, topic_id[:ID_CHARACTERS]))
+
+
+@lru_cache(maxsize=1 << 16)
+def parse(name: str) -> KafkaPartition:
+    """The reverse of ``str``. Raises CorruptError."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise CorruptError(f"{name!r} is not the name of a partition of Kafka")
+    return KafkaPartition(match[1], int(match[2]), match[3])
+
+
+def parsed(names: Iterable[str]) -> dict[str, KafkaPartition]:
+    """Parsed names; invalid ones are left out."""
+    partitions: dict[str, KafkaPartition] = {}
+    for name in names:
+        with suppress(CorruptError):
+            partitions[name] = parse(name)
+    return partitions

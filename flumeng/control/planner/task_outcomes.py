@@ -1,0 +1,99 @@
+"""Outcomes of tasks that a plan takes from their owners.
+
+1. A task without anything left to read has not failed, despite any report of its node.
+2. An owner that found a higher epoch is *superseded*, and has not failed either.
+3. *failed*: its node is down, or reported a failure and lost the task for it.
+4. All others are *stopped*: an operator, or the plan, has taken them away.
+
+Sources have no entry, nor do tasks that only change partitions. The history is bounded and part
+of the plan, so the transaction that ends a task also writes its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flumeng.control.planner.placement_index import DRAINING
+from flumeng.control.planner.plan_builder import PlanBuilder
+from zkschema.records import COLLECT, INGEST, EndedTask, Plan, PlannedTask, cut
+
+Change = tuple[str, PlannedTask, PlannedTask | None]
+MOST = 100
+WHY_CHARACTERS = 200
+SUCCEEDED, SUPERSEDED, STOPPED, FAILED = "succeeded", "superseded", "stopped", "failed"
+
+
+def outcomes(builder: PlanBuilder) -> list[EndedTask]:
+    """The outcomes of tasks that this plan ends, in order; at most the last ``MOST``."""
+    changes = sorted(_ended(builder), key=lambda change: (len(change[0]), change[0]))
+    return [_entry(builder, *change) for change in changes[-MOST:]]
+
+
+def _ended(builder: PlanBuilder) -> Iterator[Change]:
+    before = builder.flow.tasks
+    for name, new in builder.changes.items() if before else ():
+        old = before.find(name)
+        if old is None or old.node is None or old.kind == INGEST:
+            continue
+        stays = new is not None and new.node == old.node
+        renewed = new is not None and new.epoch != old.epoch and _seen(builder, name, old)
+        if not stays or renewed:
+            yield name, old, new
+
+
+def _entry(builder: PlanBuilder, name: str, old: PlannedTask, new: PlannedTask | None) -> EndedTask:
+    how, why = _judge(builder, name, old, new)
+    return ended(name, old, how, why, time=builder.snapshot.now)
+
+
+def _judge(
+    builder: PlanBuilder, name: str, old: PlannedTask, new: PlannedTask | None
+) -> tuple[str, str]:
+    snapshot, flow = builder.snapshot, builder.flow
+    seen = _seen(builder, name, old)
+    if seen:
+        return SUPERSEDED, f"its acks already have the higher epoch {seen}"
+    idle = not any(snapshot.is_open(flow.name, partition) for partition in old.partitions)
+    status = builder.flow.status_of(name, old, builder.snapshot.nodes)
+    failure = status.error or "no reason given" if status and status.state == "failed" else ""
+    if new is None:
+        how, why = _at_the_end(builder, idle=idle)
+        return (FAILED, failure) if failure and how == STOPPED and not idle else (how, why)
+    owner = snapshot.nodes.get(old.node or "")
+    if owner is None or not owner.live:
+        if idle:
+            return STOPPED, f"{old.node} is down, and nothing was left to read"
+        return FAILED, f"{old.node} is down"
+    if failure and not idle:
+        return FAILED, failure
+    why = old.why or "it was to move to another node"
+    waited_for = old.kind == COLLECT and old.state == DRAINING
+    late = waited_for and not owner.has_released(flow.name, name)
+    return STOPPED, f"{why}; {owner.name} did not release it in time" if late else why
+
+
+def _at_the_end(builder: PlanBuilder, *, idle: bool) -> tuple[str, str]:
+    record = builder.flow.record
+    if record.state == "suspended":
+        return STOPPED, "the flow is suspended"
+    if record.state == "deleted" and record.discard:
+        return STOPPED, "the flow is deleted without waiting for its events"
+    if idle:
+        return SUCCEEDED, "it has read everything"
+    return STOPPED, "other tasks read its partitions"
+
+
+def _seen(builder: PlanBuilder, name: str, task: PlannedTask) -> int:
+    """The higher epoch that its owner has found, or 0."""
+    status = builder.flow.status_of(name, task, builder.snapshot.nodes)
+    return status.epoch_seen if status and status.epoch_seen > status.epoch else 0
+
+
+def ended(name: str, task: PlannedTask, how: str, why: str, *, time: float) -> EndedTask:
+    assert task.node is not None
+    why = cut(why, WHY_CHARACTERS)
+    return EndedTask(task=name, node=task.node, epoch=task.epoch, how=how, why=why, time=time)
+
+
+def history(plan: Plan, news: Sequence[EndedTask]) -> tuple[EndedTask, ...]:
+    return (*plan.ended, *news)[-MOST:] if news else plan.ended

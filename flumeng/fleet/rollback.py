@@ -1,0 +1,74 @@
+"""Selects the push entries to undo, and the values before them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from flumeng.control.zookeeper import ReadableStore, Versioned
+from flumeng.fleet.site_copy import SiteCopy
+from flumeng.platform.errors import UserError
+from zkschema import paths
+from zkschema.records import PushEntry
+
+Before = Mapping[str, tuple[str | None, str | None]]
+"""Key -> value (None: absent) and digest (None: not owned)."""
+
+
+def read_entries(store: ReadableStore, copy: SiteCopy) -> list[PushEntry]:
+    """All kept entries in order, after the last unreadable one."""
+    return read_history(store, copy)[0]
+
+
+def read_history(store: ReadableStore, copy: SiteCopy) -> tuple[list[PushEntry], str]:
+    """The same, with why older ones cannot be read; empty when all can."""
+    entry_paths = [paths.push_entry(name) for name in copy.children(paths.push())]
+    entries: list[PushEntry] = []
+    why = ""
+    for path, entry in zip(entry_paths, store.read_each(entry_paths), strict=True):
+        if isinstance(entry, Versioned):
+            entries.append(entry.value)
+        else:
+            entries.clear()
+            why = str(entry) if entry else f"{path} is missing"
+    return entries, why
+
+
+def before(entries: Iterable[PushEntry]) -> Before:
+    """The values before the first of these ordered entries."""
+    values: dict[str, tuple[str | None, str | None]] = {}
+    for entry in entries:
+        for key, change in entry.changes.items():
+            values.setdefault(key, (change.before, change.owned_before))
+    return values
+
+
+def of_pushes(entries: Sequence[PushEntry], pushes: Collection[str]) -> Sequence[PushEntry]:
+    """The newest entries, as far as they are all of these pushes."""
+    count = 0
+    for entry in reversed(entries):
+        if entry.source.push not in pushes:
+            break
+        count += 1
+    return entries[len(entries) - count :]
+
+
+def expect_readable(
+    copy: SiteCopy, entries: Sequence[PushEntry], taken: Sequence[PushEntry]
+) -> None:
+    """Raises ``UserError`` when the first entry to undo may be among unreadable ones."""
+    if len(taken) == len(entries) < len(copy.children(paths.push())):
+        raise UserError(
+            f"the changes of its pushes cannot be read: an entry below {paths.push()} is damaged, "
+            "or of a newer flumeng"
+        )
+
+
+def after_push(entries: Sequence[PushEntry], push: str, *, are_all: bool) -> Sequence[PushEntry]:
+    """All entries after that push by their ids, which sort by time; ``are_all``: no entries were
+    dropped. Raises ``UserError`` when the kept ones do not go back so far."""
+    ids = [entry.source.push for entry in entries]
+    upto = [number for number, id_ in enumerate(ids) if id_ == push]
+    upto = upto or [number for number, id_ in enumerate(ids) if id_ < push]
+    if not upto and not are_all:
+        raise UserError(f"its history does not go back to push {push}")
+    return entries[upto[-1] + 1 if upto else 0 :]

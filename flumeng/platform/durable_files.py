@@ -1,0 +1,41 @@
+"""Small files that must be whole and durable."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from flumeng.platform.errors import CorruptError
+
+
+def write_durably(file: Path, text: str) -> None:
+    """Write the file whole or not at all, also after a power cut; only for this process's user."""
+    draft = file.with_suffix(".tmp")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    draft.rename(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_object(file: Path) -> dict[str, object]:
+    """The JSON object in ``file``, or {} without it. Raises OSError; CorruptError if invalid."""
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(content, dict):
+        raise _damaged(file, "it holds no object")
+    return content
+
+
+def _damaged(file: Path, why: object) -> CorruptError:
+    return CorruptError(f"{file} is damaged: {why}; move it away to go on without it")

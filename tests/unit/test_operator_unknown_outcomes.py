@@ -1,0 +1,62 @@
+"""A command whose transaction got no answer: its audit entry shows whether it was done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from flumeng.control.commands import operator
+from flumeng.control.commands.flows import apply_flow
+from flumeng.control.commands.operator import Operator
+from flumeng.control.zookeeper import Store, Version, Write
+from flumeng.platform.errors import UnavailableError
+from tests.testkit.cluster import new_cluster
+from tests.testkit.store import FakeStore
+from zkschema import paths
+
+FLOW = "{flow: web, sources: [syslog: {listen: '127.0.0.1:0'}], sinks: [noop]}"
+
+
+class Silent(FakeStore):
+    """Carries transactions out or not, and answers none; it stays away for two more looks."""
+
+    def __init__(self, *, does: bool) -> None:
+        super().__init__()
+        self._does = does
+        self._away = 2
+
+    def commit(self, writes: Sequence[Write]) -> list[Version]:
+        if self._does:
+            super().commit(writes)
+        raise UnavailableError("ConnectionLoss")
+
+    def exists(self, path: object) -> bool:
+        if str(path).startswith("/audit/") and self._away:
+            self._away -= 1
+            raise UnavailableError("not yet")
+        return super().exists(path)  # type: ignore[arg-type]
+
+
+def silent(*, does: bool) -> Silent:
+    store = Silent(does=does)
+    new_cluster(store.tree)
+    return store
+
+
+def apply(store: Store) -> None:
+    apply_flow(Operator(store, "a", "", 0.0), FLOW)
+
+
+def test_command_without_an_answer_is_recognised_as_done() -> None:
+    store = silent(does=True)
+    apply(store)
+    assert store.read(paths.flow("web")) is not None
+
+
+def test_command_without_an_answer_or_entry_is_reported_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operator, "SETTLE_SECONDS", 0.5)
+    with pytest.raises(UnavailableError, match="the outcome is unknown"):
+        apply(silent(does=False))
