@@ -3,7 +3,7 @@
 A move names the next state, with ``+`` in front where the line starts an event; a kind without a
 move continues the event in the same state. A reader may begin at any line, in ``unknown``, and must
 find the same events as a reader from the beginning. So tables keep three rules, which
-``tests/unit/test_lines_presets.py`` checks:
+``tests/unit/agent/test_lines_presets.py`` checks:
 
 1. After a line that starts an event the state depends on the kind of this line alone.
 2. While one reader is in an event, another may start events that do not exist; but where the first

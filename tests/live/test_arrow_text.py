@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from flumeng.filters import arrow_sql, arrow_text
 from flumeng.filters.arrow_sql import whole_numbers
 from tests.testkit.expressions import CONDITIONS
-from tests.unit.test_filters_arrow_text import SCHEMA
+from tests.unit.filters.test_filters_arrow_text import SCHEMA
 
 VALUES = (
     "severity", "Facility", "seq", "`app`", "HOST", "replayed", "attrs['k']", "attrs.K", "(app)",

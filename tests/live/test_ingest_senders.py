@@ -19,7 +19,7 @@ import pytest
 
 from flumeng.connectors.network.server_tls import canonical
 from tests.testkit.ingest_worker import WorkerProcess, flow_text
-from tests.unit.authority import Authority, fingerprint
+from tests.unit.connectors.authority import Authority, fingerprint
 
 HALF_OPEN = 10_000
 GOOD = 5

@@ -17,7 +17,7 @@ from flumeng.agent.collector.lines.rules import Rules
 from flumeng.config.multiline import KEY, PIECE_SECONDS
 from flumeng.config.stack_traces import TRACES
 from flumeng.connectors.api.ranged import Progress
-from tests.unit.test_lines_joining import batch
+from tests.unit.agent.test_lines_joining import batch
 
 SECOND = 10**6
 TIMEOUT_US = 10 * SECOND

@@ -1,0 +1,75 @@
+"""A batch apart, which may never end, takes one of Spark's tasks, however large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flumeng.agent.collector.batch import Work
+from flumeng.agent.collector.engine import SparkEngine
+from flumeng.agent.collector.pipeline import SparkPipeline
+from flumeng.config import parse_flow
+from flumeng.connectors.api.ranged import Range
+from flumeng.events.schema import READ_SCHEMA
+from tests.testkit.collector import TASK
+from tests.unit.agent.local_accumulator import LocalAccumulator
+
+FLOW = "{flow: web, sources: [tail: {paths: [/a]}], sinks: [noop]}"
+CORES = 4
+
+
+class Spark:
+    """The parts of a Spark session, its context and an RDD that units use."""
+
+    defaultParallelism = CORES  # noqa: N815  # pyspark's
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self._parts: Sequence[int] = ()
+
+    @property
+    def sparkContext(self) -> Spark:  # noqa: N802  # pyspark's
+        return self
+
+    def accumulator(self, _zero: Any, _kind: Any) -> LocalAccumulator:
+        return LocalAccumulator()
+
+    def setJobGroup(self, *_said: Any, **_more: Any) -> None: ...  # noqa: N802  # pyspark's
+
+    def setLocalProperty(self, *_said: Any) -> None: ...  # noqa: N802  # pyspark's
+
+    def parallelize(self, parts: Sequence[int], tasks: int) -> Spark:
+        self.tasks.append(tasks)
+        self._parts = parts
+        return self
+
+    def mapPartitions(self, run: Callable[[Iterable[int]], Iterable[Any]]) -> Spark:  # noqa: N802
+        self._run = run
+        return self
+
+    def collect(self) -> list[Any]:
+        return list(self._run(self._parts))
+
+
+class NoEvents:
+    schema = READ_SCHEMA
+    modules: frozenset[str] = frozenset()
+
+    def read(self, _piece: Range, _address: str) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+@pytest.mark.parametrize(("apart", "tasks"), [(False, CORES), (True, 1)])
+@pytest.mark.parametrize("splits", [None, 8], ids=["", "decided"])
+def test_batch_apart_takes_one_spark_task(*, apart: bool, tasks: int, splits: int | None) -> None:
+    spark: Any = Spark()
+    pipeline = SparkPipeline(spark, parse_flow(FLOW), TASK, NoEvents())
+    ranges = (Range("web.n1.0.00000000", 0, 1_000_000),)
+    addresses = {"web.n1.0.00000000": ""}
+    work = Work(pipeline, ranges, addresses, {}, 60.0, lambda _: None, splits=splits, apart=apart)
+    (outcome,) = SparkEngine(spark).write([work], "job", "slot")
+    assert not isinstance(outcome, Exception)
+    assert spark.tasks == [tasks]
